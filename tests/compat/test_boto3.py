@@ -88,11 +88,11 @@ def test_a_dry_run(client):
     assert response["Payload"].read() == b""
 
 
-def test_an_event_invocation_is_not_implemented_yet(client):
-    with pytest.raises(ClientError) as caught:
-        client.invoke(FunctionName="echo", Payload="{}", InvocationType="Event")
-    assert caught.value.response["ResponseMetadata"]["HTTPStatusCode"] == 501
-    assert caught.value.response["Error"]["Message"]
+def test_an_event_is_accepted(client):
+    response = client.invoke(FunctionName="echo", Payload="{}", InvocationType="Event")
+    assert response["StatusCode"] == 202
+    assert response["Payload"].read() == b""
+    assert len(response["ResponseMetadata"]["RequestId"]) == 36
 
 
 def test_an_exception_is_a_function_error(client):

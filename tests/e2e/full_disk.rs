@@ -138,6 +138,31 @@ fn a_disk_that_fills_up_while_a_daemon_runs_is_told_once_and_ends_nothing() {
 }
 
 #[test]
+fn an_event_that_cannot_be_stored_is_503_and_the_accepted_ones_run() {
+    needs_root!();
+    let daemon = on_a_small_disk();
+    let event = pilot_harness::Request::new("POST", "/2015-03-31/functions/lab/invocations")
+        .header("x-amz-invocation-type", "Event")
+        .body(format!("\"{}\"", "x".repeat(200_000)));
+    fill(&filler(&daemon));
+    // The log of the store may have some room in its file.
+    let refused = (0..1000).find_map(|_| {
+        let answer = daemon.send(&event);
+        (answer.status != 202).then_some(answer)
+    });
+    let refused = refused.expect("a full disk takes no more");
+    assert_eq!(refused.status, 503, "{}", refused.text());
+    fs::remove_file(filler(&daemon)).unwrap();
+    eventually("the event after there is room", || {
+        (daemon.send(&event).status == 202).then_some(())
+    });
+    eventually("the end of the accepted events", || {
+        (daemon.cli_ok(&["async", "list", "--json"]).trim() == "[]").then_some(())
+    });
+    assert_eq!(daemon.cli_ok(&["dlq", "list", "--json"]).trim(), "[]");
+}
+
+#[test]
 fn a_slow_body_on_a_full_disk_stays_in_memory() {
     needs_root!();
     let daemon = on_a_small_disk();

@@ -201,18 +201,6 @@ fn a_dry_run_is_204_and_runs_nothing() {
 }
 
 #[test]
-fn an_event_invocation_is_a_clear_501_until_there_is_durable_async() {
-    let daemon = lab(ECHO, plain());
-    let response = daemon.send(&post(PATH, "{}").header("x-amz-invocation-type", "Event"));
-    assert_eq!(response.status, 501, "{}", response.text());
-    assert!(
-        response.text().contains("Event") || response.text().contains("async"),
-        "{}",
-        response.text()
-    );
-}
-
-#[test]
 fn an_unknown_invocation_type_is_400() {
     let daemon = lab(ECHO, plain());
     let response = daemon.send(&post(PATH, "{}").header("x-amz-invocation-type", "Sometimes"));

@@ -11,6 +11,7 @@
 
 mod access;
 mod apps;
+mod asynchronous;
 mod bench;
 mod bench_ends;
 mod bounds;

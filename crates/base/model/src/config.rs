@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::asynchronous::AsyncConfig;
 use crate::choices::{Interface, Network, Reuse, TemplateMode};
 use crate::cors::Cors;
 use crate::cpu_limit::CpuLimit;
@@ -72,6 +73,13 @@ pub struct FunctionConfig {
     /// The functions that it may invoke.
     #[serde(default, skip_serializing_if = "Invokes::is_empty")]
     pub invokes: Invokes,
+    /// How its asynchronous invocations are run.
+    #[serde(
+        default,
+        rename = "async",
+        skip_serializing_if = "AsyncConfig::is_default"
+    )]
+    pub asynchronous: AsyncConfig,
     /// Whether a request may name further inputs.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub inputs_by_request: bool,

@@ -5,6 +5,7 @@
 
 pub mod access;
 pub mod api;
+pub mod asynchronous;
 pub mod calendar;
 mod checks;
 mod choices;
@@ -41,6 +42,7 @@ pub mod status;
 pub mod timeline;
 pub mod version;
 
+pub use asynchronous::AsyncConfig;
 pub use choices::{Contract, Interface, Network, Reuse, RootAccess, TemplateMode};
 pub use config::{FunctionConfig, ScaleConfig};
 pub use cpu_limit::{CpuLimit, Enforcement};

@@ -1,6 +1,7 @@
 //! The ports: how crates work together without importing each other. Each has more than one implementation, or a fake in
 //! `base/testkit`. `bin/pilot/src/assemble.rs` connects them.
 
+mod asynchronous;
 mod build;
 mod control;
 mod costs;
@@ -20,6 +21,10 @@ use std::pin::Pin;
 
 use crate::event::Event;
 use crate::timeline::Instant;
+pub use asynchronous::{
+    Accepted, AsyncControl, AsyncFault, AsyncFilter, AsyncQueue, AsyncRequest, AsyncRunner,
+    AsyncTarget, AttemptEnd, MayTouch, NoQueue, NoTarget, NotAccepted,
+};
 pub use build::{
     BuildAddress, BuildCommand, BuildEnd, BuildError, BuildHost, BuildPlace, BuildSpec, Unreached,
 };

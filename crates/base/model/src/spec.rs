@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::checks::{check_owner, check_variable, in_range, one_of};
+use crate::asynchronous::{AsyncConfig, AsyncSpec};
+use crate::checks::{KeyProblem, check_owner, check_variable, in_range, one_of};
 use crate::choices::{Interface, Network, Reuse, TemplateMode};
 use crate::config::{FunctionConfig, ScaleConfig};
 use crate::cors::CorsSpec;
@@ -122,6 +123,9 @@ pub struct FunctionSpec {
     /// How `cpu` is enforced.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu_limit: Option<CpuLimitSpec>,
+    /// How asynchronous invocations are repeated, and where their records go.
+    #[serde(default, rename = "async", skip_serializing_if = "Option::is_none")]
+    pub asynchronous: Option<AsyncSpec>,
     /// It may only invoke functions of its owner. The control API knows it; a request cannot say it.
     #[serde(skip)]
     pub invokes_own_only: bool,
@@ -227,6 +231,8 @@ impl FunctionSpec {
             .map_err(|problem| fail("invokes", problem))?;
         let initscript = initscript::check(self.initscript.as_ref(), is_plain)
             .map_err(|problem| fail("initscript", problem))?;
+        let asynchronous = self.check_async(interface);
+        let asynchronous = asynchronous.map_err(|(key, problem)| fail(key, problem))?;
         let scale = self.scale.clone().unwrap_or_default().check(&fail)?;
         let around = keep_alive::Around {
             runtime: &runtime,
@@ -277,7 +283,18 @@ impl FunctionSpec {
             cpu_limit,
             invokes,
             initscript,
+            asynchronous,
         })
+    }
+
+    /// How its asynchronous invocations are run.
+    fn check_async(&self, interface: Interface) -> Result<AsyncConfig, KeyProblem> {
+        let takes_events = !matches!(interface, Interface::Asgi | Interface::Wsgi);
+        self.asynchronous
+            .as_ref()
+            .map_or(Ok(AsyncConfig::default()), |spec| {
+                spec.check(self.invokes_own_only, takes_events)
+            })
     }
 
     /// Which secrets the function uses, and how.

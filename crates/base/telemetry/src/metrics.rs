@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use pilot_model::asynchronous::AsyncCounts;
 use pilot_model::ports::TemplateMemory;
 use pilot_model::status::{PoolStatus, RuntimeCounts};
 use pilot_model::{
@@ -83,6 +84,10 @@ families! {
     certificate_ends: Levels = CERTIFICATE_ENDS,
     handover_buffers: Level = HANDOVER_BUFFERS,
     handover_bytes: Level = HANDOVER_BYTES,
+    async_invocations: Levels = ASYNC_INVOCATIONS,
+    async_bytes: Level = ASYNC_BYTES,
+    async_oldest: Level = ASYNC_OLDEST,
+    async_events: Counters = ASYNC_EVENTS,
     connections_refused: Counters = CONNECTIONS_REFUSED,
     events_dropped: Counters = EVENTS_DROPPED,
     log_errors: Counter = LOG_ERRORS,
@@ -224,6 +229,32 @@ impl Metrics {
                 .get_or_create(&labels)
                 .inner()
                 .store(*count, Ordering::Relaxed);
+        }
+    }
+
+    /// Sets the gauges and counters of asynchronous invocations.
+    pub fn set_async(&self, counts: &AsyncCounts) {
+        let all = &self.families;
+        for (state, count) in [
+            ("waiting", counts.waiting),
+            ("running", counts.running),
+            ("dead", counts.dead),
+        ] {
+            let labels = vec![("state", Cow::Borrowed(state))];
+            all.async_invocations.get_or_create(&labels).set(count);
+        }
+        all.async_bytes.set(counts.bytes);
+        all.async_oldest.set(counts.oldest_age_s);
+        for (event, count) in [
+            ("accepted", counts.accepted),
+            ("refused", counts.refused),
+            ("retried", counts.retries),
+            ("dead", counts.dead_total),
+            ("dropped", counts.dropped),
+        ] {
+            let labels = vec![("event", Cow::Borrowed(event))];
+            let counter = all.async_events.get_or_create(&labels);
+            counter.inner().store(count, Ordering::Relaxed);
         }
     }
 

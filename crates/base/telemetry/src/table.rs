@@ -98,6 +98,14 @@ table! {
         "Buffers that functions fill for other functions or have handed to them.",
     HANDOVER_BYTES: Gauge "pilot_handover_bytes" []
         "Bytes of these buffers; a buffer that several functions get counts once.",
+    ASYNC_INVOCATIONS: Gauge "pilot_async_invocations" ["state"]
+        "Asynchronous invocations in the store, by state: waiting, running, dead (dead letters).",
+    ASYNC_BYTES: Gauge "pilot_async_bytes" []
+        "Bytes that they take of the store's limits.",
+    ASYNC_OLDEST: Gauge "pilot_async_oldest_age_seconds" []
+        "Age of the oldest asynchronous invocation that waits or runs; 0: there is none.",
+    ASYNC_EVENTS: Counter "pilot_async_events_total" ["event"]
+        "What happened to asynchronous invocations; event is accepted, refused (no room), retried, dead (became a dead letter) or dropped (failed and not kept, or removed beyond the limit of dead letters).",
     CONNECTIONS_REFUSED: Counter "pilot_connections_refused_total" ["reason"]
         "Connections that were turned away; reason is listener_full, address_full, too_slow (the request did not arrive in time) or too_many_resets (HTTP/2).",
     EVENTS_DROPPED: Counter "pilot_events_dropped_total" ["subscriber"]

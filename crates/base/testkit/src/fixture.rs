@@ -88,6 +88,7 @@ pub fn config(name: &str) -> FunctionConfig {
         initscript: None,
         keep_alive: KeepAlive::default(),
         cpu_limit: CpuLimit::default(),
+        asynchronous: pilot_model::AsyncConfig::default(),
         invokes: Invokes::default(),
     }
 }

@@ -23,6 +23,7 @@ use pilot_model::ports::{
 use pilot_model::{EngineKind, Instant};
 use pilot_pool::{EngineTable, KeyedParts, KeyedPool, KeyedSettings, machine_memory};
 use pilot_protocols::MemoryBudget;
+use pilot_queue::{Queue, QueueConfig};
 use pilot_sandbox::{
     BuildLimits, EngineConfig, ForkEngine, Isolation, Machine, NativeHost, SandboxedBuilds, Spawner,
 };
@@ -30,6 +31,7 @@ use pilot_telemetry::{Bus, BusConfig, Metrics};
 use pilot_wasm::{Initscripts, InitscriptsConfig};
 use tower::ServiceExt;
 
+use crate::async_runner::InvokerRunner;
 use crate::daemon_config::data::data_config;
 use crate::daemon_config::{DaemonConfig, Limits};
 use crate::room::Configured;
@@ -41,6 +43,7 @@ pub(crate) struct Daemon {
     pub(crate) engines: Engines,
     pub(crate) invoker: Arc<Invoker>,
     pub(crate) deployer: Deployer,
+    pub(crate) queue: Arc<Queue>,
     pub(crate) admin: Admin,
     pub(crate) observations: Arc<Observations>,
     pub(crate) bus: Arc<Bus>,
@@ -136,6 +139,7 @@ pub(crate) fn assemble(
         invoker_limits(&config.limits),
     );
     let slow_bodies = slow_bodies(config, &reserve);
+    let queue = queue(config, &reserve)?;
     let deployer = Deployer::open(
         deploy_config(config, &engines, reserve)?,
         Arc::clone(&invoker) as Arc<dyn Platform>,
@@ -158,6 +162,7 @@ pub(crate) fn assemble(
             handed: Arc::new(move || data.handed()),
             observations: Arc::clone(&observations),
             costs: Arc::new(meter),
+            queue: Arc::clone(&queue) as _,
             metrics,
             templates: Arc::new(move || templates.templates()),
             readiness: Arc::new(move || {
@@ -184,12 +189,14 @@ pub(crate) fn assemble(
         observations,
         bus,
         gateway: GatewayConfig {
+            queue: Arc::clone(&queue) as _,
             tokens,
             refused,
             answers,
             slow_bodies,
             ..gateway_config(config)
         },
+        queue,
         certificates,
         functions_url,
     })
@@ -378,6 +385,25 @@ fn invoker_limits(limits: &Limits) -> pilot_invoke::Limits {
     }
 }
 
+/// The store of asynchronous invocations.
+fn queue(config: &DaemonConfig, reserve: &Arc<Reserve>) -> anyhow::Result<Arc<Queue>> {
+    let reserve = Arc::clone(reserve);
+    let limits = &config.limits;
+    let settings = QueueConfig {
+        file: config.data_dir.join("async.sqlite"),
+        files: config.data_dir.join("destinations"),
+        records_max: u64::from(limits.async_records.get()),
+        bytes_max: u64::from(limits.async_mb.get()) << 20,
+        // The others are for callers who wait.
+        running_max: (limits.workers_max() / 2).clamp(1, ASYNC_RUNNING_MAX),
+        has_room: Arc::new(move || reserve.is_held()),
+    };
+    Ok(Queue::open(settings)?)
+}
+
+/// Each running attempt holds its event, up to 1 MiB, in memory.
+const ASYNC_RUNNING_MAX: usize = 128;
+
 /// Where request bodies are kept that arrive slowly.
 fn slow_bodies(config: &DaemonConfig, reserve: &Arc<Reserve>) -> Option<BodyFiles> {
     let bytes_max = usize::try_from(config.limits.bodies_disk_mb).ok()? << 20;
@@ -407,6 +433,12 @@ impl Daemon {
                 response.map(|body| UnsyncBoxBody::new(body.map_err(Into::into)))
             })
         })
+    }
+
+    /// Begins to run asynchronous invocations. The functions must be known.
+    pub(crate) fn run_queue(&self) {
+        let runner = InvokerRunner(Arc::clone(&self.invoker));
+        self.queue.dispatch(Arc::new(runner));
     }
 
     /// Removes the logs and counts of functions that no longer exist.

@@ -10,6 +10,7 @@ use self::connection::Connection;
 use self::failure::Failure;
 use crate::serve_args::ServeArgs;
 
+mod asynchronous;
 mod bench;
 mod client;
 mod connection;
@@ -84,6 +85,10 @@ enum Verb {
     Describe(describe::DescribeArgs),
     /// Print a function's log
     Logs(logs::LogsArgs),
+    /// List, show or cancel asynchronous invocations
+    Async(asynchronous::AsyncArgs),
+    /// List, show, redrive or purge dead letters: asynchronous invocations that failed
+    Dlq(asynchronous::DlqArgs),
     /// Say what the same invocations would have cost on other platforms
     Cost(cost::CostArgs),
     /// Say which size a function should have, by the CPU time and memory of its calls
@@ -147,6 +152,8 @@ fn run(cli: Cli) -> anyhow::Result<()> {
         Verb::List(args) => list::run(&client()?, &args),
         Verb::Describe(args) => describe::run(&client()?, &args),
         Verb::Logs(args) => logs::run(&client()?, &args),
+        Verb::Async(args) => asynchronous::run(&client()?, &args),
+        Verb::Dlq(args) => asynchronous::dlq(&client()?, &args),
         Verb::Cost(args) => cost::run(&client, &args),
         Verb::Rightsize(args) => rightsize::run(client, &args),
         Verb::Scale(args) => scale::run(&client()?, &args),

@@ -108,6 +108,10 @@ pub(crate) struct Limits {
     pub(crate) bodies_disk_mb: u32,
     /// Size of the usage records on the disk, MiB. Beyond it, the oldest are removed.
     pub(crate) usage_mb: u64,
+    /// Highest number of asynchronous invocations that wait or run; for one function the half, for dead letters a quarter more.
+    pub(crate) async_records: NonZeroU32,
+    /// Highest number of MiB of those, likewise.
+    pub(crate) async_mb: NonZeroU32,
     /// Highest number of waiting requests of one function.
     pub(crate) queue: usize,
     /// Highest number of open connections to the address for functions.
@@ -144,6 +148,8 @@ impl Default for Limits {
             disk_mb: None,
             bodies_disk_mb: 256,
             usage_mb: 128,
+            async_records: ASYNC_RECORDS,
+            async_mb: ASYNC_MB,
             queue: 1000,
             connections: 1024,
             connections_per_address: None,
@@ -157,6 +163,9 @@ impl Default for Limits {
     }
 }
 
+/// Asynchronous invocations by default, and their MiB.
+const ASYNC_RECORDS: NonZeroU32 = NonZeroU32::new(100_000).expect("it is not zero");
+const ASYNC_MB: NonZeroU32 = NonZeroU32::new(256).expect("it is not zero");
 /// Size of a container's volume by default, MiB.
 const VOLUME_MB: u64 = 1024;
 

@@ -5,6 +5,7 @@
 use std::process::ExitCode;
 
 mod assemble;
+mod async_runner;
 mod cli;
 mod control_socket;
 mod daemon_config;

@@ -88,11 +88,14 @@ async fn serve(
         env!("CARGO_PKG_VERSION"),
     );
     let _ = daemon.functions_url.set(url);
+    daemon.run_queue();
     let stop = stop_signal()?;
     let spawner_ended = daemon.engines.spawner_ended()?;
     let has_spawner = Arc::new(AtomicBool::new(true));
     let lost = Arc::clone(&has_spawner);
     let followed = daemon.observations.clone();
+    let queue = Arc::clone(&daemon.queue);
+    let (stopped, stopped_at) = tokio::sync::oneshot::channel();
     let stop = async move {
         tokio::select! {
             () = stop => {}
@@ -101,6 +104,9 @@ async fn serve(
                 lost.store(false, Ordering::Relaxed);
             }
         }
+        // What runs ends while the connections drain.
+        queue.hold();
+        let _ = stopped.send(tokio::time::Instant::now());
         // Otherwise clients that follow a log would delay the drain.
         tokio::task::block_in_place(|| followed.logs().close());
     };
@@ -128,6 +134,9 @@ async fn serve(
         "drained; stopping"
     );
     daemon.admin.finish().await;
+    let drained_for = stopped_at.await.map_or(Duration::ZERO, |at| at.elapsed());
+    let left = config.limits.drain().saturating_sub(drained_for);
+    daemon.queue.stop(left.max(LAST_INVOCATIONS)).await;
     daemon.invoker.drain(LAST_INVOCATIONS).await;
     if !daemon.engines.close().await {
         tracing::warn!("some control groups are still busy: the next daemon removes them");

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pilot_model::access::Grant;
-use pilot_model::ports::Tokens;
+use pilot_model::ports::{AsyncQueue, NoQueue, Tokens};
 use pilot_protocols::MemoryBudget;
 
 use crate::body::disk::BodyFiles;
@@ -40,6 +40,8 @@ pub struct GatewayConfig {
     pub result_bytes_max: usize,
     /// Holds responses that are gathered, and long messages of WebSockets.
     pub answers: MemoryBudget,
+    /// Takes invocations whose callers do not wait.
+    pub queue: Arc<dyn AsyncQueue>,
     /// The valid tokens.
     pub tokens: Arc<dyn Tokens>,
     /// Counts the connections that were turned away.
@@ -74,6 +76,7 @@ impl Default for GatewayConfig {
             slow_bodies: None,
             result_bytes_max: 6 * 1024 * 1024 + 100,
             answers: MemoryBudget::default(),
+            queue: Arc::new(NoQueue),
             tokens: Arc::new(NoTokens),
             refused: Arc::default(),
             hosts: Vec::new(),

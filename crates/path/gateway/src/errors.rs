@@ -8,7 +8,7 @@ use bytes::Bytes;
 use http::{HeaderValue, StatusCode};
 use pilot_invoke::InvokeError;
 use pilot_model::log_line::visible;
-use pilot_model::ports::StartError;
+use pilot_model::ports::{NotAccepted, StartError};
 use pilot_model::version::REGION;
 use pilot_model::{InvocationId, Seldom};
 use serde::{Deserialize, Serialize};
@@ -142,6 +142,9 @@ pub(crate) enum RequestError {
     /// The signature of an AWS client is not valid.
     #[error(transparent)]
     Signature(#[from] SignatureError),
+    /// An asynchronous invocation was not accepted.
+    #[error(transparent)]
+    NotAccepted(#[from] NotAccepted),
     /// The invocation failed.
     #[error(transparent)]
     Invoke(#[from] InvokeError),
@@ -254,6 +257,12 @@ impl RequestError {
                 Row::user(S::BAD_REQUEST, error.name())
             }
             Self::Signature(error) => Row::user(S::FORBIDDEN, error.name()),
+            Self::NotAccepted(NotAccepted::KeyReused { .. }) => {
+                Row::user(S::CONFLICT, "ResourceConflictException")
+            }
+            Self::NotAccepted(_) => {
+                Row::service(S::SERVICE_UNAVAILABLE, "ServiceException").retry_after(1)
+            }
             Self::Invoke(error) => invoke_row(error),
         }
     }

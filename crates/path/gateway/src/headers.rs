@@ -38,6 +38,8 @@ names! {
     MAX_AGE = "access-control-max-age",
     ORIGIN = "origin",
     PILOT_HINT = "x-pilot-hint",
+    PILOT_DUPLICATE = "x-pilot-duplicate",
+    PILOT_IDEMPOTENCY_KEY = "x-pilot-idempotency-key",
     PILOT_INPUT = "x-pilot-input",
     PILOT_START = "x-pilot-start",
     PILOT_TARGET = "x-pilot-target",

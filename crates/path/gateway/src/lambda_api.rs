@@ -4,6 +4,7 @@
 //!
 //! Not here: every other operation of Lambda's API. Functions are deployed through the control API.
 
+mod asynchronous;
 mod chain;
 mod name;
 mod streaming;
@@ -80,6 +81,25 @@ pub(crate) async fn invoke(
     if kind == InvocationType::DryRun {
         return Ok(dry_run(&context, &version));
     }
+    if kind == InvocationType::Event {
+        if form == Form::EventStream {
+            return Err(RequestError::InvalidMember {
+                member: "invocationType",
+                value: "Event".to_owned(),
+                allowed: "RequestResponse, DryRun",
+            });
+        }
+        return asynchronous::accept(context, &version, named.qualifier, client_context).await;
+    }
+    if context
+        .head
+        .headers
+        .contains_key(headers::PILOT_IDEMPOTENCY_KEY)
+    {
+        return Err(RequestError::InvalidContent {
+            problem: "X-Pilot-Idempotency-Key needs X-Amz-Invocation-Type: Event".to_owned(),
+        });
+    }
     let inputs = requested_inputs::of(&context.head.headers, &version.config)?;
     let request = Request {
         id: context.id.clone(),
@@ -138,6 +158,7 @@ fn refuse_unsupported(headers: &HeaderMap) -> Result<(), RequestError> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum InvocationType {
     RequestResponse,
+    Event,
     DryRun,
 }
 
@@ -146,10 +167,7 @@ impl InvocationType {
         match word(headers, &headers::INVOCATION_TYPE).as_deref() {
             None | Some("RequestResponse") => Ok(Self::RequestResponse),
             Some("DryRun") => Ok(Self::DryRun),
-            Some("Event") => Err(RequestError::NotSupported {
-                feature: "InvocationType Event (asynchronous invocation)",
-                instead: "use RequestResponse, which is the default",
-            }),
+            Some("Event") => Ok(Self::Event),
             Some(other) => Err(RequestError::InvalidMember {
                 member: "invocationType",
                 value: other.chars().take(140).collect(),
@@ -411,10 +429,7 @@ mod tests {
     fn invocation_and_log_types_are_lambdas_words() {
         let kind = |value| InvocationType::of(&with(headers::INVOCATION_TYPE, value));
         assert_eq!(kind("DryRun").unwrap(), InvocationType::DryRun);
-        assert!(matches!(
-            kind("Event"),
-            Err(RequestError::NotSupported { .. })
-        ));
+        assert_eq!(kind("Event").unwrap(), InvocationType::Event);
         assert!(matches!(
             kind("event"),
             Err(RequestError::InvalidMember { .. })

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
-use pilot_model::ports::{ControlPlane, Costs, TemplateMemory};
+use pilot_model::ports::{AsyncControl, ControlPlane, Costs, TemplateMemory};
 use pilot_telemetry::Metrics;
 use serde::Serialize;
 use tokio::sync::Semaphore;
@@ -60,6 +60,8 @@ pub struct AdminParts {
     pub observations: Arc<Observations>,
     /// Usage records of invocations, and what they would have cost.
     pub costs: Arc<dyn Costs>,
+    /// Asynchronous invocations.
+    pub queue: Arc<dyn AsyncControl>,
     /// The metrics of `/metrics`.
     pub metrics: Arc<Metrics>,
     /// The running templates.

@@ -13,7 +13,9 @@ use crate::admin::Admin;
 use crate::error::Failure;
 use crate::openapi;
 use crate::openapi::page as openapi_page;
-use crate::routes::{costs, deploy, functions, layers, logs, process, prune, secrets, tokens};
+use crate::routes::{
+    asynchronous, costs, deploy, functions, layers, logs, process, prune, secrets, tokens,
+};
 
 impl Admin {
     /// Everything below `/_pilot/`, and `/metrics`, `/healthz`, `/readyz`.
@@ -78,6 +80,17 @@ pub(crate) fn routes() -> Vec<Route> {
         route(Method::GET, USAGE, DEPLOY, get(costs::usage)),
         route(Method::POST, COST_OF_ALL, Whole, post(costs::cost_of_all)),
         route(Method::GET, USAGE_OF_ALL, Whole, get(costs::usage_of_all)),
+        route(Method::GET, ASYNC, DEPLOY, get(asynchronous::list)),
+        route(Method::GET, ASYNC_ONE, DEPLOY, get(asynchronous::show)),
+        route(
+            Method::DELETE,
+            ASYNC_ONE,
+            DEPLOY,
+            delete(asynchronous::cancel),
+        ),
+        route(Method::GET, DLQ, DEPLOY, get(asynchronous::dead_letters)),
+        route(Method::POST, REDRIVE, DEPLOY, post(asynchronous::redrive)),
+        route(Method::POST, PURGE, DEPLOY, post(asynchronous::purge)),
         route(Method::PUT, SECRET, DEPLOY, put(secrets::set)),
         route(Method::GET, SECRETS, DEPLOY, get(secrets::list)),
         route(Method::DELETE, SECRET, DEPLOY, delete(secrets::remove)),
@@ -142,6 +155,11 @@ const COST: &str = "/_pilot/v1/functions/{name}/cost";
 const USAGE: &str = "/_pilot/v1/functions/{name}/usage";
 const COST_OF_ALL: &str = "/_pilot/v1/cost";
 const USAGE_OF_ALL: &str = "/_pilot/v1/usage";
+const ASYNC: &str = "/_pilot/v1/async";
+const ASYNC_ONE: &str = "/_pilot/v1/async/{id}";
+const DLQ: &str = "/_pilot/v1/dlq";
+const REDRIVE: &str = "/_pilot/v1/dlq/redrive";
+const PURGE: &str = "/_pilot/v1/dlq/purge";
 const SECRETS: &str = "/_pilot/v1/secrets";
 const SECRET: &str = "/_pilot/v1/secrets/{secret}";
 const PRUNE: &str = "/_pilot/v1/prune";

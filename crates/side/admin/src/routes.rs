@@ -1,5 +1,6 @@
 //! The handlers, one file per group of routes. They translate between HTTP and the control plane.
 
+pub(crate) mod asynchronous;
 pub(crate) mod costs;
 pub(crate) mod deploy;
 pub(crate) mod functions;

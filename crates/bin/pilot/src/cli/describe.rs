@@ -10,8 +10,8 @@ use pilot_model::deployment::FunctionDescription;
 use pilot_model::invocation::InvocationSummary;
 use pilot_model::status::ForecastStatus;
 use pilot_model::{
-    Behaviour, Enforcement, FunctionConfig, FunctionName, Instant, KeepAlive, Reuse, StartKind,
-    TemplateMode,
+    AsyncConfig, Behaviour, Enforcement, FunctionConfig, FunctionName, Instant, KeepAlive, Reuse,
+    StartKind, TemplateMode,
 };
 
 use super::client::Client;
@@ -163,6 +163,9 @@ fn configuration(description: &FunctionDescription, endpoint: &str) -> String {
     }
     if !config.invokes.is_empty() {
         line("invokes", config.invokes.names.join(", "));
+    }
+    if config.asynchronous != AsyncConfig::default() {
+        line("async", of_events(&config.asynchronous));
     }
     for (key, value) in &config.environment {
         match value.as_str() {
@@ -335,6 +338,27 @@ fn invocation(text: &mut String, title: &str, invocation: &InvocationSummary, no
 
 fn seconds(seconds: f64) -> String {
     format!("{seconds} s")
+}
+
+/// How asynchronous invocations are repeated, and where their records go.
+fn of_events(config: &AsyncConfig) -> String {
+    let mut text = format!(
+        "{} retries, at most {} old",
+        config.retries,
+        humantime::format_duration(config.max_age)
+    );
+    for (what, destination) in [
+        ("success", &config.on_success),
+        ("failure", &config.on_failure),
+    ] {
+        if let Some(destination) = destination {
+            text.push_str(&format!(", {what} to {destination}"));
+        }
+    }
+    if config.dead_letter {
+        text.push_str(", dead letters are kept");
+    }
+    text
 }
 
 #[cfg(test)]

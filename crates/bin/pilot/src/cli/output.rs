@@ -234,6 +234,18 @@ pub(super) fn unix_s() -> u64 {
         .map_or(0, |since| since.as_secs())
 }
 
+/// A name or an id as a part of a path. A valid one needs no escaping, and another one is not found.
+pub(super) fn path_part(name: &str) -> String {
+    name.bytes()
+        .map(|byte| match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' => {
+                char::from(byte).to_string()
+            }
+            other => format!("%{other:02X}"),
+        })
+        .collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -61,7 +61,7 @@ pub(super) fn run(client: &Client, args: &TokenArgs) -> anyhow::Result<()> {
         What::Create(args) => create(client, args),
         What::List { json } => list(client, *json),
         What::Revoke { name } => {
-            client.delete(&format!("{TOKENS}/{}", escaped(name)))?;
+            client.delete(&format!("{TOKENS}/{}", output::path_part(name)))?;
             output::print(&format!("{name}  revoked\n"))
         }
     }
@@ -120,18 +120,6 @@ fn list(client: &Client, json: bool) -> anyhow::Result<()> {
         ]);
     }
     output::print(&table.render())
-}
-
-/// A name as a part of a path. A token's valid name needs no escaping, and another one is not found.
-fn escaped(name: &str) -> String {
-    name.bytes()
-        .map(|byte| match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' => {
-                char::from(byte).to_string()
-            }
-            other => format!("%{other:02X}"),
-        })
-        .collect()
 }
 
 const TOKENS: &str = "/_pilot/v1/tokens";

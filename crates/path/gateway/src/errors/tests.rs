@@ -133,6 +133,16 @@ fn request_errors() -> Vec<RequestError> {
         }),
         RequestError::Signature(SignatureError::Mismatch),
         RequestError::Signature(SignatureError::Body),
+        RequestError::NotAccepted(NotAccepted::Full {
+            problem: "100000 invocations wait".to_owned(),
+        }),
+        RequestError::NotAccepted(NotAccepted::Disk {
+            problem: "database or disk is full".to_owned(),
+        }),
+        RequestError::NotAccepted(NotAccepted::KeyReused {
+            id: "14495d27-38ef-465e-8ca0-cc7dde11879f".to_owned(),
+        }),
+        RequestError::NotAccepted(NotAccepted::Stopping),
     ];
     errors.extend(invoke_errors().into_iter().map(RequestError::Invoke));
     errors

@@ -27,6 +27,7 @@ use crate::logs::LogStore;
 use crate::router::routes;
 
 mod access;
+mod asynchronous;
 
 type Said = Arc<dyn Fn(Progress) + Send + Sync>;
 
@@ -300,6 +301,7 @@ impl Bench {
             handed: Arc::new(|| (2, 64)),
             observations: Arc::clone(&observations),
             costs: Arc::new(FakeCosts),
+            queue: Arc::new(asynchronous::FakeQueue),
             metrics,
             templates: Arc::new(|| {
                 vec![TemplateMemory {

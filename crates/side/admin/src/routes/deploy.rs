@@ -15,6 +15,7 @@ use bytes::{Bytes, BytesMut};
 use futures_util::stream;
 use pilot_model::access::{Caller, Grant, Role};
 use pilot_model::api::{ApiError, DeployEvent};
+use pilot_model::asynchronous::Destination;
 use pilot_model::deployment::{DeployError, Progress};
 use pilot_model::size::Size;
 use pilot_model::{FunctionName, FunctionSpec};
@@ -108,6 +109,25 @@ fn owner(
 fn may_invoke(grant: &Grant, spec: &mut FunctionSpec) -> Result<(), Failure> {
     spec.invokes_own_only = grant.owner.is_some() && !grant.is_admin();
     let is_for_all = grant.functions.is_empty();
+    let destinations = spec
+        .asynchronous
+        .iter()
+        .flat_map(|spec| [&spec.on_success, &spec.on_failure]);
+    let mut destinations = destinations.flatten();
+    let is_file = |text: &str| matches!(text.parse(), Ok(Destination::File(_)));
+    if let Some(text) =
+        destinations.find(|text| !is_file(text) && !grant.permits(Role::Invoke, text))
+    {
+        return Err(Failure::new(
+            "forbidden",
+            format!(
+                "the token '{}' may not invoke '{}', so it may not be a destination: remove it from the table async, or deploy with a token \
+                 that has the role 'invoke' for it",
+                grant.name,
+                text.escape_debug().take(100).collect::<String>()
+            ),
+        ));
+    }
     let refused = spec.invokes.iter().find(|entry| match entry.contains('*') {
         true => !(grant.is_admin() || grant.has(Role::Invoke) && is_for_all),
         false => !grant.permits(Role::Invoke, entry),

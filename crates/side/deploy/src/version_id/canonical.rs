@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use pilot_model::{
-    CpuLimit, FunctionConfig, Interface, Invokes, KeepAlive, Network, Reuse, Runtime, ScaleConfig,
+    AsyncConfig, CpuLimit, FunctionConfig, Interface, Invokes, KeepAlive, Network, Reuse, Runtime, ScaleConfig,
     TemplateMode,
 };
 use serde::Serialize;
@@ -44,6 +44,7 @@ pub(super) fn canonical(config: &FunctionConfig) -> String {
         initscript,
         keep_alive,
         cpu_limit,
+        asynchronous,
     } = config;
     let ScaleConfig {
         min,
@@ -80,8 +81,36 @@ pub(super) fn canonical(config: &FunctionConfig) -> String {
     form.add("initscript", initscript, &None);
     form.add("cpu_limit", cpu_limit, &CpuLimit::default());
     form.add("keep_alive", keep_alive, &KeepAlive::default());
+    add_async(&mut form, asynchronous);
     form.add("owner", config.owner(), name.as_str());
     Value::from_iter(form.0).to_string()
+}
+
+fn add_async(form: &mut Form, config: &AsyncConfig) {
+    let AsyncConfig {
+        retries,
+        max_age,
+        retry_wait,
+        on_success,
+        on_failure,
+        dead_letter,
+        own_only,
+    } = config;
+    form.add("async.retries", *retries, 2);
+    form.add(
+        "async.max_age_ns",
+        nanoseconds(*max_age),
+        21_600_000_000_000,
+    );
+    form.add(
+        "async.retry_wait_ns",
+        nanoseconds(*retry_wait),
+        60_000_000_000,
+    );
+    form.add("async.on_success", on_success, &None);
+    form.add("async.on_failure", on_failure, &None);
+    form.add("async.dead_letter", *dead_letter, on_failure.is_none());
+    form.add("async.own_only", *own_only, false);
 }
 
 /// Keys and values that are not the default.

@@ -1,0 +1,1 @@
+"""How many asynchronous invocations are accepted per second."""

@@ -1,0 +1,171 @@
+//! `pilot async` and `pilot dlq`: asynchronous invocations that wait or run, and dead letters.
+
+use std::time::{Duration, SystemTime};
+
+use anyhow::ensure;
+use clap::{Args, Subcommand};
+use pilot_model::FunctionName;
+use pilot_model::asynchronous::{AsyncInfo, AsyncShown, DeadLetters, DeadLettersChanged};
+use pilot_model::calendar::unix_ms;
+
+use super::client::Client;
+use super::output::{self, Align, Table};
+
+/// The arguments of `pilot async`.
+#[derive(Debug, Args)]
+pub(super) struct AsyncArgs {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// List the invocations that wait or run, oldest first
+    List(ListArgs),
+    /// Show one invocation or dead letter, with its event
+    Show(ShowArgs),
+    /// Remove an invocation that waits
+    Cancel {
+        /// Its request id
+        id: String,
+    },
+}
+
+/// The arguments of `pilot dlq`.
+#[derive(Debug, Args)]
+pub(super) struct DlqArgs {
+    #[command(subcommand)]
+    what: WhatDead,
+}
+
+#[derive(Debug, Subcommand)]
+enum WhatDead {
+    /// List the dead letters, oldest first
+    List(ListArgs),
+    /// Show one dead letter, with its event
+    Show(ShowArgs),
+    /// Run dead letters again, as if they were accepted now
+    Redrive(WhichArgs),
+    /// Remove dead letters
+    Purge(WhichArgs),
+}
+
+#[derive(Debug, Args)]
+struct ListArgs {
+    /// Only those of this function
+    #[arg(long, value_name = "NAME")]
+    function: Option<FunctionName>,
+    /// At most so many
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    limit: usize,
+    /// Print as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+struct ShowArgs {
+    /// Its request id
+    id: String,
+    /// Print as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+#[group(id = "which", required = true, multiple = false)]
+struct WhichArgs {
+    /// The request id of one
+    #[arg(group = "which")]
+    id: Option<String>,
+    /// Those of this function
+    #[arg(long, value_name = "NAME", group = "which")]
+    function: Option<FunctionName>,
+    /// All
+    #[arg(long, group = "which")]
+    all: bool,
+}
+
+/// Runs `pilot async`.
+pub(super) fn run(client: &Client, args: &AsyncArgs) -> anyhow::Result<()> {
+    match &args.what {
+        What::List(args) => list(client, ASYNC, args),
+        What::Show(args) => show(client, args),
+        What::Cancel { id } => {
+            client.delete(&format!("{ASYNC}/{}", output::path_part(id)))?;
+            output::print(&format!("{id}  cancelled\n"))
+        }
+    }
+}
+
+/// Runs `pilot dlq`.
+pub(super) fn dlq(client: &Client, args: &DlqArgs) -> anyhow::Result<()> {
+    match &args.what {
+        WhatDead::List(args) => list(client, DLQ, args),
+        WhatDead::Show(args) => show(client, args),
+        WhatDead::Redrive(which) => change(client, "redrive", "waiting again", which),
+        WhatDead::Purge(which) => change(client, "purge", "removed", which),
+    }
+}
+
+fn list(client: &Client, path: &str, args: &ListArgs) -> anyhow::Result<()> {
+    let function = args.function.as_ref();
+    let function = function.map_or_else(String::new, |name| format!("&function={name}"));
+    let infos: Vec<AsyncInfo> = client.fetch(&format!("{path}?limit={}{function}", args.limit))?;
+    if args.json {
+        return output::print_json(&infos);
+    }
+    let mut table = Table::new(&[
+        ("ID", Align::Left),
+        ("FUNCTION", Align::Left),
+        ("STATE", Align::Left),
+        ("AGE", Align::Right),
+        ("ATTEMPTS", Align::Right),
+        ("BYTES", Align::Right),
+        ("LAST ERROR", Align::Left),
+    ]);
+    let now_ms = unix_ms(SystemTime::now());
+    for info in &infos {
+        let age = Duration::from_secs(now_ms.saturating_sub(info.accepted_unix_ms) / 1000);
+        table.row(vec![
+            info.id.clone(),
+            info.function.to_string(),
+            info.condition.clone().unwrap_or_else(|| info.state.clone()),
+            humantime::format_duration(age).to_string(),
+            info.attempts.to_string(),
+            info.payload_bytes.to_string(),
+            info.error.as_deref().map_or_else(String::new, short),
+        ]);
+    }
+    output::print(&table.render())
+}
+
+fn show(client: &Client, args: &ShowArgs) -> anyhow::Result<()> {
+    let shown: AsyncShown = client.fetch(&format!("{ASYNC}/{}", output::path_part(&args.id)))?;
+    // What is not a table is readable as it is.
+    output::print_json(&shown)
+}
+
+fn change(client: &Client, how: &str, done: &str, which: &WhichArgs) -> anyhow::Result<()> {
+    let request = DeadLetters {
+        id: which.id.clone(),
+        function: which.function.clone(),
+    };
+    let changed: DeadLettersChanged = client.post(&format!("{DLQ}/{how}"), &request)?;
+    ensure!(
+        changed.changed > 0 || which.id.is_none(),
+        "there is no dead letter {}: `pilot dlq list` lists them",
+        which.id.as_deref().unwrap_or_default()
+    );
+    output::print(&format!("{} dead letters {done}\n", changed.changed))
+}
+
+/// The beginning of an error, as one line without control characters.
+fn short(error: &str) -> String {
+    let line: String = error.chars().take(ERROR_CHARS_MAX).collect();
+    pilot_model::log_line::visible(&line).replace('\n', " ")
+}
+
+const ASYNC: &str = "/_pilot/v1/async";
+const DLQ: &str = "/_pilot/v1/dlq";
+const ERROR_CHARS_MAX: usize = 60;

@@ -1,0 +1,263 @@
+//! Runs what is due: one task that takes invocations from the schedule, and one task per attempt. A function has only as many attempts at
+//! the same time as its target says, so that callers who wait for an answer have workers, too.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use pilot_model::ports::{AsyncRunner, AsyncTarget, AttemptEnd, NoTarget};
+use pilot_model::{AsyncConfig, FunctionName, Seldom};
+use tokio::task::JoinSet;
+
+use crate::destination;
+use crate::queue::Shared;
+use crate::rules::{self, Condition, Next, Progress};
+use crate::schedule::Entry;
+use crate::store::{Dead, Record};
+use crate::writer::{Change, Command};
+
+/// Runs attempts until the queue stops, and then waits for those that run. Dropping the future cancels them.
+pub(crate) async fn run(shared: Arc<Shared>, runner: Arc<dyn AsyncRunner>) {
+    let mut attempts = JoinSet::new();
+    while !shared.stopping.load(Ordering::Relaxed) {
+        while let Some((seq, entry)) = next(&shared, &*runner) {
+            let attempt = Attempt {
+                shared: Arc::clone(&shared),
+                runner: Arc::clone(&runner),
+                seq,
+                entry,
+            };
+            attempts.spawn(attempt.run());
+        }
+        let now_ms = shared.times.now_ms();
+        let due_ms = shared.schedule.lock().next_due_ms(now_ms);
+        let wait_ms = due_ms.map_or(LOOK_AGAIN_MS, |due| (due - now_ms).clamp(1, LOOK_AGAIN_MS));
+        tokio::select! {
+            () = shared.wake.notified() => {}
+            () = tokio::time::sleep(Duration::from_millis(wait_ms.unsigned_abs())) => {}
+            Some(_) = attempts.join_next() => {}
+        }
+    }
+    while attempts.join_next().await.is_some() {}
+}
+
+fn next(shared: &Shared, runner: &dyn AsyncRunner) -> Option<(i64, Entry)> {
+    let now_ms = shared.times.now_ms();
+    let mut schedule = shared.schedule.lock();
+    if schedule.running() >= shared.running_max {
+        return None;
+    }
+    let most = shared.running_max.div_ceil(2);
+    let places = |function: &FunctionName| {
+        // Those of a removed function only have to be ended.
+        let target = runner.target(function, None);
+        target.map_or(most, |target| target.concurrency.clamp(1, most))
+    };
+    schedule.take(now_ms, places)
+}
+
+/// One attempt.
+struct Attempt {
+    shared: Arc<Shared>,
+    runner: Arc<dyn AsyncRunner>,
+    seq: i64,
+    entry: Entry,
+}
+
+impl Attempt {
+    async fn run(self) {
+        let Some(record) = self.load().await else {
+            let due_ms = self.shared.times.now_ms() + UNREADABLE_WAIT_MS;
+            self.shared.schedule.lock().release(self.seq, due_ms);
+            return;
+        };
+        let target = self.target(&record);
+        let config = match (&target, &record.file) {
+            (Ok(target), None) => target.config.clone(),
+            _ => AsyncConfig::default(),
+        };
+        let (end, next) = self.attempt(&record, &target, &config).await;
+        let target = target.ok();
+        let change = match next {
+            // That it began is stored: it did not run, so it is taken back.
+            Next::Unchanged if self.entry.keyed && end == AttemptEnd::Stopping => {
+                let Progress {
+                    attempts, waits, ..
+                } = self.entry.progress;
+                Change::Again {
+                    due_ms: self.shared.times.now_ms(),
+                    attempts,
+                    waits,
+                    error: String::new(),
+                }
+            }
+            Next::Unchanged => {
+                let due_ms = self.shared.times.now_ms() + NOT_STARTED_WAIT_MS;
+                self.shared.schedule.lock().release(self.seq, due_ms);
+                return;
+            }
+            Next::Again {
+                due_ms,
+                attempts,
+                waits,
+            } => Change::Again {
+                due_ms,
+                attempts,
+                waits,
+                error: error_text(&end),
+            },
+            Next::End(condition) => self.ended(&record, target.as_ref(), &config, &end, condition),
+        };
+        let (seq, entry) = (self.seq, self.entry);
+        let settled = self.shared.tell(|reply| Command::Settle {
+            seq,
+            entry,
+            change,
+            reply,
+        });
+        settled.await;
+    }
+
+    /// Its record. `None`: it cannot be read now.
+    async fn load(&self) -> Option<Record> {
+        let (shared, seq) = (Arc::clone(&self.shared), self.seq);
+        let loaded = tokio::task::spawn_blocking(move || shared.load(seq))
+            .await
+            .ok()?;
+        match loaded {
+            Ok(Some(record)) => return Some(record),
+            Ok(None) => tracing::error!(seq, "an asynchronous invocation is not in the store"),
+            Err(error) => {
+                if let Some(left_out) = UNREADABLE.admit(std::time::Instant::now()) {
+                    tracing::error!(seq, %error, left_out, "an asynchronous invocation cannot be read");
+                }
+            }
+        }
+        None
+    }
+
+    /// The function, if it is still that of the same owner.
+    fn target(&self, record: &Record) -> Result<AsyncTarget, NoTarget> {
+        let request = &record.request;
+        let target = self
+            .runner
+            .target(&request.function, request.qualifier.as_deref())?;
+        if target.owner == request.owner {
+            Ok(target)
+        } else {
+            Err(NoTarget::Gone)
+        }
+    }
+
+    /// Runs it, if it may be run.
+    async fn attempt(
+        &self,
+        record: &Record,
+        target: &Result<AsyncTarget, NoTarget>,
+        config: &AsyncConfig,
+    ) -> (AttemptEnd, Next) {
+        let Progress { accepted_ms, .. } = self.entry.progress;
+        let ends = |problem: &str, condition| {
+            let problem = problem.to_owned();
+            (AttemptEnd::NotRun { problem }, Next::End(condition))
+        };
+        if self.entry.interrupted {
+            let problem = "the daemon ended during an attempt, and it has an idempotency key: it may have run";
+            return ends(problem, Condition::Interrupted);
+        }
+        if record.file.is_none() && matches!(target, Err(NoTarget::Gone)) {
+            let problem = "there is no such function or version of this owner any more";
+            return ends(problem, Condition::FunctionNotFound);
+        }
+        if rules::is_too_old(accepted_ms, config, self.shared.times.now_ms()) {
+            let problem = "it was not begun within its greatest age";
+            return ends(problem, Condition::EventAgeExceeded);
+        }
+        if self.entry.keyed && !self.starts().await {
+            let problem = "its beginning cannot be stored".to_owned();
+            return (AttemptEnd::NotRun { problem }, Next::Unchanged);
+        }
+        let end = match (&record.file, target) {
+            (Some(file), _) => destination::write(&self.shared, record, file).await,
+            (None, Err(NoTarget::Broken { problem })) => AttemptEnd::NotRun {
+                problem: problem.clone(),
+            },
+            (None, _) => self.runner.run(record.request.clone()).await,
+        };
+        let now_ms = self.shared.times.now_ms();
+        let next = rules::after(&end, self.entry.progress, config, now_ms, self.seq);
+        (end, next)
+    }
+
+    /// Stores that the attempt begins. False: it cannot be stored.
+    async fn starts(&self) -> bool {
+        let seq = self.seq;
+        let started = self.shared.tell(|reply| Command::Start { seq, reply });
+        started.await.unwrap_or(false)
+    }
+
+    /// What is stored at its end.
+    fn ended(
+        &self,
+        record: &Record,
+        target: Option<&AsyncTarget>,
+        config: &AsyncConfig,
+        end: &AttemptEnd,
+        condition: Condition,
+    ) -> Change {
+        let ran = matches!(end, AttemptEnd::Done { .. } | AttemptEnd::Failed { .. });
+        let attempts = self.entry.progress.attempts + u32::from(ran);
+        let then = destination::record(
+            &*self.runner,
+            &destination::Ended {
+                record,
+                target,
+                config,
+                end,
+                condition,
+                attempts,
+                now_ms: self.shared.times.now_ms(),
+            },
+        );
+        let failed = condition != Condition::Success;
+        let dead = (failed && (config.dead_letter || record.file.is_some())).then(|| Dead {
+            condition,
+            error: error_text(end),
+            attempts,
+        });
+        if failed && dead.is_none() && then.is_none() {
+            self.shared.counters.dropped();
+            if let Some(left_out) = DROPPED.admit(std::time::Instant::now()) {
+                let function = record.request.function.as_str();
+                tracing::warn!(
+                    function,
+                    condition = condition.as_str(),
+                    left_out,
+                    "a failed asynchronous invocation was not kept: async.dead_letter is false"
+                );
+            }
+        }
+        Change::End {
+            dead,
+            then: then.map(Box::new),
+        }
+    }
+}
+
+/// What an attempt failed of, for people.
+fn error_text(end: &AttemptEnd) -> String {
+    let text = match end {
+        AttemptEnd::Done { .. } | AttemptEnd::Stopping => return String::new(),
+        AttemptEnd::Failed { body, .. } => String::from_utf8_lossy(body).into_owned(),
+        AttemptEnd::NotRun { problem } | AttemptEnd::Gone { problem } => problem.clone(),
+    };
+    text.chars().take(ERROR_CHARS_MAX).collect()
+}
+
+static UNREADABLE: Seldom = Seldom::new(5);
+static DROPPED: Seldom = Seldom::new(5);
+/// Longest time between two looks at the schedule.
+const LOOK_AGAIN_MS: i64 = 60_000;
+const UNREADABLE_WAIT_MS: i64 = 30_000;
+const NOT_STARTED_WAIT_MS: i64 = 1000;
+const ERROR_CHARS_MAX: usize = 1000;

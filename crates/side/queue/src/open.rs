@@ -1,0 +1,248 @@
+//! Opens the store. A file that is damaged is set aside, with its write-ahead log, and the daemon starts with a new one: what was in it
+//! is not deleted, and everything else works. A write that was torn by a power failure is no damage: SQLite's log has checksums, and its
+//! end is cut at the last whole commit.
+
+use std::ffi::OsString;
+use std::fs::OpenOptions;
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use pilot_model::calendar::unix_ms;
+use rusqlite::{Connection, ErrorCode, OpenFlags};
+
+/// Why the store cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// It cannot be opened.
+    #[error("the store of asynchronous invocations {path} cannot be opened: {problem}")]
+    Open {
+        /// Its file.
+        path: PathBuf,
+        /// Why.
+        problem: String,
+    },
+    /// It was written by a newer Pilotlight.
+    #[error(
+        "the store of asynchronous invocations {path} has schema {found}, this Pilotlight knows {known}: use the newer Pilotlight again"
+    )]
+    Newer {
+        /// Its file.
+        path: PathBuf,
+        /// Its schema.
+        found: i64,
+        /// The schema that this Pilotlight supports.
+        known: i64,
+    },
+}
+
+/// What is wrong with a file.
+enum Problem {
+    Damaged(String),
+    Other(OpenError),
+}
+
+/// Opens the store for writing. Creates it if there is none, or if the one that is there is damaged.
+///
+/// # Errors
+/// See [`OpenError`].
+pub(crate) fn open(path: &Path) -> Result<Connection, OpenError> {
+    match try_open(path) {
+        Ok(connection) => return Ok(connection),
+        Err(Problem::Other(error)) => return Err(error),
+        Err(Problem::Damaged(problem)) => {
+            let aside = set_aside(path).map_err(|error| OpenError::Open {
+                path: path.to_owned(),
+                problem: format!("it is damaged ({problem}) and cannot be set aside: {error}"),
+            })?;
+            tracing::error!(
+                problem,
+                aside = %aside.display(),
+                "the store of asynchronous invocations is damaged and was set aside: invocations that had been accepted and had not run \
+                 are in that file; a new store is empty"
+            );
+        }
+    }
+    try_open(path).map_err(|problem| match problem {
+        Problem::Other(error) => error,
+        Problem::Damaged(problem) => OpenError::Open {
+            path: path.to_owned(),
+            problem,
+        },
+    })
+}
+
+/// A second connection, which only reads.
+///
+/// # Errors
+/// Those of SQLite.
+pub(crate) fn reader(path: &Path) -> Result<Connection, rusqlite::Error> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(path, flags)?;
+    connection.busy_timeout(BUSY_TIME_MAX)?;
+    Ok(connection)
+}
+
+fn try_open(path: &Path) -> Result<Connection, Problem> {
+    let fail = |problem: String| {
+        Problem::Other(OpenError::Open {
+            path: path.to_owned(),
+            problem,
+        })
+    };
+    let of_sqlite = |error: rusqlite::Error| match error.sqlite_error_code() {
+        Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
+            Problem::Damaged(error.to_string())
+        }
+        _ => fail(error.to_string()),
+    };
+    create_private(path).map_err(|error| fail(error.to_string()))?;
+    let connection = Connection::open(path).map_err(of_sqlite)?;
+    prepare(&connection).map_err(of_sqlite)?;
+    let found: i64 = connection
+        .pragma_query_value(None, "user_version", |row| row.get(0))
+        .map_err(of_sqlite)?;
+    if found > SCHEMA {
+        return Err(Problem::Other(OpenError::Newer {
+            path: path.to_owned(),
+            found,
+            known: SCHEMA,
+        }));
+    }
+    if found == 0 {
+        connection.execute_batch(CREATE).map_err(of_sqlite)?;
+    }
+    let said: String = connection
+        .pragma_query_value(None, "quick_check", |row| row.get(0))
+        .map_err(of_sqlite)?;
+    if said == "ok" {
+        Ok(connection)
+    } else {
+        Err(Problem::Damaged(said.chars().take(200).collect()))
+    }
+}
+
+fn prepare(connection: &Connection) -> Result<(), rusqlite::Error> {
+    connection.busy_timeout(BUSY_TIME_MAX)?;
+    connection.pragma_update_and_check(None, "journal_mode", "WAL", |_| Ok(()))?;
+    connection.pragma_update(None, "synchronous", "FULL")?;
+    connection.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)?;
+    connection.pragma_update(None, "journal_size_limit", LOG_BYTES_MAX)
+}
+
+/// Events are private: only the daemon's user has access.
+fn create_private(path: &Path) -> io::Result<()> {
+    OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .mode(0o600)
+        .open(path)
+        .map(drop)
+}
+
+/// Renames the file and its logs. Returns the new name of the file.
+fn set_aside(path: &Path) -> io::Result<PathBuf> {
+    let suffix = format!(".damaged-{}", unix_ms(SystemTime::now()));
+    let with = |path: &Path, end: &str| {
+        let mut name = OsString::from(path);
+        name.push(end);
+        PathBuf::from(name)
+    };
+    let aside = with(path, &suffix);
+    for log in ["-wal", "-shm"] {
+        match std::fs::rename(with(path, log), with(&aside, log)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+    }
+    std::fs::rename(path, &aside)?;
+    Ok(aside)
+}
+
+const BUSY_TIME_MAX: Duration = Duration::from_secs(5);
+/// 16 MiB of pages.
+const CHECKPOINT_PAGES: i64 = 4096;
+const LOG_BYTES_MAX: i64 = 64 << 20;
+const SCHEMA: i64 = 1;
+/// `seq` is the order of acceptance. `due_ms` and the other times are Unix milliseconds. `file` is the name of a destination's file;
+/// NULL: the function is invoked. `started`: an attempt of an invocation with a key has begun. `condition` is set in dead letters. The `scope`
+/// of a key is OWNER/FUNCTION.
+const CREATE: &str = "
+    BEGIN IMMEDIATE;
+    CREATE TABLE records (
+        seq INTEGER PRIMARY KEY AUTOINCREMENT,
+        id TEXT NOT NULL UNIQUE,
+        function TEXT NOT NULL,
+        owner TEXT NOT NULL,
+        qualifier TEXT,
+        file TEXT,
+        key TEXT,
+        client_context TEXT,
+        trace TEXT,
+        hops INTEGER NOT NULL,
+        accepted_ms INTEGER NOT NULL,
+        due_ms INTEGER NOT NULL,
+        attempts INTEGER NOT NULL,
+        waits INTEGER NOT NULL,
+        started INTEGER NOT NULL,
+        condition TEXT,
+        error TEXT,
+        bytes INTEGER NOT NULL,
+        payload BLOB NOT NULL
+    ) STRICT;
+    CREATE INDEX dead_letters ON records (seq) WHERE condition IS NOT NULL;
+    CREATE TABLE keys (
+        scope TEXT NOT NULL,
+        key TEXT NOT NULL,
+        id TEXT NOT NULL,
+        digest BLOB NOT NULL,
+        expires_ms INTEGER NOT NULL,
+        PRIMARY KEY (scope, key)
+    ) STRICT, WITHOUT ROWID;
+    CREATE INDEX expiring_keys ON keys (expires_ms);
+    PRAGMA user_version = 1;
+    COMMIT;
+";
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn a_damaged_file_is_set_aside_and_a_new_one_works() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("async.sqlite");
+        for damage in [
+            &b"this is no database, and long enough to be looked at as one"[..],
+            &[7; 9000],
+        ] {
+            fs::write(&path, damage).unwrap();
+            drop(open(&path).unwrap());
+            let names: Vec<_> = fs::read_dir(folder.path())
+                .unwrap()
+                .map(|entry| entry.unwrap().path())
+                .filter(|path| path.to_string_lossy().contains(".damaged-"))
+                .collect();
+            assert!(!names.is_empty(), "{names:?}");
+            assert!(names.iter().any(|name| fs::read(name).unwrap() == damage));
+        }
+    }
+
+    #[test]
+    fn a_newer_store_is_left_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("async.sqlite");
+        let connection = open(&path).unwrap();
+        connection.pragma_update(None, "user_version", 9).unwrap();
+        drop(connection);
+        let error = open(&path).unwrap_err();
+        assert!(
+            matches!(error, OpenError::Newer { found: 9, .. }),
+            "{error}"
+        );
+    }
+}

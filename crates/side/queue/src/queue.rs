@@ -1,0 +1,362 @@
+//! `Queue`: the queue as the gateway and the control API see it. It opens the store, starts the writer and the dispatcher, and ends
+//! them.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use pilot_model::BoxFuture;
+use pilot_model::asynchronous::{
+    AsyncCounts, AsyncInfo, AsyncShown, DeadLetters, DeadLettersChanged,
+};
+use pilot_model::ports::{
+    Accepted, AsyncControl, AsyncFault, AsyncFilter, AsyncQueue, AsyncRequest, AsyncRunner,
+    MayTouch, NotAccepted,
+};
+use rusqlite::Connection;
+use tokio::sync::{Notify, Semaphore, oneshot};
+
+use crate::dispatch;
+use crate::open::{self, OpenError};
+use crate::schedule::Schedule;
+use crate::store::{self, Record, Size};
+use crate::times::Times;
+use crate::writer::{Command, How, Writer};
+
+/// Where the queue is stored, and its limits.
+pub struct QueueConfig {
+    /// The store's file.
+    pub file: PathBuf,
+    /// The folder of the destinations `file:NAME`: a folder per function is made in it.
+    pub files: PathBuf,
+    /// Most invocations that wait or run; dead letters may be a quarter as many.
+    pub records_max: u64,
+    /// Most bytes of those; the same for dead letters.
+    pub bytes_max: u64,
+    /// Most attempts that run at the same time, of all functions together.
+    pub running_max: usize,
+    /// Whether the disk has room for more.
+    pub has_room: HasRoom,
+}
+
+/// Whether the disk has room.
+pub(crate) type HasRoom = Arc<dyn Fn() -> bool + Send + Sync>;
+
+impl fmt::Debug for QueueConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("QueueConfig")
+            .field("file", &self.file)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The limits of the store.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Limits {
+    pub(crate) records_max: u64,
+    pub(crate) bytes_max: u64,
+}
+
+/// The queue.
+#[derive(Debug)]
+pub struct Queue {
+    shared: Arc<Shared>,
+    /// The thread that writes; `None` after the end.
+    writer: Mutex<Option<JoinHandle<()>>>,
+    /// The task that dispatches; `None` before the beginning and after the end.
+    dispatcher: Mutex<Option<tokio::task::JoinHandle<()>>>,
+}
+
+/// What the gateway's requests, the writer and the attempts share.
+pub(crate) struct Shared {
+    /// Guards the schedule, for one look or one change.
+    pub(crate) schedule: Mutex<Schedule>,
+    /// Guards the connection that reads for attempts, for one look-up, on a blocking thread.
+    reader: Mutex<Connection>,
+    /// Guards the connection that reads for the control API, for one query, on a blocking thread.
+    lister: Mutex<Connection>,
+    /// Guards the files of destinations, so that lines do not mix; held for one line, on a blocking thread.
+    pub(crate) lines: Mutex<()>,
+    commands: mpsc::Sender<Command>,
+    /// One for each request that waits for the writer.
+    places: Arc<Semaphore>,
+    /// Something has become due, or an attempt has ended.
+    pub(crate) wake: Notify,
+    pub(crate) stopping: AtomicBool,
+    pub(crate) times: Times,
+    pub(crate) counters: Counters,
+    pub(crate) files: PathBuf,
+    pub(crate) has_room: HasRoom,
+    pub(crate) running_max: usize,
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shared").finish_non_exhaustive()
+    }
+}
+
+impl Queue {
+    /// Opens the store. Accepts from now on; nothing runs before [`Queue::dispatch`].
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub fn open(config: QueueConfig) -> Result<Arc<Self>, OpenError> {
+        let fail = |problem: String| OpenError::Open {
+            path: config.file.clone(),
+            problem,
+        };
+        let of_sqlite = |error: rusqlite::Error| fail(error.to_string());
+        let connection = open::open(&config.file)?;
+        let reader = open::reader(&config.file).map_err(of_sqlite)?;
+        let lister = open::reader(&config.file).map_err(of_sqlite)?;
+        let newest_ms = store::newest_ms(&connection).map_err(of_sqlite)?;
+        let mut schedule = Schedule::default();
+        store::waiting(&connection, |seq, entry| schedule.add(seq, entry)).map_err(of_sqlite)?;
+        let (commands, received) = mpsc::channel();
+        let shared = Arc::new(Shared {
+            schedule: Mutex::new(schedule),
+            reader: Mutex::new(reader),
+            lister: Mutex::new(lister),
+            lines: Mutex::new(()),
+            commands,
+            places: Arc::new(Semaphore::new(PLACES)),
+            wake: Notify::new(),
+            stopping: AtomicBool::new(false),
+            times: Times::start(newest_ms),
+            counters: Counters::default(),
+            files: config.files.clone(),
+            has_room: Arc::clone(&config.has_room),
+            running_max: config.running_max.max(1),
+        });
+        let limits = Limits {
+            records_max: config.records_max,
+            bytes_max: config.bytes_max,
+        };
+        let writer = Writer::new(connection, Arc::clone(&shared), limits);
+        let writer = writer.map_err(of_sqlite)?;
+        let thread = std::thread::Builder::new()
+            .name("pilot-queue".to_owned())
+            .spawn(move || writer.run(&received))
+            .map_err(|error| fail(error.to_string()))?;
+        Ok(Arc::new(Self {
+            shared,
+            writer: Mutex::new(Some(thread)),
+            dispatcher: Mutex::default(),
+        }))
+    }
+
+    /// Begins to run what is due. Must be called within a tokio runtime, when the functions are known.
+    pub fn dispatch(&self, runner: Arc<dyn AsyncRunner>) {
+        let task = tokio::spawn(dispatch::run(Arc::clone(&self.shared), runner));
+        *self.dispatcher.lock() = Some(task);
+    }
+
+    /// Begins no attempt any more. Those that run continue, and events are still accepted.
+    pub fn hold(&self) {
+        self.shared.stopping.store(true, Ordering::Relaxed);
+        self.shared.wake.notify_one();
+    }
+
+    /// [`Queue::hold`]s, waits at most `grace` for the attempts that run, and ends the writer. What was cut runs again after the next
+    /// start, except invocations with an idempotency key.
+    pub async fn stop(&self, grace: Duration) {
+        self.hold();
+        let dispatcher = self.dispatcher.lock().take();
+        if let Some(mut task) = dispatcher
+            && tokio::time::timeout(grace, &mut task).await.is_err()
+        {
+            let running = self.shared.schedule.lock().running();
+            tracing::warn!(running, "asynchronous invocations still run: they are cut");
+            task.abort();
+            let _ = task.await;
+        }
+        let _ = self.shared.commands.send(Command::Stop);
+        let writer = self.writer.lock().take();
+        if let Some(thread) = writer {
+            let _ = tokio::task::spawn_blocking(|| thread.join()).await;
+        }
+    }
+}
+
+impl Shared {
+    /// Sends a command and waits for its answer. `None`: the writer has ended.
+    pub(crate) async fn tell<T>(
+        &self,
+        make: impl FnOnce(oneshot::Sender<T>) -> Command,
+    ) -> Option<T> {
+        let (reply, answer) = oneshot::channel();
+        self.commands.send(make(reply)).ok()?;
+        answer.await.ok()
+    }
+
+    /// The same, on a blocking thread.
+    fn ask<T>(
+        &self,
+        make: impl FnOnce(oneshot::Sender<Result<T, AsyncFault>>) -> Command,
+    ) -> Result<T, AsyncFault> {
+        let (reply, answer) = oneshot::channel();
+        let stopping = || AsyncFault::Store {
+            problem: "the daemon is shutting down".to_owned(),
+        };
+        self.commands.send(make(reply)).map_err(|_| stopping())?;
+        answer.blocking_recv().map_err(|_| stopping())?
+    }
+
+    /// Reads one record. Reads the disk.
+    pub(crate) fn load(&self, seq: i64) -> rusqlite::Result<Option<Record>> {
+        store::load(&self.reader.lock(), seq)
+    }
+}
+
+impl AsyncQueue for Queue {
+    fn accept(&self, request: AsyncRequest) -> BoxFuture<'static, Result<Accepted, NotAccepted>> {
+        let shared = Arc::clone(&self.shared);
+        Box::pin(async move {
+            let place = Arc::clone(&shared.places).acquire_owned().await;
+            let place = place.map_err(|_| NotAccepted::Stopping)?;
+            let now_ms = shared.times.now_ms();
+            let record = Box::new(Record {
+                request,
+                file: None,
+                hops: 0,
+                accepted_ms: now_ms,
+                due_ms: now_ms,
+                dead: None,
+            });
+            let accepted = shared.tell(|reply| Command::Accept {
+                record,
+                place,
+                reply,
+            });
+            accepted.await.unwrap_or(Err(NotAccepted::Stopping))
+        })
+    }
+}
+
+impl AsyncControl for Queue {
+    fn list(&self, filter: &AsyncFilter, may: &MayTouch) -> Result<Vec<AsyncInfo>, AsyncFault> {
+        let found = store::list(&self.shared.lister.lock(), filter, may).map_err(of_store)?;
+        let schedule = self.shared.schedule.lock();
+        let infos = found.into_iter().map(|found| {
+            let mut info = found.info;
+            if schedule.is_running(found.seq) {
+                "running".clone_into(&mut info.state);
+            }
+            info
+        });
+        Ok(infos.collect())
+    }
+
+    fn show(&self, id: &str, may: &MayTouch) -> Result<AsyncShown, AsyncFault> {
+        let found = store::show(&self.shared.lister.lock(), id).map_err(of_store)?;
+        let found = found.filter(|(found, _)| may(&found.info.function, &found.owner));
+        let (found, mut shown) = found.ok_or_else(|| AsyncFault::Unknown {
+            id: id.escape_debug().take(100).collect(),
+        })?;
+        if self.shared.schedule.lock().is_running(found.seq) {
+            "running".clone_into(&mut shown.info.state);
+        }
+        Ok(shown)
+    }
+
+    fn cancel(&self, id: &str, may: MayTouch) -> Result<(), AsyncFault> {
+        let id = id.to_owned();
+        self.shared.ask(|reply| Command::Cancel { id, may, reply })
+    }
+
+    fn redrive(&self, which: DeadLetters, may: MayTouch) -> Result<DeadLettersChanged, AsyncFault> {
+        self.shared.ask(|reply| Command::DeadLetters {
+            which,
+            how: How::Redrive,
+            may,
+            reply,
+        })
+    }
+
+    fn purge(&self, which: DeadLetters, may: MayTouch) -> Result<DeadLettersChanged, AsyncFault> {
+        self.shared.ask(|reply| Command::DeadLetters {
+            which,
+            how: How::Purge,
+            may,
+            reply,
+        })
+    }
+
+    fn counts(&self) -> AsyncCounts {
+        let now_ms = self.shared.times.now_ms();
+        let schedule = self.shared.schedule.lock();
+        let counters = &self.shared.counters;
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let age_ms = schedule.oldest_ms().map_or(0, |oldest| now_ms - oldest);
+        AsyncCounts {
+            waiting: (schedule.len() - schedule.running()) as u64,
+            running: schedule.running() as u64,
+            dead: read(&counters.dead),
+            bytes: read(&counters.bytes),
+            oldest_age_s: age_ms.max(0).unsigned_abs() / 1000,
+            accepted: read(&counters.accepted),
+            refused: read(&counters.refused),
+            retries: read(&counters.retries),
+            dead_total: read(&counters.dead_total),
+            dropped: read(&counters.dropped),
+        }
+    }
+}
+
+fn of_store(error: rusqlite::Error) -> AsyncFault {
+    AsyncFault::Store {
+        problem: error.to_string(),
+    }
+}
+
+/// What happened since the start, and what the store has.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    accepted: AtomicU64,
+    refused: AtomicU64,
+    retries: AtomicU64,
+    dead_total: AtomicU64,
+    dropped: AtomicU64,
+    dead: AtomicU64,
+    bytes: AtomicU64,
+}
+
+impl Counters {
+    pub(crate) fn accepted(&self) {
+        self.accepted.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn refused(&self) {
+        self.refused.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn retried(&self) {
+        self.retries.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn died(&self) {
+        self.dead_total.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn dropped(&self) {
+        self.dropped.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn holds(&self, waiting: &Size, dead: &Size) {
+        self.dead.store(dead.records, Ordering::Relaxed);
+        self.bytes
+            .store(waiting.bytes + dead.bytes, Ordering::Relaxed);
+    }
+}
+
+/// Requests that may wait for the writer at the same time; further ones wait for a place.
+const PLACES: usize = 4096;
+
+#[cfg(test)]
+mod tests;
