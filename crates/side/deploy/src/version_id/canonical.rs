@@ -11,8 +11,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use pilot_model::{
-    AsyncConfig, CpuLimit, FunctionConfig, Interface, Invokes, KeepAlive, Network, Reuse, Runtime, ScaleConfig,
-    TemplateMode,
+    AsyncConfig, CpuLimit, FunctionConfig, Interface, Invokes, KeepAlive, Network, Reuse, Runtime,
+    ScaleConfig, TemplateMode,
 };
 use serde::Serialize;
 use serde_json::Value;
