@@ -209,10 +209,10 @@ fn no_worker(daemon: &Daemon) {
 
 #[test]
 fn the_time_that_a_call_was_throttled_is_in_its_record() {
-    let daemon = lab(MIXED, json!({"cpu": 0.2}));
+    let daemon = lab(MIXED, json!({"cpu": 0.05}));
     daemon.upload_code("free", &plain(), MIXED);
     for function in ["lab", "free"] {
-        let response = daemon.invoke(function, &json!({"kind": "ok", "burn": 0.1}));
+        let response = daemon.invoke(function, &json!({"kind": "ok", "burn": 0.04}));
         assert_eq!(response.json(), "ok");
     }
     let of = |function: &str| {
@@ -221,7 +221,7 @@ fn the_time_that_a_call_was_throttled_is_in_its_record() {
             column(&csv, "throttled_ns").first().copied()
         })
     };
-    // 100 ms of CPU time, 20 ms in each period of 100 ms.
+    // 40 ms of CPU time, 5 ms in each period of 100 ms.
     assert!(of("lab") > 100_000_000, "{}", of("lab"));
     assert!(of("free") < of("lab") / 2, "{}", of("free"));
 }

@@ -46,6 +46,7 @@ pub(crate) fn record(function: &str, start: StartKind, outcome: Outcome) -> Invo
             received: Instant(0),
             admitted: at(1),
             leased: at(2),
+            thawed: None,
             forked: at(3),
             sandboxed: at(4),
             initialised: at(5),
