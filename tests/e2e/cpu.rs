@@ -38,15 +38,18 @@ def handler(event, context):
     return kind
 ";
 
+/// Reads the count of a group, nanoseconds.
+type Count = fn(&Path) -> Option<u64>;
+
 /// The daemon's control group that counts CPU time, and the file with the count.
-fn counted_in(daemon: &Daemon) -> (PathBuf, fn(&Path) -> Option<u64>) {
+fn counted_in(daemon: &Daemon) -> (PathBuf, Count) {
     let prefix = format!("pilotlightd-{}-", daemon.pid());
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
     let own = fs::read_to_string("/proc/self/cgroup").unwrap();
     let mut found = mounts.lines().filter_map(|line| {
         let fields: Vec<&str> = line.split(' ').collect();
         let options = fields[3].split(',').any(|option| option == "cpuacct");
-        let (is_own, count): (fn(&str) -> bool, fn(&Path) -> Option<u64>) = match fields[2] {
+        let (is_own, count): (fn(&str) -> bool, Count) = match fields[2] {
             "cgroup" if options => (
                 |names| names.split(',').any(|name| name == "cpuacct"),
                 v1_ns,
