@@ -59,8 +59,9 @@ impl Sharing {
         let cpu_ms = mean_ms(self.cpu_ns, self.alone + self.shared);
         let at_once = ratio(self.at_once, self.shared);
         let cpus = f64::from(config.cpu_milli) / 1e3;
-        // Otherwise they wait for something else, which a second worker would not bring.
-        let is_short_of_cpu = at_once * cpu_ms > CPU_SHARE_MIN * cpus * shared_ms;
+        // They need more CPU time than there is in the time of one. Otherwise they wait for something else, which a second worker would
+        // not bring.
+        let is_short_of_cpu = at_once * cpu_ms > CPU_SHARE_MIN * cpus * alone_ms;
         if alone_ms <= 0.0 || shared_ms < TIMES_MIN * alone_ms || !is_short_of_cpu {
             return None;
         }
@@ -97,7 +98,7 @@ fn ratio(sum: u64, count: u64) -> f64 {
 const CALLS_MIN: u64 = 10;
 /// Slower than this, relative to alone, is a penalty; less is noise.
 const TIMES_MIN: f64 = 1.2;
-/// The share of the CPU limit that is used while invocations share, above which CPU is what they lack.
+/// Invocations that share need this part of the CPU limit, or CPU is not what they lack.
 const CPU_SHARE_MIN: f64 = 0.7;
 
 #[cfg(test)]

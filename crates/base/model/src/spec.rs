@@ -11,12 +11,12 @@ use crate::checks::{KeyProblem, check_owner, check_variable, in_range, one_of};
 use crate::choices::{Interface, Network, Reuse, TemplateMode};
 use crate::config::{FunctionConfig, ScaleConfig};
 use crate::cors::CorsSpec;
-use crate::cpu_limit::CpuLimitSpec;
+use crate::cpu_limit::{CpuLimit, CpuLimitSpec};
 use crate::ids::FunctionName;
 use crate::initscript::{self, InitscriptSpec};
 use crate::inputs::{self, InputSpec};
 use crate::invokes;
-use crate::keep_alive::{self, KeepAliveSpec};
+use crate::keep_alive::{self, KeepAlive, KeepAliveSpec};
 use crate::layer::{self, Layer};
 use crate::policy::{Policy, PolicySpec};
 use crate::runtime::Runtime;
@@ -183,8 +183,8 @@ impl FunctionSpec {
             .map_err(|problem| fail("memory_mb", problem))?;
         let timeout_s = in_range(self.timeout_s.unwrap_or(30.0), 0.01, 86_400.0)
             .map_err(|problem| fail("timeout_s", problem))?;
-        let cpu = in_range(self.cpu.unwrap_or(1.0), 0.01, 1024.0)
-            .map_err(|problem| fail("cpu", problem))?;
+        let cpu = self.check_cpu(&runtime);
+        let (cpu_milli, cpu_limit) = cpu.map_err(|(key, problem)| fail(key, problem))?;
         let network = one_of(self.network.as_deref(), Network::None, Network::ALL)
             .map_err(|problem| fail("network", problem))?;
         let template = one_of(
@@ -234,30 +234,8 @@ impl FunctionSpec {
         let asynchronous = self.check_async(interface);
         let asynchronous = asynchronous.map_err(|(key, problem)| fail(key, problem))?;
         let scale = self.scale.clone().unwrap_or_default().check(&fail)?;
-        let around = keep_alive::Around {
-            runtime: &runtime,
-            template,
-            reuse,
-            scale: &scale,
-            idle_given: self
-                .scale
-                .as_ref()
-                .is_some_and(|scale| scale.idle_s.is_some()),
-        };
-        let keep_alive = self.keep_alive.clone().unwrap_or_default().check(around);
+        let keep_alive = self.check_keep_alive(&runtime, template, reuse, &scale);
         let keep_alive = keep_alive.map_err(|(key, problem)| fail(key, problem))?;
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "in_range bounds cpu to 0.01..=1024"
-        )]
-        let cpu_milli = (cpu * 1000.0).round() as u32;
-        let cpu_limit = self
-            .cpu_limit
-            .clone()
-            .unwrap_or_default()
-            .check(&runtime, cpu_milli);
-        let cpu_limit = cpu_limit.map_err(|(key, problem)| fail(key, problem))?;
         Ok(FunctionConfig {
             name: name.clone(),
             runtime,
@@ -295,6 +273,40 @@ impl FunctionSpec {
             .map_or(Ok(AsyncConfig::default()), |spec| {
                 spec.check(self.invokes_own_only, takes_events)
             })
+    }
+
+    /// How much CPU a worker may use, thousandths of a CPU, and how that is enforced.
+    fn check_cpu(&self, runtime: &Runtime) -> Result<(u32, CpuLimit), KeyProblem> {
+        let cpu = in_range(self.cpu.unwrap_or(1.0), 0.01, 1024.0);
+        let cpu = cpu.map_err(|problem| ("cpu", problem))?;
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "in_range bounds cpu to 0.01..=1024"
+        )]
+        let cpu_milli = (cpu * 1000.0).round() as u32;
+        let limit = self.cpu_limit.clone().unwrap_or_default();
+        Ok((cpu_milli, limit.check(runtime, cpu_milli)?))
+    }
+
+    /// What an idle worker does.
+    fn check_keep_alive(
+        &self,
+        runtime: &Runtime,
+        template: TemplateMode,
+        reuse: Reuse,
+        scale: &ScaleConfig,
+    ) -> Result<KeepAlive, KeyProblem> {
+        let idle_s = self.scale.as_ref().and_then(|scale| scale.idle_s);
+        let around = keep_alive::Around {
+            runtime,
+            template,
+            reuse,
+            scale,
+            idle_given: idle_s.is_some(),
+        };
+        let table = self.keep_alive.clone().unwrap_or_default();
+        table.check(around)
     }
 
     /// Which secrets the function uses, and how.

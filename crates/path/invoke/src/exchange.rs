@@ -42,8 +42,7 @@ pub(crate) async fn exchange(
     let head = head_of(&mut request, payload.http, &invocation);
     let config = &request.version.config;
     let patience = config.timeout;
-    let stream = lease.begin();
-    invocation.timeline.thawed = lease.thawed();
+    let stream = invocation.use_worker(&mut lease);
     if config.interface == Interface::Http {
         lease.outlives_exchange();
         invocation.begins();

@@ -265,6 +265,13 @@ impl Invocation {
         self.timeline.initialised = Some(initialised);
     }
 
+    /// The exchange begins, with a worker that is awake. Returns the stream's number.
+    pub(crate) fn use_worker(&mut self, lease: &mut Lease) -> u32 {
+        let stream = lease.begin();
+        self.timeline.thawed = lease.thawed();
+        stream
+    }
+
     /// No worker came up for it. The phase `init` is the time of the attempts.
     pub(crate) fn start_failed(&mut self, now: Instant) {
         self.start = StartKind::Cold;

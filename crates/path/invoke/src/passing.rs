@@ -43,8 +43,7 @@ pub(crate) async fn pass(
     mut invocation: Invocation,
     mut lease: Lease,
 ) -> Result<Response, InvokeError> {
-    lease.begin();
-    invocation.timeline.thawed = lease.thawed();
+    invocation.use_worker(&mut lease);
     let patience = invocation.version.config.timeout;
     let wants_no_body = *request.method() == Method::HEAD;
     let wants_upgrade = request.headers().contains_key(UPGRADE);

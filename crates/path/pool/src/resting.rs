@@ -5,6 +5,7 @@
 //! a write to a file of the kernel, which does not wait for the worker.
 
 use std::io;
+use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
@@ -31,6 +32,7 @@ struct State {
 
 /// Workers that could not rest and are logged, per interval, of all functions.
 static FAILURES: Seldom = Seldom::new(5);
+static CANNOT_FREEZE: Once = Once::new();
 
 impl Resting {
     /// `None`: such workers do not rest, and nobody needs to know when they serve.
@@ -89,6 +91,11 @@ impl Resting {
         if let (Rest::Freeze, Err(error)) = (how, &rested)
             && error.kind() == io::ErrorKind::Unsupported
         {
+            CANNOT_FREEZE.call_once(|| {
+                tracing::warn!(
+                    "workers cannot be frozen here: idle ones get 0.01 CPU instead. Mount cgroup v2 (Linux 5.2 or newer)"
+                );
+            });
             rested = worker.rest(Rest::Throttle);
         }
         state.rests = match rested {

@@ -50,6 +50,8 @@ struct Queue {
 #[derive(Debug)]
 struct Paced {
     cgroup: Arc<Cgroup>,
+    /// Its first processes when it began.
+    processes: Vec<u32>,
     budget: Budget,
     stopped: bool,
     /// It is paced no more.
@@ -74,7 +76,9 @@ impl Pacer {
     /// Holds the processes of a group to this share, thousandths of a CPU. `None`: their CPU time cannot be read, or there is no thread
     /// for it.
     pub(crate) fn pace(&self, cgroup: Arc<Cgroup>, cpu_milli: u32) -> Option<Pace> {
-        let used = used_ns(&cgroup)?;
+        let mut processes = cgroup.processes();
+        processes.truncate(PROCESSES_READ_MAX);
+        let used = used_ns(&cgroup, &processes)?;
         let now = monotonic_ns();
         let budget = Budget::new(cpu_milli, now, used);
         let first = match budget.next() {
@@ -82,6 +86,7 @@ impl Pacer {
         };
         let paced = Arc::new(Mutex::new(Paced {
             cgroup,
+            processes,
             budget,
             stopped: false,
             over: false,
@@ -148,6 +153,8 @@ impl Shared {
             return false;
         }
         let now = monotonic_ns();
+        // The thread has a priority above all others, so it must leave them most of a CPU, however many workers it paces.
+        let least_ns = queue.paced.len() as u64 * SHARE_NS;
         let (number, paced) = match queue.due.peek() {
             None => {
                 self.changed.wait(&mut queue);
@@ -167,7 +174,7 @@ impl Shared {
             }
         };
         drop(queue);
-        let next = paced.lock().step();
+        let next = paced.lock().step(least_ns);
         if let Some(at) = next {
             self.queue.lock().due.push(Reverse((at, number)));
         }
@@ -176,13 +183,13 @@ impl Shared {
 }
 
 impl Paced {
-    /// Stops it or lets it run. Returns when to look again; `None`: never.
-    fn step(&mut self) -> Option<u64> {
+    /// Stops it or lets it run. Returns when to look again, in `least_ns` or later; `None`: never.
+    fn step(&mut self, least_ns: u64) -> Option<u64> {
         if self.over {
             return None;
         }
         // The group may be gone with its worker.
-        let used = used_ns(&self.cgroup)?;
+        let used = used_ns(&self.cgroup, &self.processes)?;
         let now = monotonic_ns();
         self.budget.account(now, used);
         let next = self.budget.next();
@@ -200,7 +207,7 @@ impl Paced {
             Next::Stop(_) | Next::Run(_) => {}
         }
         let (Next::Stop(ns) | Next::Run(ns)) = next;
-        Some(now.saturating_add(ns))
+        Some(now.saturating_add(ns.max(least_ns)))
     }
 
     fn run(&self) {
@@ -211,16 +218,18 @@ impl Paced {
 }
 
 /// CPU time of the group, nanoseconds. The kernel adds up what a running process uses only at its ticks, unless somebody reads that
-/// process's own clock (task_sched_runtime() in kernel/sched/core.c).
-fn used_ns(cgroup: &Cgroup) -> Option<u64> {
-    for pid in cgroup.processes().into_iter().take(PROCESSES_READ_MAX) {
-        let _ = process_cpu_ns(pid);
+/// process's own clock (task_sched_runtime() in kernel/sched/core.c). Not of all processes: a function may have very many.
+fn used_ns(cgroup: &Cgroup, processes: &[u32]) -> Option<u64> {
+    for pid in processes {
+        let _ = process_cpu_ns(*pid);
     }
     u64::try_from(cgroup.cpu()?.total().as_nanos()).ok()
 }
 
 /// Processes of a group whose clocks are read. What others use is seen at the next tick.
 const PROCESSES_READ_MAX: usize = 4;
+/// Each paced worker is looked at, stopped or let run at most once in this time multiplied by their number. That takes about 10 to 40 µs.
+const SHARE_NS: u64 = 50_000;
 
 /// A kind of worker that is paced while it serves.
 #[derive(Debug)]

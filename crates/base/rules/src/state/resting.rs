@@ -168,6 +168,8 @@ mod tests {
             reclaim_after: Some(Duration::from_secs(10)),
         });
         with_idle_worker(&mut state, at(1000));
+        // Until then, starts are reconsidered.
+        assert_eq!(tick(&mut state, at(1050)), []);
         assert_eq!(state.due(), at(1100));
         assert_eq!(tick(&mut state, at(1099)), []);
         assert_eq!(state.due(), at(1100));

@@ -46,6 +46,7 @@ pub(crate) fn record(function: &str, start: StartKind, outcome: Outcome) -> Invo
             received: Instant(0),
             admitted: at(1),
             leased: at(2),
+            thawed: None,
             forked: at(3),
             sandboxed: at(4),
             initialised: at(5),
@@ -195,6 +196,7 @@ fn a_start_someone_else_caused_is_counted_apart() {
 fn every_phase_of_a_full_timeline_has_a_histogram() {
     let mut timeline = record("f", StartKind::Cold, Outcome::Ok).timeline;
     timeline.inputs_ready = timeline.leased;
+    timeline.thawed = timeline.leased;
     let mut named = BTreeSet::new();
     for origin in [
         WorkerOrigin::Fork,

@@ -99,3 +99,101 @@ fn a_tiny_cpu_share_is_the_smallest_the_kernel_takes() {
     assert_eq!(limits.cpu_quota_us(), 1_000);
     assert_eq!(LIMITS.cpu_quota_us(), 50_000);
 }
+
+/// A group of version 2 in a tree of plain files.
+fn v2_group(root: &Path) -> (Cgroup, PathBuf) {
+    let (mounts, own) = recorded_v2_tree(root);
+    let folder = v2::Folder::make(&mounts, &own, "pilotlight-1").unwrap();
+    let group = root.join("system.slice/pilot.service/pilotlight-1/w1");
+    fs::create_dir(&group).unwrap();
+    for (file, text) in [
+        ("cgroup.procs", ""),
+        ("cgroup.freeze", "0"),
+        ("cpu.max", "50000 100000"),
+        ("memory.current", "4096\n"),
+        ("memory.swap.max", "0"),
+    ] {
+        fs::write(group.join(file), text).unwrap();
+    }
+    let inner = Inner {
+        layout: Layout::V2(folder),
+        _locks: Vec::new(),
+        leftover: Mutex::default(),
+    };
+    let files = Files {
+        name: PathBuf::from("w1"),
+        folders: vec![group.clone()],
+        join: Vec::new(),
+        processes: File::open(group.join("cgroup.procs")).unwrap(),
+        peak: None,
+        oom: group.join("memory.events"),
+        own_limit: OwnLimit::Counted,
+        counters: Counters::v2(&group),
+        freeze: freezer::open(&group).ok(),
+    };
+    let cgroup = Cgroup {
+        hierarchy: Hierarchy {
+            inner: Arc::new(inner),
+        },
+        branch: Branch::Functions,
+        files,
+        limits: Mutex::new(LIMITS),
+        before: Mutex::default(),
+        rested: Mutex::new(None),
+    };
+    (cgroup, group)
+}
+
+#[test]
+fn version_2_freezes_reclaims_throttles_and_wakes() {
+    let root = tempfile::tempdir().unwrap();
+    let (cgroup, group) = v2_group(root.path());
+    let read = |file: &str| fs::read_to_string(group.join(file)).unwrap();
+    cgroup.wake().unwrap();
+    cgroup.reclaim().unwrap();
+    assert_eq!(read("cgroup.freeze"), "0", "it does not rest");
+    assert!(!group.join("memory.reclaim").exists(), "it does not rest");
+    cgroup.rest(Rest::Freeze).unwrap();
+    assert_eq!(read("cgroup.freeze"), "1");
+    cgroup.reclaim().unwrap();
+    assert_eq!(
+        (&*read("memory.reclaim"), &*read("memory.swap.max")),
+        ("4096", "max")
+    );
+    cgroup.wake().unwrap();
+    assert_eq!(
+        (&*read("cgroup.freeze"), &*read("memory.swap.max")),
+        ("0", "0")
+    );
+    cgroup.rest(Rest::Throttle).unwrap();
+    assert_eq!(read("cpu.max"), "1000 100000");
+    cgroup.wake().unwrap();
+    assert_eq!(read("cpu.max"), "50000 100000");
+}
+
+#[test]
+fn beside_version_1_the_folder_of_version_2_freezes_if_the_kernel_can() {
+    let root = tempfile::tempdir().unwrap();
+    let (mounts, own) = v1_tree(root.path());
+    assert_eq!(
+        freezer::make(&mounts, &own, "pilotlight-1"),
+        None,
+        "version 2 is not mounted"
+    );
+    let unified = root.path().join("unified");
+    let mounts = format!("{mounts}cgroup2 {} cgroup2 rw 0 0\n", unified.display());
+    let own = format!("{own}0::/me\n");
+    // The kernel makes the files with the folder; one before 5.2 makes no `cgroup.freeze`.
+    let folder = unified.join("me/pilotlight-1");
+    fs::create_dir_all(&folder).unwrap();
+    assert_eq!(freezer::make(&mounts, &own, "pilotlight-1"), None);
+    fs::write(folder.join("cgroup.freeze"), "0").unwrap();
+    assert_eq!(
+        freezer::make(&mounts, &own, "pilotlight-1"),
+        Some(folder.clone())
+    );
+    assert_eq!(
+        fs::read_to_string(folder.join("cgroup.type")).unwrap(),
+        "threaded"
+    );
+}

@@ -104,7 +104,10 @@ fn an_invocation_is_in_the_report_and_in_the_export() {
         rows[0].starts_with("unix_ms,function,version,start,outcome,"),
         "{csv}"
     );
-    assert!(rows[0].ends_with(",returned_ns,finished_ns"), "{csv}");
+    assert!(
+        rows[0].ends_with(",returned_ns,finished_ns,throttled_ns"),
+        "{csv}"
+    );
     let fields: Vec<&str> = rows[1].split(',').collect();
     assert_eq!(fields.len(), rows[0].split(',').count());
     assert_eq!(
