@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,7 +14,7 @@ import boto3
 import pytest
 from botocore.config import Config
 from conftest import HERE
-from pilot_daemon import Daemon
+from pilot_daemon import Daemon, binary
 from test_many import workers
 from test_sharing import Site, wait_until
 
@@ -34,10 +35,14 @@ def targets(home: Path) -> Iterator[Daemon]:
         daemon.stop()
 
 
-def invoke(daemon: Daemon, function: str, event: Any, *chain: str) -> tuple[http.client.HTTPResponse, Any]:
+def invoke(
+    daemon: Daemon, function: str, event: Any, *chain: str, token: str | None = None
+) -> tuple[http.client.HTTPResponse, Any]:
     connection = http.client.HTTPConnection(daemon.address, timeout=60)
     connection.putrequest("POST", f"/2015-03-31/functions/{function}/invocations")
     body = json.dumps(event).encode()
+    if token is not None:
+        connection.putheader("Authorization", f"Bearer {token}")
     for names in chain:
         connection.putheader("X-Pilot-Target", names)
     connection.putheader("Content-Length", str(len(body)))
@@ -75,10 +80,43 @@ def test_a_chain_with_a_wrong_name_does_not_begin(targets: Daemon) -> None:
     before = count(targets, "chain-first")
     response, answer = invoke(targets, "chain-first", {}, "chain-next", "chain-none")
     assert response.status == 404 and "chain-none" in answer["Message"], answer
-    for wrong, said in (("a/b", "is no name of a function"), ("", "is no name"), (", ".join(["chain-next"] * 16), "more than 15")):
+    for wrong, said in (
+        ("a/b", "is no name of a function"),
+        ("", "is no name"),
+        (", ".join(["chain-next"] * 16), "more than 15"),
+    ):
         response, answer = invoke(targets, "chain-first", {}, wrong)
         assert response.status == 400 and "X-Pilot-Target: " in answer["Message"] and said in answer["Message"], answer
     assert count(targets, "chain-first") == before
+
+
+def test_a_token_must_be_for_each_function_of_a_chain(home: Path, tmp_path: Path) -> None:
+    (tmp_path / "pilotd.toml").write_text('invocations = "token"\n')
+    code = tmp_path / "code"
+    code.mkdir()
+    (code / "app.py").write_text((HERE / "targets" / "app.py").read_text())
+    names = ("chain-next", "chain-last")
+    (code / "pilot.toml").write_text("".join(f'[functions.{name}]\nhandler = "app.after"\n' for name in names))
+    daemon = Daemon(tmp_path, "--config", str(tmp_path / "pilotd.toml"))
+    try:
+        done = daemon.up(code)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+        def token(*functions: str) -> str:
+            only = [word for function in functions for word in ("--function", function)]
+            create = [binary(), "token", "create", f"for-{len(functions)}", "--role", "invoke", "--json", *only]
+            control = ["--endpoint", f"unix:{daemon.data / 'control.sock'}"]
+            made = subprocess.run([*create, *control], capture_output=True, text=True, check=True)
+            return str(json.loads(made.stdout)["token"])
+
+        one, both = token("chain-next"), token(*names)
+        response, answer = invoke(daemon, "chain-next", {}, "chain-last", token=one)
+        assert response.status == 403, answer
+        assert (count(daemon, "chain-next"), count(daemon, "chain-last")) == (0, 0)
+        assert invoke(daemon, "chain-next", {}, "chain-next", token=one)[0].status == 200
+        assert invoke(daemon, "chain-next", {}, "chain-last", token=both)[1] == {"by": list(names)}
+    finally:
+        daemon.stop()
 
 
 def test_all_functions_of_a_chain_start_at_once(targets: Daemon) -> None:

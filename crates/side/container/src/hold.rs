@@ -4,11 +4,40 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::{Arc, Weak};
 
+use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+use nix::sys::stat::fstat;
 use pilot_model::BoxFuture;
-use pilot_protocols::{HolderHost, Holders};
+use pilot_model::ports::Input;
+use pilot_protocols::{HeldFiles, HolderHost, Holders};
 
 use crate::container::Container;
 use crate::shim::{Program, Shim, User};
+
+/// Shows inputs in the container.
+///
+/// # Errors
+/// Why they cannot be shown.
+pub(crate) async fn hold(
+    holders: &Holders,
+    container: &Container,
+    inputs: &[Input],
+) -> Result<HeldFiles, String> {
+    let is_safe = |input: &Input| {
+        // The owner of a file can change its mode (chmod(2)), and the user of an image may be the daemon's. Memory is sealed.
+        let seals = fcntl(&*input.descriptor, FcntlArg::F_GET_SEALS);
+        let is_sealed = seals.is_ok_and(|seals| seals & SealFlag::F_SEAL_WRITE.bits() != 0);
+        is_sealed || fstat(&*input.descriptor).is_ok_and(|file| file.st_uid != container.user.uid)
+    };
+    if let Some(input) = inputs.iter().find(|input| !is_safe(input)) {
+        return Err(format!(
+            "show it the input '{}': it is on the disk, where the image's user could change it: choose another USER, or set \
+             data.spill_mb to 0",
+            input.name
+        ));
+    }
+    let held = holders.hold(inputs).await;
+    held.map_err(|problem| format!("show it its inputs: {problem}"))
+}
 
 /// The holders of a worker in this container. They do not keep it alive.
 pub(crate) fn holders(container: &Container) -> Holders {

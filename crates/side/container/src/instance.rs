@@ -13,7 +13,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::container::Container;
-use crate::hold::holders;
+use crate::hold::{hold, holders};
 use crate::shim::{Ended, Shim, Whom};
 use crate::usage::Use;
 
@@ -142,10 +142,7 @@ impl Instance for ContainerInstance {
     }
 
     fn hold(&self, inputs: Vec<Input>) -> BoxFuture<'_, Result<HeldFiles, String>> {
-        Box::pin(async move {
-            let held = self.holders.hold(&inputs).await;
-            held.map_err(|problem| format!("show it its inputs: {problem}"))
-        })
+        Box::pin(async move { hold(&self.holders, &self.container, &inputs).await })
     }
 }
 

@@ -24,7 +24,7 @@ use tokio::net::unix::pipe::Sender;
 use crate::cgroup::Shortages;
 use crate::container::Container;
 use crate::folder::CODE_INSIDE;
-use crate::hold::holders;
+use crate::hold::{hold, holders};
 use crate::output::{Output, Whole};
 use crate::parts::now;
 use crate::shim::{Ended, Process, Program, Shim, ShimError, Whom};
@@ -153,9 +153,8 @@ impl ProgramWorker {
         if call.inputs.is_empty() {
             return Ok(None);
         }
-        let held = self.holders.hold(&call.inputs).await;
+        let held = hold(&self.holders, &self.container, &call.inputs).await;
         held.map(Some)
-            .map_err(|problem| format!("show it its inputs: {problem}"))
     }
 
     /// `paths` are those of the inputs.

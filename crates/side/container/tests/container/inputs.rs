@@ -1,7 +1,9 @@
 //! Inputs of functions in containers: files that are there for one invocation.
 
+use std::fs::Permissions;
 use std::io::Write as _;
 use std::os::fd::AsFd as _;
+use std::os::unix::fs::PermissionsExt as _;
 use std::sync::Arc;
 
 use pilot_model::FailedInput;
@@ -14,6 +16,8 @@ use crate::support::{PYTHON, Spec, Stage, call, prewarmed, shell, specialise, te
 fn input(name: &str, content: &str) -> Input {
     let mut file = memfd::create(c"test").unwrap();
     file.write_all(content.as_bytes()).unwrap();
+    // As the daemon's.
+    file.set_permissions(Permissions::from_mode(0o444)).unwrap();
     memfd::seal(file.as_fd()).unwrap();
     Input {
         name: name.to_owned(),
@@ -64,6 +68,12 @@ echo x 2>/dev/null >>"$PILOT_INPUT_THE_IMAGE" && echo written || true
         assert_eq!(said, format!("gone {content} there is no such object"));
         path.clone_into(&mut before);
     }
+    // A program that is the owner of a file can change its mode. Only a seal keeps it from writing.
+    let mut unsealed = input("the-image", "");
+    unsealed.descriptor = Arc::new(tempfile::tempfile().unwrap().into());
+    let refused = worker.call(call_with(vec![unsealed], &Value::Null)).await;
+    let refused = format!("{:?}", refused.unwrap_err());
+    assert!(refused.contains("data.spill_mb"), "{refused}");
     worker.retire();
     drop(worker);
     runtime.clean().await.unwrap();
