@@ -99,10 +99,8 @@ fn is_public_ipv4(address: Ipv4Addr) -> bool {
 fn is_public_ipv6(address: Ipv6Addr) -> bool {
     let [a, b, ..] = address.segments();
     // Global unicast, without protocol assignments (Teredo among them), documentation, and 6to4, which contains an IPv4 address.
-    let is_special = (a == 0x2001 && b < 0x200)
-        || (a == 0x2001 && b == 0xdb8)
-        || a == 0x2002
-        || (a & 0xfff0) == 0x3ff0;
+    let is_special =
+        (a == 0x2001 && (b < 0x200 || b == 0xdb8)) || a == 0x2002 || (a & 0xfff0) == 0x3ff0;
     (a & 0xe000) == 0x2000 && !is_special
 }
 

@@ -79,9 +79,9 @@ impl Data {
         let target = self.target(config.name.as_str(), place);
         let target = target.map_err(|problem| StoreError::new(Kind::Forbidden, &problem))?;
         let is_http = matches!(target, Target::Http);
-        if !is_http
-            && !(request.method == "GET" && request.headers.is_empty() && request.body.is_empty())
-        {
+        let is_plain =
+            request.method == "GET" && request.headers.is_empty() && request.body.is_empty();
+        if !is_http && !is_plain {
             let problem = "a request to a store or a Redis is GET and a key, and nothing else";
             return Err(StoreError::new(Kind::Key, problem));
         }

@@ -9,10 +9,12 @@ use std::ops::Range;
 use pilot_model::inputs::value_at;
 use wasmtime::{Caller, Engine, Extern, Linker, Memory};
 
-use crate::script::{Said, Script, Stop};
+use crate::script::{SAID_LEN_MAX, Said, Script, Stop};
 
 /// The module of the imports.
 pub(crate) const MODULE: &str = "pilotlight_v1";
+/// The longest path of a value in the event, bytes. What follows is not looked at.
+const PATH_LEN_MAX: usize = 1024;
 
 /// Why a call failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -158,6 +160,7 @@ fn texts(linker: &mut Linker<Script>) -> Host<()> {
         "event_value",
         |mut guest: Guest<'_>, path: u32, path_len: u32, at: u32, len: u32| -> Host<i32> {
             let (path, script) = begin(&mut guest, "event_value", path, path_len)?;
+            let path = path.get(..PATH_LEN_MAX).unwrap_or(path);
             let value = std::str::from_utf8(path).ok();
             let value = value.and_then(|path| value_at(&script.event, path));
             let Some(value) = value else {
@@ -192,6 +195,7 @@ fn texts(linker: &mut Linker<Script>) -> Host<()> {
         "log",
         |mut guest: Guest<'_>, at: u32, len: u32| -> Host<()> {
             let (bytes, script) = begin(&mut guest, "log", at, len)?;
+            let bytes = bytes.get(..SAID_LEN_MAX).unwrap_or(bytes);
             let text = String::from_utf8_lossy(bytes).into_owned();
             script.say(&text);
             Ok(())

@@ -331,6 +331,9 @@ impl Script {
     /// A line for the function's log.
     pub(crate) fn say(&mut self, text: &str) {
         let room = SAID_LEN_MAX.saturating_sub(self.said.len());
+        if room == 0 {
+            return;
+        }
         let plain = text
             .chars()
             .map(|char| if char.is_control() { ' ' } else { char });
@@ -593,6 +596,7 @@ const CALLS_MAX: u32 = 100_000;
 const CONNECTIONS_MAX: usize = 16;
 const RPCS_MAX: usize = 32;
 const SENT_LEN_MAX: usize = 1 << 20;
-const SAID_LEN_MAX: usize = 4096;
+/// What it can write to the function's log.
+pub(crate) const SAID_LEN_MAX: usize = 4096;
 const TABLES_MAX: usize = 4;
 const TABLE_LEN_MAX: usize = 10_000;

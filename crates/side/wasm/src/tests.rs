@@ -1,10 +1,5 @@
 //! Scripts that behave and scripts that do not, against remotes that are made up.
 
-#![expect(
-    clippy::unwrap_used,
-    reason = "test code, its shared functions included: a panic is how a test fails"
-)]
-
 mod hostile;
 mod modules;
 mod world;

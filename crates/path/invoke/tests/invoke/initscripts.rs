@@ -79,8 +79,7 @@ async fn a_script_runs_beside_the_start_and_its_failure_is_in_the_log_alone() {
     assert!(began.elapsed() < START + SCRIPT, "{:?}", began.elapsed());
     assert_eq!(response.start, StartKind::Cold);
     assert_eq!(response.transfers[0].input, SCRIPT_NAME);
-    let record = response.record.unwrap();
-    let output = String::from_utf8_lossy(&record.output[record.output_printed..]).into_owned();
+    let output = String::from_utf8_lossy(&response.log_tail()).into_owned();
     assert!(
         output.contains("initscript: failed: it is made up\n"),
         "{output}"
