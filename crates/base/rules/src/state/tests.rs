@@ -1,10 +1,13 @@
 //! Property tests of the state machine: random arrivals, starts, deaths, releases and times. A model records which worker serves
 //! which request.
 
+mod start_rules;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 
+use pilot_model::StartRule;
 use pilot_model::forecast::Target;
 
 use super::*;
@@ -21,6 +24,7 @@ fn settings() -> Settings {
         concurrency: 1,
         reuse: Reuse::Always,
         queue_max: 1000,
+        start_rule: StartRule::default(),
     }
 }
 
@@ -87,6 +91,7 @@ prop_compose! {
         concurrency in 1_u32..4,
         once in any::<bool>(),
         queue_max in 0_usize..12,
+        rule in 0_usize..StartRule::ALL.len(),
     ) -> Settings {
         Settings {
             min: min.min(max),
@@ -97,6 +102,7 @@ prop_compose! {
             concurrency: if once { 1 } else { concurrency },
             reuse: if once { Reuse::Once } else { Reuse::Always },
             queue_max,
+            start_rule: StartRule::ALL[rule],
         }
     }
 }

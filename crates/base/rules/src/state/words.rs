@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use pilot_model::{EndReason, FunctionConfig, Reuse, StartKind};
+use pilot_model::{EndReason, FunctionConfig, Reuse, StartKind, StartRule};
 
 /// What shapes a pool's decisions.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,12 +23,14 @@ pub struct Settings {
     pub reuse: Reuse,
     /// Most requests that wait; at least 1, because a request waits while its worker starts.
     pub queue_max: usize,
+    /// When another worker is started for requests that wait.
+    pub start_rule: StartRule,
 }
 
 impl Settings {
     /// From a function's configuration.
     #[must_use]
-    pub fn new(config: &FunctionConfig, queue_max: usize) -> Self {
+    pub fn new(config: &FunctionConfig, queue_max: usize, start_rule: StartRule) -> Self {
         Self {
             min: config.scale.min,
             max: config.scale.max,
@@ -38,6 +40,7 @@ impl Settings {
             concurrency: config.concurrency,
             reuse: config.reuse,
             queue_max: queue_max.max(1),
+            start_rule,
         }
     }
 }

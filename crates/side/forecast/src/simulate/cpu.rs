@@ -159,6 +159,7 @@ mod tests {
             concurrency: 1,
             reuse: Reuse::Always,
             queue_max: 1,
+            start_rule: pilot_model::StartRule::default(),
         });
         let mut actions = Vec::new();
         state.arrive(Instant(0), || (), &mut actions);

@@ -54,6 +54,7 @@ impl Pool {
             concurrency: simulation.concurrency.max(1),
             reuse: simulation.reuse,
             queue_max: simulation.queue_max.max(1),
+            start_rule: simulation.start_rule,
         };
         let stream = u64::from(index) * 2;
         Self {
