@@ -78,6 +78,12 @@ pub(crate) fn attempts() -> Vec<Attempt> {
             }
         },
     ));
+    attempts.extend(pids());
+    attempts
+}
+
+fn pids() -> Vec<Attempt> {
+    let mut attempts = Vec::new();
     for worker in ["roomy", "roomy-spawned"] {
         attempts.push(Attempt::new(
             format!("pids: {worker} cannot make processes without end"),
