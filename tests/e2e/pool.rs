@@ -62,11 +62,16 @@ fn few_workers_serve_a_burst_of_short_requests() {
     for _ in 0..20 {
         answer(&daemon, "lab", json!(0));
     }
-    daemon.scale("lab", 0);
-    let (responses, _) = burst(&daemon, 50, &json!(0));
-    let workers = different(&responses);
+    // On a machine that is busy with other things, calls and starts take longer, and more workers are started. Without load, 8 to 14
+    // are. The best of five bursts counts.
+    let bursts = (0..5).map(|_| {
+        daemon.scale("lab", 0);
+        let (responses, _) = burst(&daemon, 50, &json!(0));
+        different(&responses)
+    });
+    let workers = bursts.min().unwrap();
     assert!(
-        workers <= 40,
+        workers <= 30,
         "{workers} workers for 50 requests of a handler that takes no time"
     );
 }
@@ -202,11 +207,18 @@ fn idle_workers_are_reaped_after_idle_s() {
 
 #[test]
 fn the_first_requests_after_a_restart_share_one_template() {
-    let mut daemon = lab(SLEEP, json!({}));
+    // What a template has drawn while it imported the function, all its workers have. Each request gets a worker of its own.
+    let code = "import os\ntemplate = os.urandom(8).hex()\nme = None\ndef handler(event, context):\n    global me\n    before, me = me, os.urandom(8).hex()\n    return [template, me, before]\n";
+    let mut daemon = lab(code, json!({"reuse": "once"}));
     daemon.kill();
     daemon.resume();
-    let (responses, _) = burst(&daemon, 10, &json!(0.05));
-    assert!(responses.iter().all(|response| response.status == 200));
+    let (responses, _) = burst(&daemon, 10, &json!(0));
+    assert_eq!(different(&responses), 10);
+    let templates: HashSet<Value> = responses
+        .iter()
+        .map(|response| response.json()[0].clone())
+        .collect();
+    assert_eq!(templates.len(), 1, "{templates:?}");
 }
 
 #[test]

@@ -17,10 +17,19 @@ fn every_response_says_cold_or_warm_and_has_server_timing_failures_too() {
             matches!(response.start_kind(), "cold" | "warm"),
             "{event}: {response:?}"
         );
-        assert!(
-            response.header("server-timing").is_some(),
-            "{event}: {response:?}"
-        );
+        let timing = response.header("server-timing").unwrap();
+        let named: Vec<&str> = timing
+            .split(", ")
+            .filter_map(|phase| phase.split(';').next())
+            .collect();
+        let mut wanted = vec!["admit", "lease"];
+        if response.start_kind() == "cold" {
+            wanted.extend(["fork", "sandbox", "init"]);
+        }
+        wanted.extend(["start", "handler", "answer"]);
+        for phase in wanted {
+            assert!(named.contains(&phase), "{event}: no {phase} in {timing}");
+        }
     }
     let url = daemon.get("/fn/lab/").ok();
     assert!(matches!(url.start_kind(), "cold" | "warm"));
@@ -107,6 +116,7 @@ fn metrics_have_opentelemetrys_faas_names_and_count() {
         "faas_coldstarts",
         "faas_invoke_duration",
         "faas_init_duration",
+        "pilot_worker_wait_seconds",
         "faas_mem_usage",
         "faas_timeouts",
     ] {
@@ -128,6 +138,28 @@ fn metrics_have_opentelemetrys_faas_names_and_count() {
             "not a sample: {line}"
         );
     }
+}
+
+#[test]
+fn the_wait_for_a_worker_is_measured_also_behind_another_ones_start() {
+    let daemon = lab(
+        "import time\ndef handler(event, context):\n    time.sleep(0.3)\n",
+        json!({"scale": {"max": 1}}),
+    );
+    daemon.scale("lab", 0);
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| daemon.invoke("lab", &json!({})).ok());
+        }
+    });
+    let text = eventually("three invocations are counted", || {
+        let text = daemon.get("/metrics").ok().text();
+        (sum(&text, "faas_invocations") >= 3.0).then_some(text)
+    });
+    // One has its own start. The second waits for that one's handler as well, and the third for two.
+    let waited = sum(&text, "pilot_worker_wait_seconds_sum");
+    assert!(waited >= 0.9, "{waited} s in {text}");
+    assert_eq!(sum(&text, "pilot_worker_wait_seconds_count"), 3.0);
 }
 
 /// The sum of all samples of the counter `name` (with or without `_total`).

@@ -211,12 +211,52 @@ fn spare_workers_stand_by_beyond_the_busy_ones() {
 }
 
 #[test]
+fn spare_workers_end_once_the_function_is_no_longer_hot() {
+    let daemon = lab(ECHO, json!({"scale": {"spare": 2, "idle_s": 0.5}}));
+    daemon.invoke("lab", &json!({})).ok();
+    eventually("two spare workers are idle", || {
+        (daemon.workers("lab", "idle") >= 2).then_some(())
+    });
+    eventually("no worker is left", || {
+        let workers = daemon.describe("lab")["workers"].clone();
+        (workers["idle"] == 0 && workers["starting"] == 0).then_some(())
+    });
+}
+
+#[test]
 fn min_workers_are_there_from_the_start_and_stay() {
-    let daemon = lab(ECHO, json!({"scale": {"min": 2, "idle_s": 0.1}}));
+    let code = "import os, time\nme = None\ndef handler(event, context):\n    global me\n    me = me or os.urandom(8).hex()\n    time.sleep(event)\n    return me\n";
+    let daemon = lab(code, json!({"scale": {"min": 2, "idle_s": 0.1}}));
     eventually("two are idle", || {
         (daemon.workers("lab", "idle") == 2).then_some(())
     });
-    assert_eq!(daemon.invoke("lab", &json!({})).start_kind(), "warm");
+    assert_eq!(daemon.invoke("lab", &json!(0)).start_kind(), "warm");
+    // Further workers are reaped after `idle_s`; these two are not.
+    std::thread::scope(|scope| {
+        let calls: Vec<_> = (0..5)
+            .map(|_| scope.spawn(|| daemon.invoke("lab", &json!(0.5)).ok().text()))
+            .collect();
+        let served: HashSet<String> = calls.into_iter().map(|call| call.join().unwrap()).collect();
+        assert!(served.len() > 2, "only {} workers", served.len());
+    });
+    eventually("those beyond two are reaped", || {
+        let workers = daemon.describe("lab")["workers"].clone();
+        (workers["idle"] == 2 && workers["starting"] == 0).then_some(())
+    });
+    let started = starts(&daemon);
+    for _ in 0..5 {
+        assert_eq!(daemon.invoke("lab", &json!(0)).start_kind(), "warm");
+        assert_eq!(daemon.workers("lab", "idle"), 2);
+    }
+    assert_eq!(starts(&daemon), started, "a worker was replaced");
+}
+
+/// The workers of `lab` that became ready, as the metrics count them once all events are counted.
+fn starts(daemon: &Daemon) -> f64 {
+    let text = daemon.get("/metrics").ok().text();
+    let series = "pilot_worker_starts_total{faas_name=\"lab\"} ";
+    let line = text.lines().find_map(|line| line.strip_prefix(series));
+    line.unwrap().parse().unwrap()
 }
 
 #[test]

@@ -5,6 +5,9 @@ use serde_json::json;
 use crate::ground::{Ground, MEMORY_MB, SLOW_CPU};
 use crate::{Attempt, Verdict};
 
+/// `limits.pids` of the daemon, by default.
+const PIDS: u64 = 256;
+
 pub(crate) fn attempts() -> Vec<Attempt> {
     let mut attempts = vec![
         Attempt::new("memory: a heap over the limit ends the worker", |ground| {
@@ -75,10 +78,24 @@ pub(crate) fn attempts() -> Vec<Attempt> {
             }
         },
     ));
+    attempts.extend(pids());
+    attempts
+}
+
+fn pids() -> Vec<Attempt> {
+    let mut attempts = Vec::new();
     for worker in ["roomy", "roomy-spawned"] {
         attempts.push(Attempt::new(
             format!("pids: {worker} cannot make processes without end"),
-            move |ground| ground.holds(worker, "pids", json!([4000])),
+            move |ground| {
+                let (escaped, seen) = ground.attempt(worker, "pids", json!([4000]));
+                let refused = seen[1] == "EAGAIN" && seen[0].as_u64() <= Some(PIDS);
+                if escaped || !refused {
+                    Verdict::Fail(seen.to_string())
+                } else {
+                    Verdict::Pass(seen.to_string())
+                }
+            },
         ));
     }
     attempts.push(Attempt::new(
@@ -87,10 +104,17 @@ pub(crate) fn attempts() -> Vec<Attempt> {
             let response = ground.raw("hostile", "pids", json!([4000]));
             let seen = format!("{} after {:?}", response.text(), response.head_after);
             let next = ground.ask("hostile", "count", json!([]));
-            if response.text().contains("Task timed out") {
-                Verdict::Fail(seen)
+            let ended = response.header("x-amz-function-error").is_some();
+            // Where the memory suffices for as many processes as are allowed, the limit of processes refuses the next one.
+            let clear = if ended {
+                response.text().to_lowercase().contains("memory")
             } else {
+                response.json()[1][1] == "EAGAIN"
+            };
+            if clear {
                 Verdict::Pass(format!("{seen} then {next}"))
+            } else {
+                Verdict::Fail(seen)
             }
         },
     ));

@@ -13,7 +13,7 @@ from pathlib import Path
 from benchlib.command import Run, add_experiments, options_of
 from benchlib.report import Report
 
-from . import experiments, path, pictures, runner, simulated, trial
+from . import experiments, path, pictures, runner, simulated, sweeps, trial
 from .cells import STARTS_MS, Cell
 from .memory import Sampler
 
@@ -49,6 +49,9 @@ EXPERIMENTS = {
     "memory": of_trials("6: PSS and RSS", experiments.MEMORY, experiments.memory),
     "busiest-ten": of_trials("7: ten functions of a trace", experiments.TEN, experiments.busiest_ten),
     "simulate": Experiment("7: all workloads, simulated", lambda found: simulated.simulate(found.binary, found.traces)),
+    "starts": of_trials("the rules of starts", experiments.STARTS, experiments.starts),
+    "start-rules": Experiment("the rules of starts, simulated", lambda found: sweeps.start_rules(found.binary)),
+    "auto": Experiment("auto beside each policy at its best, simulated", lambda found: sweeps.auto(found.binary, found.traces)),
     "validation": Experiment(
         "the simulator beside the daemon", lambda found: simulated.validation(found.binary, found.results), simulated.REPLAYED
     ),

@@ -10,6 +10,8 @@ import tomllib
 
 PROFILES = Path(__file__).resolve().parent.parent / "profiles"
 IDLE_S = 6.0
+# The daemon's default.
+RULE = "expected"
 
 # The paper's five policies, a static pool of one worker, and ours.
 POLICIES = ("static:1", "static:15", "reactive", "cusum", "adaptive-cusum", "arima", "auto")
@@ -55,17 +57,19 @@ def interval(seconds: int) -> Workload:
 
 @dataclass(frozen=True)
 class Cell:
-    """`alone`: no other cell runs at the same time."""
+    """`rule`: the rule of starts. `alone`: no other cell runs at the same time."""
 
     workload: Workload
     policy: str
     start_ms: int = 0
     template: bool = True
     alone: bool = False
+    rule: str = RULE
 
     @property
     def name(self) -> str:
         more = ("" if self.template else ", template off") + (", alone" if self.alone else "")
+        more += "" if self.rule == RULE else f", {self.rule}"
         return f"{self.workload.name}, {self.policy}, start {self.start_ms} ms{more}"
 
     def weight(self, capacity: int) -> int:
@@ -77,7 +81,7 @@ class Cell:
 class Outcome:
     """The outcome of one trial. Times are ms unless the name says otherwise. `beyond` is the time from the intended send time to the
     last byte, minus the function's own half second. `worker_mb` is a worker's memory at the end; `worker_seen_mb` is the mean of the
-    daemon's own measurements during the load, which the forecasters use. `cpu_busy` is the used share of the machine's CPUs;
+    daemon's own measurements during the load, which the forecasters use. `worker_s` is the lifetimes of all workers, added up. `cpu_busy` is the used share of the machine's CPUs;
     `cpu_pressure` is the share of the time in which some process waited for a CPU (0 if the kernel has no such data)."""
 
     cell: str
@@ -101,6 +105,7 @@ class Outcome:
     last_init: float = 0.0
     service_mean: float = 0.0
     forks: int = 0
+    worker_s: float = 0.0
     worker_mb: float = 0.0
     worker_seen_mb: float = 0.0
     lag_p99: float = 0.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
@@ -10,7 +11,7 @@ from benchlib.report import Bar, Report
 from benchlib.stats import Estimate, percentile
 
 from . import paper
-from .cells import BURSTY_RAMP, BUSIEST_TEN, INTERVALS_S, POLICIES, SMOKE, STARTS_MS, STEP, Cell, Outcome, interval
+from .cells import BURSTY_RAMP, BUSIEST_TEN, INTERVALS_S, POLICIES, RULE, SMOKE, STARTS_MS, STEP, Cell, Outcome, interval
 from .runner import Results
 
 Given = Callable[[Cell], str]
@@ -37,6 +38,13 @@ STEPS = cells(STEP, STARTS_MS, POLICIES)
 # The cells of experiment 1, and one run alone on the machine, which shows how much PSS parallel daemons share.
 MEMORY = [*cells(BURSTY_RAMP, (0,), POLICIES), Cell(BURSTY_RAMP, "auto", alone=True)]
 TEN = cells(BUSIEST_TEN, STARTS_MS, POLICIES)
+# The rule of starts, and the one before it.
+STARTS = [
+    Cell(workload, policy, 900, rule=rule)
+    for workload in (BURSTY_RAMP, STEP)
+    for policy in ("demand", "reactive", "cusum", "adaptive-cusum")
+    for rule in ("sooner", RULE)
+]
 SMALL = cells(SMOKE, (100,), ("reactive", "auto"))
 
 
@@ -221,6 +229,38 @@ def memory(results: Results) -> Report:
         if cell.policy == "auto":
             what = "bursty ramp, start as it is: mean PSS of auto" + (", alone on the machine" if cell.alone else "")
             report.bars.append(Bar(what, "≤ 120 MB", f"{pss:.1f} MB", pss <= 120))
+    return report
+
+
+def starts(results: Results) -> Report:
+    """The rules of starts on the daemon: the default beside `sooner`."""
+    report = Report("starts", "the rules of starts on the daemon, starts of 900 ms: waiting at the client, and worker-seconds")
+    report.header = [
+        "workload",
+        "policy",
+        "rule",
+        "waits s",
+        "over 700 ms",
+        "worker s",
+        "starts",
+        "waits ÷ sooner",
+        "worker s ÷ sooner",
+    ]
+    report.data = []
+    found = dict(good(results, STARTS))
+    for cell, outcomes in found.items():
+        before = found.get(replace(cell, rule="sooner"))
+        waiting, workers = (mean(outcomes, key) / mean(before, key) if before else 0.0 for key in ("wait_s", "worker_s"))
+        figures = [
+            estimate(outcomes, key, digits) for key, digits in (("wait_s", 1), ("over_700", 0), ("worker_s", 0), ("forks", 0))
+        ]
+        report.rows.append([cell.workload.name, cell.policy, cell.rule, *figures, f"{waiting:.3f}", f"{workers:.3f}"])
+        report.data.append(record(cell, outcomes) | {"rule": cell.rule})
+        if before and cell.rule != "sooner":
+            limits = (0.08, 1.05) if cell.workload is BURSTY_RAMP else (0.35, 1.4)
+            what = f"{cell.workload.name}, 900 ms, {cell.policy}: waiting and worker-seconds ÷ sooner"
+            fits = waiting <= limits[0] and workers <= limits[1]
+            report.bars.append(Bar(what, f"≤ {limits[0]} and {limits[1]}", f"{waiting:.3f} and {workers:.3f}", fits))
     return report
 
 

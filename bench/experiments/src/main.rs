@@ -7,6 +7,7 @@ use clap::{Parser, Subcommand};
 use serde::Serialize;
 
 mod forecast;
+mod sweep;
 mod ticks;
 
 /// Runs the experiments of papers that need no daemon, and prints JSON.
@@ -23,12 +24,15 @@ enum Experiment {
     Ticks(ticks::TicksArgs),
     /// Forecast a series with HotC's predictor
     Forecast(forecast::ForecastArgs),
+    /// Simulate every combination of workloads, start costs, policies and settings
+    Sweep(sweep::SweepArgs),
 }
 
 fn main() -> anyhow::Result<()> {
     match Cli::parse().experiment {
         Experiment::Ticks(args) => print(&ticks::run(&args)),
         Experiment::Forecast(args) => print(&forecast::run(&args)?),
+        Experiment::Sweep(args) => print(&sweep::run(&args)?),
     }
 }
 

@@ -243,7 +243,7 @@ impl FunctionSpec {
             interface,
             memory_bytes: memory_mb * 1024 * 1024,
             timeout: Duration::from_secs_f64(timeout_s),
-            cpu_milli: thousandths(cpu),
+            cpu_milli,
             network,
             environment: self.environment.clone(),
             template,
@@ -345,15 +345,6 @@ impl FunctionSpec {
         layer::check_list(layers.iter().map(|layer| layer.name.as_str()))?;
         Ok(layers)
     }
-}
-
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "in_range bounds cpu to 0.01..=1024"
-)]
-fn thousandths(cpu: f64) -> u32 {
-    (cpu * 1000.0).round() as u32
 }
 
 impl ScaleSpec {

@@ -164,6 +164,17 @@ impl Timeline {
         })
     }
 
+    /// How long it waited for a worker: for a start, behind those that wait for one, or for a busy worker. From its admission, or from
+    /// when its inputs were complete if the worker was leased after that, until it had a worker or gave up. `None`: it never asked for
+    /// one.
+    #[must_use]
+    pub fn worker_wait(&self) -> Option<Duration> {
+        let inputs_first = self.inputs_ready.filter(|_| self.initialised.is_none());
+        let asked = inputs_first.or(self.admitted).unwrap_or(self.received);
+        let had = self.initialised.max(self.leased)?;
+        Some(had.since(asked))
+    }
+
     /// From received to finished.
     #[must_use]
     pub fn total(&self) -> Option<Duration> {
@@ -174,5 +185,29 @@ impl Timeline {
     #[must_use]
     pub fn handler(&self) -> Option<Duration> {
         Some(self.returned?.since(self.started?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(of: u64) -> Option<Instant> {
+        Some(Instant(of))
+    }
+
+    #[test]
+    fn the_wait_for_a_worker_ends_when_there_is_one_whoever_started_it() {
+        let mut line = Timeline::new(Instant(10));
+        assert_eq!(line.worker_wait(), None);
+        (line.admitted, line.leased) = (at(12), at(15));
+        // It waited for a busy worker, or behind others for a start.
+        assert_eq!(line.worker_wait(), Some(Duration::from_nanos(3)));
+        // Its inputs were there first.
+        line.inputs_ready = at(14);
+        assert_eq!(line.worker_wait(), Some(Duration::from_nanos(1)));
+        // Its own start took until 40, beside its inputs.
+        line.initialised = at(40);
+        assert_eq!(line.worker_wait(), Some(Duration::from_nanos(28)));
     }
 }

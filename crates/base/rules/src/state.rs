@@ -13,6 +13,7 @@ mod idle;
 mod keeping;
 mod lease_ages;
 mod resting;
+mod rule;
 mod sizing;
 mod starts;
 #[cfg(test)]
@@ -24,7 +25,7 @@ use std::time::Duration;
 
 use pilot_model::{EndReason, Instant, Reuse, StartKind};
 
-use estimate::StartTimes;
+use estimate::{Arrivals, StartTimes};
 pub use estimate::{Mean, backoff};
 use idle::IdleList;
 use lease_ages::LeaseAges;
@@ -32,6 +33,8 @@ use resting::Rested;
 pub use resting::{RestStage, RestTimes};
 pub use words::{Action, Arrival, Counts, Ending, Key, Settings, StartFault, WaiterId};
 
+/// The arrival rate is observed over this part of T: a rise that is over then no longer counts as one.
+const SPANS: u64 = 4;
 /// After an eviction under memory pressure, no worker is started ahead of demand for this long.
 pub const PRESSURE_HOLD: Duration = Duration::from_secs(30);
 
@@ -56,6 +59,8 @@ pub struct PoolState<W, Q> {
     up: u32,
     service: Mean,
     start_times: StartTimes,
+    /// How often requests arrive.
+    recent: Arrivals,
     last_arrival: Option<Instant>,
     /// Starts that failed since one succeeded.
     failures: u32,
@@ -183,6 +188,7 @@ impl<W: Clone, Q> PoolState<W, Q> {
             up: 0,
             service: Mean::default(),
             start_times: StartTimes::default(),
+            recent: Arrivals::default(),
             last_arrival: None,
             failures: 0,
             hold_until: Instant(0),
@@ -271,6 +277,7 @@ impl<W: Clone, Q> PoolState<W, Q> {
     fn count_arrival(&mut self, now: Instant) {
         self.last_arrival = Some(now);
         self.arrivals += 1;
+        self.recent.add(now, self.start_times.latency() / SPANS);
         if self.cap != u32::MAX {
             self.cap = u32::MAX;
             self.update_floor();
@@ -352,6 +359,14 @@ impl<W: Clone, Q> PoolState<W, Q> {
     pub fn awaits_start(&self, waiter: WaiterId) -> bool {
         let waiter = self.position(waiter).and_then(|at| self.queue.get(at));
         self.starting > 0 && waiter.is_some_and(|waiter| waiter.caused || waiter.hoped)
+    }
+
+    /// The start of this worker began only at `begun`: before, its template was built, which the next starts do not wait for.
+    /// To be called before [`PoolState::ready`].
+    pub fn began_late(&mut self, key: Key, begun: Instant) {
+        if let Some(Place::Starting { asked, .. }) = self.place_mut(key) {
+            *asked = begun.max(*asked);
+        }
     }
 
     /// A started worker is ready.

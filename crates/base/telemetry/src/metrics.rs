@@ -67,6 +67,7 @@ families! {
     request_bytes: Counters = REQUEST_BYTES,
     response_bytes: Counters = RESPONSE_BYTES,
     phase_duration: Histograms = PHASE_DURATION with durations,
+    worker_wait: Histograms = WORKER_WAIT with durations,
     worker_starts: Counters = WORKER_STARTS,
     worker_start_duration: Histograms = WORKER_START_DURATION with durations,
     worker_ends: Counters = WORKER_ENDS,
@@ -132,6 +133,10 @@ impl Metrics {
             let labels = with(plain, "cause", cause);
             all.coldstarts.get_or_create_owned(&labels)
         };
+        let wait = |start| {
+            let labels = with(named, "start", start);
+            all.worker_wait.get_or_create_owned(&labels)
+        };
         FunctionMetrics {
             invocations: all.invocations.get_or_create_owned(plain),
             cold_own: cold(CAUSE_OWN),
@@ -143,6 +148,8 @@ impl Metrics {
             cpu_usage: all.cpu_usage.get_or_create_owned(plain),
             request_bytes: all.request_bytes.get_or_create_owned(plain),
             response_bytes: all.response_bytes.get_or_create_owned(plain),
+            wait_cold: wait(START_COLD),
+            wait_warm: wait(START_WARM),
             worker_starts: all.worker_starts.get_or_create_owned(named),
             worker_start_duration: all.worker_start_duration.get_or_create_owned(named),
             phases: self.phases.clone(),
@@ -169,6 +176,9 @@ impl Metrics {
         }
         for outcome in ERROR_OUTCOMES {
             all.errors.remove(&with(plain, "outcome", outcome.as_str()));
+        }
+        for start in [START_COLD, START_WARM] {
+            all.worker_wait.remove(&with(named, "start", start));
         }
         all.worker_starts.remove(named);
         all.worker_start_duration.remove(named);
@@ -343,6 +353,8 @@ pub struct FunctionMetrics {
     cpu_usage: Histogram,
     request_bytes: Counter,
     response_bytes: Counter,
+    wait_cold: Histogram,
+    wait_warm: Histogram,
     worker_starts: Counter,
     worker_start_duration: Histogram,
     phases: Phases,
@@ -375,6 +387,13 @@ impl FunctionMetrics {
         {
             self.init_duration
                 .observe(at.since(timeline.received).as_secs_f64());
+        }
+        if let Some(waited) = timeline.worker_wait() {
+            let histogram = match record.start {
+                StartKind::Warm => &self.wait_warm,
+                StartKind::Cold | StartKind::ColdShared => &self.wait_cold,
+            };
+            histogram.observe(waited.as_secs_f64());
         }
         match record.outcome {
             Outcome::Ok => {}
@@ -458,8 +477,8 @@ impl Phases {
         };
         let by_name = PHASES.map(|name| PhaseHistograms {
             name,
-            cold: series(name, "cold"),
-            warm: series(name, "warm"),
+            cold: series(name, START_COLD),
+            warm: series(name, START_WARM),
         });
         Self {
             by_name: Arc::new(by_name),
@@ -540,6 +559,8 @@ const DURATION_BOUNDS_S: [f64; 17] = [
 const MIB: f64 = 1_048_576.0;
 /// All requests arrive over HTTP so far. OpenTelemetry requires the label.
 const TRIGGER: &str = "http";
+const START_COLD: &str = "cold";
+const START_WARM: &str = "warm";
 const CAUSE_OWN: &str = "own";
 const CAUSE_SHARED: &str = "shared";
 /// The names of [`pilot_model::Timeline::phases`].

@@ -64,6 +64,8 @@ table! {
         "Bytes of the bodies of responses.",
     PHASE_DURATION: Histogram "pilot_phase_duration_seconds" ["phase", "start"]
         "Time of each phase of an invocation; start is cold or warm. The phases add up to the total time.",
+    WORKER_WAIT: Histogram "pilot_worker_wait_seconds" ["faas_name", "start"]
+        "Time that an invocation waited for a worker, for a start or for a busy one; start is cold or warm. Unlike faas_init_duration_seconds, it includes waiting behind the start of another worker.",
     WORKER_STARTS: Counter "pilot_worker_starts_total" ["faas_name"]
         "Workers that became ready.",
     WORKER_START_DURATION: Histogram "pilot_worker_start_duration_seconds" ["faas_name"]

@@ -32,8 +32,8 @@ use pilot_wasm::{Initscripts, InitscriptsConfig};
 use tower::ServiceExt;
 
 use crate::async_runner::InvokerRunner;
+use crate::daemon_config::DaemonConfig;
 use crate::daemon_config::data::data_config;
-use crate::daemon_config::{DaemonConfig, Limits};
 use crate::room::Configured;
 use crate::tls::Certificate;
 use crate::{room, sealing, tokens};
@@ -136,7 +136,7 @@ pub(crate) fn assemble(
         clock,
         (Arc::clone(&data) as _, initscripts),
         forecaster(),
-        invoker_limits(&config.limits),
+        invoker_limits(config),
     );
     let slow_bodies = slow_bodies(config, &reserve);
     let queue = queue(config, &reserve)?;
@@ -319,7 +319,7 @@ fn engines(
             runtimes_max: limits.runtimes,
             memory_percent_max: limits.runtimes_memory_percent,
             keep: limits.runtimes_keep(),
-            ..KeyedSettings::default()
+            ..config.pool.keyed()
         },
     );
     Ok(Engines {
@@ -375,12 +375,14 @@ fn gateway_config(config: &DaemonConfig) -> GatewayConfig {
     }
 }
 
-fn invoker_limits(limits: &Limits) -> pilot_invoke::Limits {
+fn invoker_limits(config: &DaemonConfig) -> pilot_invoke::Limits {
+    let limits = &config.limits;
     pilot_invoke::Limits {
         queue_max: limits.queue,
         workers_max: limits.workers_max(),
         older_versions_max: VERSIONS_KEPT - 1,
         memory_bytes_max: limits.memory_mb.map(|limit| limit.get() << 20),
+        start_rule: config.pool.start_rule,
         ..pilot_invoke::Limits::default()
     }
 }

@@ -3,6 +3,7 @@
 
 pub(crate) mod build;
 pub(crate) mod data;
+pub(crate) mod pool;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -22,6 +23,7 @@ use serde::{Deserialize, Deserializer};
 
 use self::build::Build;
 use self::data::{DataLimits, InitscriptLimits, StoreSettings};
+use self::pool::PoolConstants;
 use crate::control_socket::ControlSocket;
 use crate::listen;
 use crate::room;
@@ -67,6 +69,8 @@ pub(crate) struct DaemonConfig {
     pub(crate) log_level: String,
     /// The limits.
     pub(crate) limits: Limits,
+    /// The constants of the pools.
+    pub(crate) pool: PoolConstants,
     /// How packages are installed.
     pub(crate) build: Build,
     /// The memory for inputs.
@@ -231,6 +235,7 @@ struct File {
     container_cgroup_parent: Option<String>,
     log: Log,
     limits: Limits,
+    pool: PoolConstants,
     build: Build,
     data: DataLimits,
     stores: BTreeMap<String, StoreSettings>,
@@ -332,6 +337,7 @@ impl DaemonConfig {
             log_format,
             log_level: level,
             limits: file.limits,
+            pool: file.pool,
             build: file.build,
             data: file.data,
             stores: file.stores,
@@ -458,6 +464,7 @@ fn parse(text: &str, path: &Path) -> anyhow::Result<File> {
     })?;
     file.build
         .check()
+        .and_then(|()| file.pool.check())
         .and_then(|()| data::check(&file.data, &file.stores))
         .map_err(|problem| anyhow::anyhow!("{}: {problem}", path.display()))?;
     let limits = &file.limits;

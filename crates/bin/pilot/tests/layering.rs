@@ -90,9 +90,13 @@ fn objection(import: &Import) -> Option<&'static str> {
     }
 }
 
-/// What `bench/experiments` may import: the policies, which it runs without a daemon. Other crates under `bench/` import none of
+/// What `bench/experiments` may import: the policies, which it runs without a daemon, and workloads. Other crates under `bench/` import none of
 /// our crates.
-const EXPERIMENTS_IMPORT: [(&str, &str); 2] = [("base", "model"), ("side", "forecast")];
+const EXPERIMENTS_IMPORT: [(&str, &str); 3] = [
+    ("base", "model"),
+    ("base", "workload"),
+    ("side", "forecast"),
+];
 
 fn workspace() -> Metadata {
     MetadataCommand::new()

@@ -61,6 +61,7 @@ impl Invoker {
                 memory_bytes_max: limits.memory_bytes_max,
                 memory_sample_every: limits.memory_sample_every,
                 workers_max: limits.workers_max,
+                start_rule: limits.start_rule,
             },
         );
         Arc::new_cyclic(|invoker| Self {

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use pilot_model::StartRule;
+
 /// The named bounds of the path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
@@ -19,6 +21,8 @@ pub struct Limits {
     pub workers_max: usize,
     /// Versions of one function, besides the live one, that can still be invoked by number.
     pub older_versions_max: usize,
+    /// When another worker is started for requests that wait.
+    pub start_rule: StartRule,
 }
 
 impl Default for Limits {
@@ -31,6 +35,7 @@ impl Default for Limits {
             memory_sample_every: Duration::from_secs(5),
             workers_max: usize::MAX,
             older_versions_max: 4,
+            start_rule: StartRule::default(),
         }
     }
 }

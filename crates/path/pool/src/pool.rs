@@ -13,7 +13,7 @@ use pilot_model::log_line::visible;
 use pilot_model::ports::{StartError, Worker};
 use pilot_model::status::{ForecastStatus, PoolStatus};
 use pilot_model::{
-    Event, Instant, Interface, ScaleConfig, Seldom, StartKind, Version, WorkerRecord,
+    Event, Instant, Interface, ScaleConfig, Seldom, StartKind, Version, WorkerOrigin, WorkerRecord,
 };
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
@@ -70,12 +70,15 @@ pub enum Refusal {
     Closed,
 }
 
+/// A fork that takes longer than this has waited until its template was built.
+const FORK_MAX: Duration = Duration::from_millis(20);
 /// Failed starts that are logged per interval, of all functions.
 static START_FAILURES: Seldom = Seldom::new(20);
 
 impl Pool {
     pub(crate) fn new(version: Arc<Version>, shared: Arc<PoolsInner>) -> Self {
-        let settings = Settings::new(&version.config, shared.limits.queue_max);
+        let limits = &shared.limits;
+        let settings = Settings::new(&version.config, limits.queue_max, limits.start_rule);
         let state = PoolState::new(settings);
         Self {
             due: AtomicU64::new(state.due().0),
@@ -388,7 +391,12 @@ impl Pool {
             Ok(started) => {
                 let stamps = started.worker.stamps();
                 let pooled = self.pooled(started);
+                let forks = self.version.config.worker_origin() == WorkerOrigin::Fork;
+                let built_first = forks && stamps.forked.since(stamps.asked) > FORK_MAX;
                 let mut state = self.state.lock();
+                if built_first {
+                    state.began_late(key, stamps.forked);
+                }
                 state.ready(now, key, pooled, &mut todo);
                 self.act(state, now, todo, None);
                 self.shared.sink.publish(Event::WorkerStarted {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use pilot_model::forecast::MakeForecaster;
 use pilot_model::ports::{Clock, Engine, EventSink, StartError};
-use pilot_model::{EndReason, Instant, Version, WorkerId};
+use pilot_model::{EndReason, Instant, StartRule, Version, WorkerId};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::time::timeout;
 
@@ -31,6 +31,8 @@ pub struct PoolLimits {
     pub memory_sample_every: Duration,
     /// Most workers of all versions together.
     pub workers_max: usize,
+    /// When another worker is started for requests that wait.
+    pub start_rule: StartRule,
 }
 
 /// All pools. Dropping it ends all their tasks.

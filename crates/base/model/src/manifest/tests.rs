@@ -1,3 +1,5 @@
+mod documented;
+
 use super::*;
 use crate::choices::{Contract, Interface, Network, Reuse};
 use crate::runtime::Runtime;

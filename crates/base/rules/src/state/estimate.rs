@@ -89,6 +89,65 @@ impl StartTimes {
     }
 }
 
+/// How often requests arrive, and how fast that grows: counts of the newest spans of time. No time is kept for each arrival.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Arrivals {
+    /// When the newest span began, nanoseconds.
+    begun: u64,
+    span: u64,
+    count: u64,
+    /// In the span before.
+    before: u64,
+    /// In the one before that.
+    earlier: u64,
+}
+
+impl Arrivals {
+    /// The shortest span, nanoseconds.
+    const SPAN_MIN: u64 = 50_000_000;
+
+    /// A request arrives. A new span is `span` nanoseconds long.
+    pub(crate) fn add(&mut self, now: Instant, span: u64) {
+        let age = now.0.saturating_sub(self.begun);
+        if age >= self.span {
+            let is_recent = age < self.span.saturating_mul(2);
+            self.earlier = if is_recent { self.before } else { 0 };
+            self.before = if is_recent { self.count } else { 0 };
+            self.count = 0;
+            self.begun = if is_recent {
+                self.begun.saturating_add(self.span)
+            } else {
+                now.0
+            };
+            self.span = span.max(Self::SPAN_MIN);
+        }
+        self.count += 1;
+    }
+
+    /// The arrivals to expect within `ahead` nanoseconds: as often as in the newest span, and more by twice the growth since the span
+    /// before, at most twice as many. On a ramp, this is the rate two spans later.
+    pub(crate) fn expected(self, now: Instant, ahead: u64) -> u64 {
+        if self.span == 0 {
+            return 0;
+        }
+        let age = now.0.saturating_sub(self.begun);
+        let (span, gone) = (self.span, age % self.span);
+        let (count, before, earlier) = match age / span {
+            0 => (self.count, self.before, self.earlier),
+            1 => (0, self.count, self.before),
+            _ => return 0,
+        };
+        let wide = |of: u64, times: u64| u128::from(of) * u128::from(times);
+        // Arrivals times the span: the divisions come last.
+        let seen = wide(count, span).saturating_add(wide(before, span - gone));
+        let previous = wide(before, gone).saturating_add(wide(earlier, span - gone));
+        let growth = seen.saturating_sub(previous).saturating_mul(2).min(seen);
+        let seen = seen.saturating_add(growth);
+        let expected = seen.saturating_mul(u128::from(ahead)) / wide(span, span);
+        u64::try_from(expected).unwrap_or(u64::MAX)
+    }
+}
+
 /// How long nothing is started ahead of demand after starts failed: 1 s, doubled for each of `failures`, at most 64 s.
 #[must_use]
 pub fn backoff(failures: u32) -> Duration {
@@ -115,6 +174,38 @@ mod tests {
             times.ready(asked, asked.after(Duration::from_millis(2)), false);
         }
         assert!(times.latency() < 3 * MS, "{} ns", times.latency());
+    }
+
+    #[test]
+    fn arrivals_are_expected_as_often_as_they_came_and_are_forgotten_after_two_spans() {
+        let mut arrivals = Arrivals::default();
+        assert_eq!(arrivals.expected(Instant(5), 1000 * MS), 0);
+        // One every 10 ms.
+        for at in 0..100 {
+            arrivals.add(Instant(at * 10 * MS), 200 * MS);
+        }
+        let expected = |at, ahead| arrivals.expected(Instant(at * MS), ahead * MS);
+        for (ahead, range) in [(200, 18..=24), (1000, 90..=120)] {
+            let found = expected(990, ahead);
+            assert!(range.contains(&found), "{found} in {ahead} ms");
+        }
+        assert!(expected(1100, 200) < 15, "{}", expected(1100, 200));
+        assert_eq!(expected(1500, 200), 0);
+        arrivals.add(Instant(u64::MAX), u64::MAX);
+        assert!(arrivals.expected(Instant(u64::MAX), u64::MAX) <= 2);
+    }
+
+    #[test]
+    fn on_a_ramp_more_arrivals_are_expected_than_came() {
+        let mut arrivals = Arrivals::default();
+        // 100 per second and second: after a second, 100 per second come, and two spans later 140.
+        for number in 1..=50_u32 {
+            let at_s = (f64::from(number) / 50.0).sqrt();
+            let at = Duration::from_secs_f64(at_s);
+            arrivals.add(Instant(0).after(at), 200 * MS);
+        }
+        let expected = arrivals.expected(Instant(1000 * MS), 100 * MS);
+        assert!((11..=15).contains(&expected), "{expected}");
     }
 
     #[test]

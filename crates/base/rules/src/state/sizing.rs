@@ -18,7 +18,7 @@ pub(crate) enum Availability {
 }
 
 /// The input of the rule.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Demand {
     /// Requests that wait.
     pub(crate) waiting: u64,

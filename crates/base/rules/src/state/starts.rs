@@ -3,7 +3,8 @@
 use pilot_model::{Instant, Reuse};
 
 use super::estimate::nanos;
-use super::sizing::{Availability, Demand, Load, start_pays, start_pays_by_counts};
+use super::rule::{Question, SHORT, Situation, Starting, horizon, patience, questions};
+use super::sizing::{Availability, Load, start_pays, start_pays_by_counts};
 use super::words::{Action, Key, WaiterId};
 use super::{Place, PoolState, Waiter};
 
@@ -32,35 +33,62 @@ impl<W: Clone, Q> PoolState<W, Q> {
             waiter.hoped = true;
         }
         if self.total() < self.settings.max {
-            let pause = self
-                .start_times
-                .latency()
-                .clamp(Self::REVIEW_MIN, Self::REVIEW_MAX);
+            let pause = self.review_pause();
             self.want(Instant(now.0.saturating_add(pause)));
         }
     }
 
+    /// The time until starts are reconsidered for those who wait, nanoseconds.
+    fn review_pause(&self) -> u64 {
+        let latency = self.start_times.latency();
+        // While S is unknown, a long start is ordered once what runs has run for longer than the others should wait.
+        let pause = if latency > SHORT && self.service.nanos().is_none() {
+            patience(latency) / 2
+        } else {
+            latency
+        };
+        pause.clamp(Self::REVIEW_MIN, Self::REVIEW_MAX)
+    }
+
     pub(super) fn one_more_pays(&self, now: Instant) -> bool {
-        let demand = Demand {
+        let latency = self.start_times.measured();
+        let situation = Situation {
+            rule: self.settings.start_rule,
             waiting: self.wanting() as u64,
+            coming: u64::from(self.starting) * u64::from(self.settings.concurrency),
+            running: u64::from(self.leased),
             service: self.service.nanos(),
             start: self.start_times.expected(self.starting),
+            latency,
+            expected: self.recent.expected(now, horizon(latency.unwrap_or(0))),
             once: self.settings.reuse == Reuse::Once,
         };
+        let questions = questions(situation);
+        questions.is_some_and(|all| all.into_iter().flatten().all(|one| self.pays(now, one)))
+    }
+
+    /// The answer to one question of the rule.
+    fn pays(&self, now: Instant, question: Question) -> bool {
+        let demand = question.demand;
         if self.settings.concurrency > 1 {
-            return self.start_pays_to_each(now, demand);
+            return self.start_pays_to_each(now, question);
         }
+        let left_out = question.starting == Starting::LeftOut;
         let load = Load {
             busy: self.lease_ages.len(),
-            starting: u64::from(self.starting),
+            starting: if left_out {
+                0
+            } else {
+                u64::from(self.starting)
+            },
             aged: |ages| self.lease_ages.aged(now, ages),
         };
         let counted = start_pays_by_counts(demand, &load);
         debug_assert!(
-            counted.is_none_or(|pays| pays == self.start_pays_to_each(now, demand)),
-            "counts and looking at each worker differ: {demand:?}"
+            counted.is_none_or(|pays| pays == self.start_pays_to_each(now, question)),
+            "counts and looking at each worker differ: {question:?}"
         );
-        counted.unwrap_or_else(|| self.start_pays_to_each(now, demand))
+        counted.unwrap_or_else(|| self.start_pays_to_each(now, question))
     }
 
     /// Requests that a start would serve: waiting ones, and announced ones that have neither a free worker nor one that was
@@ -82,17 +110,22 @@ impl<W: Clone, Q> PoolState<W, Q> {
     }
 
     /// The answer of [`start_pays`] after examining every worker.
-    fn start_pays_to_each(&self, now: Instant, demand: Demand) -> bool {
+    fn start_pays_to_each(&self, now: Instant, question: Question) -> bool {
         let slots = self.settings.concurrency;
+        let starting = |expected: Instant| {
+            let ready_in = match question.starting {
+                Starting::By(latest) => nanos(expected.since(now)).min(latest),
+                Starting::Ready => 0,
+                Starting::LeftOut => return None,
+            };
+            Some(Availability::Starting { ready_in, slots })
+        };
         let availabilities = self
             .places
             .iter()
             .flatten()
             .filter_map(|place| match place {
-                Place::Starting { expected, .. } => Some(Availability::Starting {
-                    ready_in: nanos(expected.since(now)),
-                    slots,
-                }),
+                Place::Starting { expected, .. } => starting(*expected),
                 Place::Up {
                     draining: Some(_), ..
                 }
@@ -112,7 +145,7 @@ impl<W: Clone, Q> PoolState<W, Q> {
                     })
                 }
             });
-        start_pays(demand, availabilities)
+        start_pays(question.demand, availabilities)
     }
 
     pub(super) fn oldest_without_start(&self) -> Option<WaiterId> {

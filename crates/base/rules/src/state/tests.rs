@@ -1,10 +1,13 @@
 //! Property tests of the state machine: random arrivals, starts, deaths, releases and times. A model records which worker serves
 //! which request.
 
+mod start_rules;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 
+use pilot_model::StartRule;
 use pilot_model::forecast::Target;
 
 use super::*;
@@ -22,6 +25,7 @@ fn settings() -> Settings {
         reuse: Reuse::Always,
         queue_max: 1000,
         rest: None,
+        start_rule: StartRule::default(),
     }
 }
 
@@ -89,6 +93,7 @@ prop_compose! {
         once in any::<bool>(),
         queue_max in 0_usize..12,
         rests in any::<bool>(),
+        rule in 0_usize..StartRule::ALL.len(),
     ) -> Settings {
         Settings {
             min: min.min(max),
@@ -103,6 +108,7 @@ prop_compose! {
                 after: Duration::from_millis(100),
                 reclaim_after: Some(Duration::from_millis(300)),
             }),
+            start_rule: StartRule::ALL[rule],
         }
     }
 }

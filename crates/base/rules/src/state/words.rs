@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use pilot_model::{Behaviour, EndReason, FunctionConfig, Reuse, StartKind};
+use pilot_model::{Behaviour, EndReason, FunctionConfig, Reuse, StartKind, StartRule};
 
 use super::resting::{RestStage, RestTimes};
 
@@ -27,12 +27,14 @@ pub struct Settings {
     pub queue_max: usize,
     /// When idle workers rest. `None`: they do not.
     pub rest: Option<RestTimes>,
+    /// When another worker is started for requests that wait.
+    pub start_rule: StartRule,
 }
 
 impl Settings {
     /// From a function's configuration.
     #[must_use]
-    pub fn new(config: &FunctionConfig, queue_max: usize) -> Self {
+    pub fn new(config: &FunctionConfig, queue_max: usize, start_rule: StartRule) -> Self {
         Self {
             min: config.scale.min,
             max: config.scale.max,
@@ -46,6 +48,7 @@ impl Settings {
             reuse: config.reuse,
             queue_max: queue_max.max(1),
             rest: RestTimes::new(&config.keep_alive),
+            start_rule,
         }
     }
 }

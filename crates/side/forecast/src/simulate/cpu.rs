@@ -160,6 +160,7 @@ mod tests {
             reuse: Reuse::Always,
             queue_max: 1,
             rest: None,
+            start_rule: pilot_model::StartRule::default(),
         });
         let mut actions = Vec::new();
         state.arrive(Instant(0), || (), &mut actions);

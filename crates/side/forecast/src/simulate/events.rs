@@ -103,6 +103,12 @@ impl Events {
         })
     }
 
+    /// The number of events so far, without ticks.
+    #[cfg(test)]
+    pub(super) fn pushed(&self) -> u64 {
+        self.pushed
+    }
+
     /// The number of events for which memory is allocated.
     #[cfg(test)]
     pub(super) fn capacity(&self) -> usize {

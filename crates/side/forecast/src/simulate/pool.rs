@@ -56,6 +56,7 @@ impl Pool {
             queue_max: simulation.queue_max.max(1),
             // A simulated worker that rests differs in nothing that is counted.
             rest: None,
+            start_rule: simulation.start_rule,
         };
         let stream = u64::from(index) * 2;
         Self {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use pilot_model::forecast::Forecaster;
-use pilot_model::{Reuse, ScaleConfig};
+use pilot_model::{Reuse, ScaleConfig, StartRule};
 
 use super::times::Times;
 
@@ -64,6 +64,8 @@ pub struct Simulation {
     pub reuse: Reuse,
     /// Maximum number of waiting requests of one function.
     pub queue_max: usize,
+    /// When another worker is started for requests that wait.
+    pub start_rule: StartRule,
     /// Durations and memory.
     pub costs: Costs,
     /// Time between the deployment of the functions and the beginning of the load. The cost of the workers in that time is not
@@ -104,6 +106,7 @@ impl Default for Simulation {
             concurrency: 1,
             reuse: Reuse::Always,
             queue_max: 1_000,
+            start_rule: StartRule::default(),
             costs: Costs::default(),
             lead: Duration::ZERO,
             seed: 1,

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use pilot_model::StartRule;
 
 /// The arguments of `pilot simulate`.
 #[derive(Debug, Args)]
@@ -103,4 +104,7 @@ pub(super) struct ScaleOptions {
     /// Highest number of waiting requests of a function
     #[arg(long, value_name = "N", default_value_t = 1000)]
     pub(super) queue: usize,
+    /// When another worker is started for requests that wait: the daemon's pool.start_rule
+    #[arg(long, value_name = "RULE", default_value_t = StartRule::default())]
+    pub(super) start_rule: StartRule,
 }

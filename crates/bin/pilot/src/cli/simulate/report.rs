@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use pilot_forecast::simulate::{Cell, Comparison, Simulation};
-use pilot_model::Reuse;
+use pilot_model::{Reuse, StartRule};
 use serde::Serialize;
 
 /// The output of `--json`.
@@ -26,6 +26,7 @@ pub(super) struct Settings {
     pub(super) concurrency: u32,
     pub(super) once: bool,
     pub(super) queue: usize,
+    pub(super) start_rule: StartRule,
     pub(super) lead_s: f64,
     pub(super) seed: u64,
     pub(super) cores: Option<f64>,
@@ -55,6 +56,7 @@ impl Settings {
             concurrency: simulation.concurrency,
             once: simulation.reuse == Reuse::Once,
             queue: simulation.queue_max,
+            start_rule: simulation.start_rule,
             lead_s: simulation.lead.as_secs_f64(),
             seed: simulation.seed,
             cores: simulation.costs.cpus.map(|cpus| cpus.cores),

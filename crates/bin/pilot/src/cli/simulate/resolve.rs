@@ -74,6 +74,7 @@ pub(super) fn simulation(args: &SimulateArgs) -> anyhow::Result<Simulation> {
             Reuse::Always
         },
         queue_max: scale.queue,
+        start_rule: scale.start_rule,
         costs: Costs {
             service,
             worker_bytes: bytes("--worker-mb", args.worker_mb)?,

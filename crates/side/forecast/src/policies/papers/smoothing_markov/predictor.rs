@@ -10,6 +10,8 @@
 //! - "e + (R1+R2)/2", taken literally, adds the middle of a region *of the observations* to the smoothed observation, which
 //!   doubles steady traffic. Taken as a correction, which is its purpose in the text ("compensate for limitations", "revise"), the
 //!   regions are those of the smoothing's error, e + error. Both are implemented; the correction is the default.
+//! - The regions of errors are an odd number around zero, so that the middle of one of them is no correction. With regions between the
+//!   smallest and the largest error, steady use after a jump is corrected by the middle of a region that only contains zero.
 
 use std::collections::VecDeque;
 
@@ -83,7 +85,7 @@ impl Predictor {
         let regions = self.constants.regions as usize;
         let chain = match self.constants.reading {
             Reading::Literal => Chain::of(self.history.values(), regions),
-            Reading::Correction => Chain::of(self.errors.values(), regions),
+            Reading::Correction => Chain::of_errors(self.errors.values(), regions),
         };
         Expected {
             smoothed,
@@ -138,16 +140,27 @@ pub struct Step {
 }
 
 impl Chain {
-    /// `None` for a series without a transition.
+    /// Regions between the smallest and the largest value. `None` for a series without a transition.
     fn of(series: &VecDeque<f64>, regions: usize) -> Option<Self> {
-        if series.len() < 2 {
-            return None;
-        }
-        let regions = regions.clamp(1, REGIONS_MAX);
         let (least, most) = series.iter().fold(
             (f64::INFINITY, f64::NEG_INFINITY),
             |(least, most), value| (least.min(*value), most.max(*value)),
         );
+        Self::between(least, most, series, regions.clamp(1, REGIONS_MAX))
+    }
+
+    /// Regions around zero, one more if their number is even.
+    fn of_errors(series: &VecDeque<f64>, regions: usize) -> Option<Self> {
+        let most = series
+            .iter()
+            .fold(0.0_f64, |most, value| most.max(value.abs()));
+        Self::between(-most, most, series, (regions | 1).clamp(1, REGIONS_MAX))
+    }
+
+    fn between(least: f64, most: f64, series: &VecDeque<f64>, regions: usize) -> Option<Self> {
+        if series.len() < 2 {
+            return None;
+        }
         #[expect(clippy::cast_precision_loss, reason = "at most REGIONS_MAX")]
         let width = (most - least) / regions as f64;
         let mut chain = Self {
@@ -213,7 +226,7 @@ fn region(value: f64, least: f64, width: f64, regions: usize) -> usize {
     place.min(regions - 1)
 }
 
-const REGIONS_MAX: usize = 16;
+const REGIONS_MAX: usize = 17;
 
 #[cfg(test)]
 mod tests {
@@ -286,6 +299,19 @@ mod tests {
         let mut steady = Predictor::new(policy(Reading::Literal), Beginning::Mean);
         let last = (0..50).map(|_| steady.observe(6.0).corrected()).last();
         assert!((last.unwrap() - 12.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn after_a_jump_steady_use_is_soon_forecast_as_it_is() {
+        // From 8 to 19, as in HotC's figure 10.
+        let mut predictor = Predictor::new(policy(Reading::Correction), Beginning::Mean);
+        (0..40).for_each(|_| _ = predictor.observe(8.0));
+        let after: Vec<f64> = (0..35)
+            .map(|_| predictor.observe(19.0).corrected())
+            .collect();
+        for (tick, forecast) in after.iter().enumerate().skip(4) {
+            assert!((forecast - 19.0).abs() < 0.2, "{forecast} in tick {tick}");
+        }
     }
 
     #[test]

@@ -1,0 +1,94 @@
+//! Every key that the README documents is read: it changes what is checked.
+
+use std::collections::BTreeSet;
+
+use super::*;
+use crate::spec::FunctionSpec;
+
+/// A key, what it needs beside it, and a line that gives it a value other than its default.
+const KEYS: &[(&str, &str, &str)] = &[
+    ("path", "", "path = \"src\""),
+    ("runtime", "", "runtime = \"node\""),
+    (
+        "command",
+        "runtime = \"provided\"",
+        "command = [\"./serve\"]",
+    ),
+    ("ready", WEB, "ready = \"/healthz\""),
+    ("image", "runtime = \"container\"", "image = \"qr:1\""),
+    ("contract", IMAGE, "contract = \"provided\""),
+    ("handler", "", "handler = \"other.call\""),
+    ("interface", "", "interface = \"asgi\""),
+    ("memory_mb", "", "memory_mb = 300"),
+    ("timeout_s", "", "timeout_s = 7"),
+    ("cpu", "", "cpu = 0.5"),
+    ("network", "", "network = \"outbound\""),
+    ("environment", "", "environment = { LEVEL = \"debug\" }"),
+    ("min", "", "scale = { min = 1 }"),
+    ("max", "", "scale = { max = 9 }"),
+    ("spare", "", "scale = { spare = 1 }"),
+    ("idle_s", "", "scale = { idle_s = 9 }"),
+    ("policy", "", "scale = { policy = \"auto\" }"),
+    ("owner", "", "owner = \"shop\""),
+    ("layers", "", "layers = [\"tools\"]"),
+    ("inputs", "", "inputs = { image = \"s3://photos/one\" }"),
+    ("inputs_by_request", "", "inputs_by_request = true"),
+    ("drop_ins", "", "drop_ins = false"),
+    ("invokes", "", "invokes = [\"next\"]"),
+    ("concurrency", "", "concurrency = 8"),
+    ("reuse", "", "reuse = \"once\""),
+    ("template", "", "template = \"off\""),
+    ("secrets", "", "secrets = { DB_PASSWORD = \"db-password\" }"),
+    (
+        "cors",
+        "",
+        "cors = { allow_origins = [\"https://a.example\"] }",
+    ),
+];
+const WEB: &str = "runtime = \"http\"\ncommand = [\"serve\"]";
+const IMAGE: &str = "runtime = \"container\"\nimage = \"qr:1\"";
+/// Read, and kept beside the checked configuration: where the code and the layers are.
+const OF_THE_UPLOAD: [&str; 2] = ["path", "layers"];
+
+/// The first function of a manifest with these lines; `None`: they are refused.
+fn written(beside: &str, line: &str) -> Option<FunctionSpec> {
+    let text = format!("[layers.tools]\npath = \"tools.zip\"\n[functions.a]\n{beside}\n{line}\n");
+    let manifest = Manifest::parse(&text, "pilot.toml").ok()?;
+    manifest.functions.into_values().next()
+}
+
+#[test]
+fn every_documented_key_changes_what_is_checked() {
+    for (key, beside, line) in KEYS {
+        let (with, without) = (written(beside, line), written(beside, ""));
+        assert_ne!(with, without, "{key} is not read");
+        let checked =
+            |spec: &Option<FunctionSpec>| spec.as_ref()?.check(&"a".parse().unwrap()).ok();
+        assert!(checked(&with).is_some(), "{key}: {line} is refused");
+        if !OF_THE_UPLOAD.contains(key) {
+            assert_ne!(checked(&with), checked(&without), "{key} has no effect");
+        }
+    }
+}
+
+#[test]
+fn these_are_the_keys_of_the_readme() {
+    let readme = include_str!("../../../../../../README.md");
+    let section = readme.split("## pilot.toml").nth(1).unwrap();
+    let section = section.split("\n## ").next().unwrap();
+    let documented: BTreeSet<&str> = section.lines().filter_map(key_of).collect();
+    let tested: BTreeSet<&str> = KEYS.iter().map(|(key, ..)| *key).collect();
+    assert_eq!(documented, tested);
+}
+
+/// The key that a line documents: `key = …` in an example, or `` | `key` | `` in the table.
+fn key_of(line: &str) -> Option<&str> {
+    let word = line
+        .strip_prefix("| `")
+        .and_then(|row| row.split('`').next());
+    let word = word.or_else(|| Some(line.split_once(" = ")?.0))?;
+    let is_key = word
+        .bytes()
+        .all(|byte| byte.is_ascii_lowercase() || byte == b'_');
+    (is_key && !word.is_empty()).then_some(word)
+}

@@ -1,0 +1,155 @@
+//! The rules of starts, with slow starts and with short ones.
+
+use super::*;
+
+/// A pool that has seen starts of `start_ms`, and a worker for each of `busy`: the time that its invocation has run, in ms. The
+/// service time is `service_ms`. It is at [`NOW`].
+fn pool(
+    rule: StartRule,
+    start_ms: u64,
+    service_ms: Option<u64>,
+    busy: &[u64],
+) -> PoolState<u64, u64> {
+    let mut state = PoolState::new(Settings {
+        start_rule: rule,
+        ..settings()
+    });
+    let mut actions = Vec::new();
+    state.scale(Instant(0), 1, &mut actions);
+    state.ready(Instant(start_ms * MS), Key(0), 0, &mut actions);
+    if let Some(service_ms) = service_ms {
+        let since = Instant(start_ms * MS);
+        state.arrive(since, || 0, &mut actions);
+        let end = since.after(Duration::from_millis(service_ms));
+        state.release(end, Key(0), since, Ending::Reusable, &mut actions);
+    }
+    // The busy workers are started in no time; the pool keeps what it knew of starts.
+    let times = state.start_times;
+    let up = Instant(10_000 * MS);
+    actions.clear();
+    state.scale(up, u32::try_from(busy.len()).unwrap(), &mut actions);
+    for action in std::mem::take(&mut actions) {
+        if let Action::Start(key) = action {
+            state.ready(up, key, u64::from(key.0), &mut actions);
+        }
+    }
+    state.start_times = times;
+    let mut ages = busy.to_vec();
+    ages.sort_unstable();
+    for age_ms in ages.into_iter().rev() {
+        let arrival = state.arrive(Instant(NOW.0 - age_ms * MS), || 0, &mut actions);
+        assert!(matches!(arrival, Arrival::Leased(..)), "{arrival:?}");
+    }
+    state
+}
+
+const NOW: Instant = Instant(1_000_000 * MS);
+
+/// How many starts are ordered for this many requests that arrive now.
+fn starts_for(mut state: PoolState<u64, u64>, requests: u64) -> usize {
+    let mut actions = Vec::new();
+    for request in 0..requests {
+        state.arrive(NOW, || request, &mut actions);
+    }
+    starts(&actions)
+}
+
+#[test]
+fn of_slow_starts_each_waiting_request_gets_one() {
+    for (rule, wanted) in [
+        // Ten busy workers will have taken eighteen requests.
+        (StartRule::Sooner, 0),
+        (StartRule::Each, 10),
+        (StartRule::Expected, 10),
+    ] {
+        let busy = [0, 50, 100, 150, 200, 250, 300, 350, 400, 450];
+        let state = pool(rule, 900, Some(500), &busy);
+        assert_eq!(starts_for(state, 10), wanted, "{rule}");
+    }
+}
+
+#[test]
+fn who_is_served_soon_enough_anyway_needs_no_start() {
+    // Two of three workers are free within 20 ms.
+    for rule in [StartRule::Each, StartRule::Expected] {
+        let free_soon = || pool(rule, 900, Some(500), &[0, 485, 490]);
+        assert_eq!(starts_for(free_soon(), 2), 0, "{rule}");
+        assert_eq!(starts_for(free_soon(), 3), 1, "{rule}");
+    }
+}
+
+#[test]
+fn of_short_starts_all_rules_order_the_same() {
+    for busy in [&[][..], &[0, 1, 2], &[5, 9, 40]] {
+        let ordered = StartRule::ALL.map(|rule| starts_for(pool(rule, 20, Some(10), busy), 50));
+        assert!(ordered.iter().all(|of| *of == ordered[0]), "{ordered:?}");
+    }
+}
+
+#[test]
+fn while_the_service_time_is_unknown_slow_starts_wait_for_the_age_of_what_runs() {
+    for rule in [StartRule::Each, StartRule::Expected] {
+        assert_eq!(starts_for(pool(rule, 900, None, &[0]), 50), 0, "{rule}");
+        assert_eq!(starts_for(pool(rule, 900, None, &[100]), 50), 50, "{rule}");
+        let mut state = pool(rule, 900, None, &[0]);
+        state.arrive(NOW, || 0, &mut Vec::new());
+        let looks_again = state.due().since(NOW);
+        assert!(looks_again <= Duration::from_millis(10), "{looks_again:?}");
+    }
+}
+
+#[test]
+fn starts_that_come_too_late_for_anyone_are_not_ordered() {
+    // A start takes six times as long as an invocation. Thirty requests per second arrive from now on, as in the paper's step.
+    let ordered = StartRule::ALL.map(|rule| {
+        let mut state = pool(rule, 3_000, Some(500), &[]);
+        let mut actions = Vec::new();
+        (0..90).for_each(|request| {
+            let at = NOW.after(Duration::from_millis(request * 1000 / 30));
+            state.arrive(at, || request, &mut actions);
+        });
+        starts(&actions)
+    });
+    let [_, each, expected] = ordered;
+    assert_eq!(each, 64, "as many as there may be");
+    // Fifteen workers serve thirty per second; the queue of three seconds has to be served as well.
+    assert!((16..each).contains(&expected), "{ordered:?}");
+}
+
+#[test]
+fn the_time_of_building_a_template_is_not_the_time_of_a_start() {
+    let mut state = PoolState::<u64, u64>::new(settings());
+    let mut actions = Vec::new();
+    for request in 0..50 {
+        state.arrive(Instant(0), || request, &mut actions);
+    }
+    assert_eq!(starts(&actions), 1);
+    state.began_late(Key(0), Instant(600 * MS));
+    state.ready(Instant(602 * MS), Key(0), 1, &mut actions);
+    assert_eq!(state.start_times.measured(), Some(2 * MS));
+    assert!(starts(&actions) <= 2, "{}", starts(&actions));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_start_is_ordered_for_waiting_requests_beyond_their_number(
+        settings in any_settings(),
+        steps in prop::collection::vec(step(), 1..200),
+    ) {
+        let slots = settings.concurrency;
+        let mut world = World::new(Settings { min: 0, spare: 0, ..settings });
+        for step in &steps {
+            if matches!(step, Step::Scale(_) | Step::ApplyTarget(..)) {
+                continue;
+            }
+            let before: BTreeSet<u32> = world.starting.clone();
+            world.take(step);
+            if world.starting.difference(&before).next().is_some() {
+                let others = world.state.starting - 1;
+                prop_assert!(((others * slots) as usize) < world.state.queue.len());
+            }
+        }
+    }
+}
