@@ -183,7 +183,6 @@ fn the_events_of_a_removed_function_are_dead_letters_that_can_be_purged() {
         infos.into_iter().find(|info| info["state"] == "waiting")
     });
     daemon.cli_ok(&["remove", "lab"]);
-    witness.open.store(true, Ordering::Relaxed);
     let letter = eventually("the dead letter", || {
         let letters = listed(&daemon, "dlq");
         letters
@@ -334,7 +333,6 @@ fn a_full_queue_and_a_large_event_are_refused_and_nothing_of_them_runs() {
         answers[2].text()
     );
     assert!(answers[2].header("retry-after").is_some());
-    witness.open.store(true, Ordering::Relaxed);
     let large = daemon.send(&event(&json!({"id": "x".repeat(1 << 20)})));
     assert_eq!(large.status, 413, "{}", large.text());
     assert!(large.text().contains("1048576"), "{}", large.text());
