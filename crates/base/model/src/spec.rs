@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::asynchronous::{AsyncConfig, AsyncSpec};
-use crate::checks::{KeyProblem, check_owner, check_variable, in_range, one_of};
+use crate::checks::{check_owner, check_variable, in_range, one_of};
 use crate::choices::{Interface, Network, Reuse, TemplateMode};
 use crate::config::{FunctionConfig, ScaleConfig};
 use crate::cors::CorsSpec;
@@ -217,8 +217,7 @@ impl FunctionSpec {
             .map_err(|problem| fail("inputs_by_request", problem))?;
         let invokes = invokes::check(&self.invokes, self.invokes_own_only, is_plain)
             .map_err(|problem| fail("invokes", problem))?;
-        let asynchronous = self.check_async(interface);
-        let asynchronous = asynchronous.map_err(|(key, problem)| fail(key, problem))?;
+        let asynchronous = self.check_async(interface, &fail)?;
         let scale = self.scale.clone().unwrap_or_default().check(&fail)?;
         #[expect(
             clippy::cast_possible_truncation,
@@ -253,13 +252,17 @@ impl FunctionSpec {
     }
 
     /// How its asynchronous invocations are run.
-    fn check_async(&self, interface: Interface) -> Result<AsyncConfig, KeyProblem> {
+    fn check_async(
+        &self,
+        interface: Interface,
+        fail: &impl Fn(&'static str, String) -> SpecError,
+    ) -> Result<AsyncConfig, SpecError> {
+        let Some(spec) = &self.asynchronous else {
+            return Ok(AsyncConfig::default());
+        };
         let takes_events = !matches!(interface, Interface::Asgi | Interface::Wsgi);
-        self.asynchronous
-            .as_ref()
-            .map_or(Ok(AsyncConfig::default()), |spec| {
-                spec.check(self.invokes_own_only, takes_events)
-            })
+        spec.check(self.invokes_own_only, takes_events)
+            .map_err(|(key, problem)| fail(key, problem))
     }
 
     /// Which secrets the function uses, and how.
