@@ -428,7 +428,7 @@ fn after_many_kills_every_accepted_event_has_run_and_keys_ran_once() {
     let mut random = if seed > 0 {
         seed as u64
     } else {
-        SystemTime::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64
+        u64::from(SystemTime::UNIX_EPOCH.elapsed().unwrap().subsec_nanos())
     };
     println!("PILOT_CRASH_SEED={random}");
     let witness = Witness::start(true);
