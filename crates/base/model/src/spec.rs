@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::asynchronous::{AsyncConfig, AsyncSpec};
-use crate::checks::{KeyProblem, check_owner, check_variable, in_range, one_of};
+use crate::checks::{check_owner, check_variable, in_range, one_of};
 use crate::choices::{Interface, Network, Reuse, TemplateMode};
 use crate::config::{FunctionConfig, ScaleConfig};
 use crate::cors::CorsSpec;
@@ -231,8 +231,7 @@ impl FunctionSpec {
             .map_err(|problem| fail("invokes", problem))?;
         let initscript = initscript::check(self.initscript.as_ref(), is_plain)
             .map_err(|problem| fail("initscript", problem))?;
-        let asynchronous = self.check_async(interface);
-        let asynchronous = asynchronous.map_err(|(key, problem)| fail(key, problem))?;
+        let asynchronous = self.check_async(interface, &fail)?;
         let scale = self.scale.clone().unwrap_or_default().check(&fail)?;
         let keep_alive = self.check_keep_alive(&runtime, template, reuse, &scale);
         let keep_alive = keep_alive.map_err(|(key, problem)| fail(key, problem))?;
@@ -266,13 +265,17 @@ impl FunctionSpec {
     }
 
     /// How its asynchronous invocations are run.
-    fn check_async(&self, interface: Interface) -> Result<AsyncConfig, KeyProblem> {
+    fn check_async(
+        &self,
+        interface: Interface,
+        fail: &impl Fn(&'static str, String) -> SpecError,
+    ) -> Result<AsyncConfig, SpecError> {
+        let Some(spec) = &self.asynchronous else {
+            return Ok(AsyncConfig::default());
+        };
         let takes_events = !matches!(interface, Interface::Asgi | Interface::Wsgi);
-        self.asynchronous
-            .as_ref()
-            .map_or(Ok(AsyncConfig::default()), |spec| {
-                spec.check(self.invokes_own_only, takes_events)
-            })
+        spec.check(self.invokes_own_only, takes_events)
+            .map_err(|(key, problem)| fail(key, problem))
     }
 
     /// How much CPU a worker may use, thousandths of a CPU, and how that is enforced.

@@ -192,7 +192,7 @@ async fn what_the_caller_does_wrong_has_lambdas_status_and_name() {
     let app = Function::application("app", |_| Reaction::Hang);
     let daemon = Daemon::with(vec![echo(), app]).await;
     let context = "x-amz-client-context: ?\r\n";
-    let event = "x-amz-invocation-type: Event\r\n";
+    let key = "x-pilot-idempotency-key: k\r\n";
     let later = "x-amz-invocation-type: Later\r\n";
     let cases = [
         ("nope", "", "{}", 404, "ResourceNotFoundException"),
@@ -200,7 +200,7 @@ async fn what_the_caller_does_wrong_has_lambdas_status_and_name() {
         ("a%20b", "", "{}", 400, "ValidationException"),
         ("echo", "", "{", 400, "InvalidRequestContentException"),
         ("echo", context, "{}", 400, "InvalidRequestContentException"),
-        ("echo", event, "{}", 501, "NotImplementedException"),
+        ("echo", key, "{}", 400, "InvalidRequestContentException"),
         ("echo", later, "{}", 400, "ValidationException"),
         ("app", "", "{}", 501, "NotImplementedException"),
     ];

@@ -236,7 +236,7 @@ async fn the_caller_is_told_of_its_mistakes_before_anything_streams() {
     for (name, headers, body, status) in [
         ("nope", "", "{}", 404),
         ("streams", "", "{", 400),
-        ("streams", "x-amz-invocation-type: Event\r\n", "{}", 501),
+        ("streams", "x-amz-invocation-type: Event\r\n", "{}", 400),
         ("streams", "x-amz-invocation-type: DryRun\r\n", "{}", 204),
     ] {
         let path = invoke_streaming(name);

@@ -29,12 +29,10 @@ pub(crate) async fn run(shared: Arc<Shared>, runner: Arc<dyn AsyncRunner>) {
             };
             attempts.spawn(attempt.run());
         }
-        let now_ms = shared.times.now_ms();
-        let due_ms = shared.schedule.lock().next_due_ms(now_ms);
-        let wait_ms = due_ms.map_or(LOOK_AGAIN_MS, |due| (due - now_ms).clamp(1, LOOK_AGAIN_MS));
+        let wait = until_next(&shared);
         tokio::select! {
             () = shared.wake.notified() => {}
-            () = tokio::time::sleep(Duration::from_millis(wait_ms.unsigned_abs())) => {}
+            () = tokio::time::sleep(wait) => {}
             Some(_) = attempts.join_next() => {}
         }
     }
@@ -54,6 +52,21 @@ fn next(shared: &Shared, runner: &dyn AsyncRunner) -> Option<(i64, Entry)> {
         target.map_or(most, |target| target.concurrency.clamp(1, most))
     };
     schedule.take(now_ms, places)
+}
+
+/// How long there is nothing to do, unless something ends or is accepted.
+fn until_next(shared: &Shared) -> Duration {
+    let now_ms = shared.times.now_ms();
+    let schedule = shared.schedule.lock();
+    // A deployment or a removal gives places, too, and does not tell.
+    let most = if schedule.has_due(now_ms) {
+        BLOCKED_LOOK_AGAIN_MS
+    } else {
+        LOOK_AGAIN_MS
+    };
+    let due_ms = schedule.next_due_ms(now_ms);
+    let wait_ms = due_ms.map_or(most, |due| (due - now_ms).clamp(1, most));
+    Duration::from_millis(wait_ms.unsigned_abs())
 }
 
 /// One attempt.
@@ -258,6 +271,8 @@ static UNREADABLE: Seldom = Seldom::new(5);
 static DROPPED: Seldom = Seldom::new(5);
 /// Longest time between two looks at the schedule.
 const LOOK_AGAIN_MS: i64 = 60_000;
+/// The same, while something is due and has no place.
+const BLOCKED_LOOK_AGAIN_MS: i64 = 1000;
 const UNREADABLE_WAIT_MS: i64 = 30_000;
 const NOT_STARTED_WAIT_MS: i64 = 1000;
 const ERROR_CHARS_MAX: usize = 1000;

@@ -142,6 +142,12 @@ impl Schedule {
         later.min()
     }
 
+    /// Whether something is due. After [`Schedule::take`] had nothing, that is what has no place.
+    pub(crate) fn has_due(&self, now_ms: i64) -> bool {
+        let mut firsts = self.lanes.values().filter_map(|lane| lane.due.first());
+        firsts.any(|(due, _)| *due <= now_ms)
+    }
+
     pub(crate) fn is_running(&self, seq: i64) -> bool {
         self.entries.get(&seq).is_some_and(|entry| entry.running)
     }

@@ -93,6 +93,7 @@ fn exercise(metrics: &Metrics, function: &str) {
     metrics.set_pool(&name(function), &PoolStatus::default());
     metrics.set_templates(&[]);
     metrics.set_certificates(&[("tls_certificate", 1)]);
+    metrics.set_async(&AsyncCounts::default());
     metrics.set_handed((1, 2));
     metrics.set_refused_connections(&[("too_slow", 1)]);
     metrics.events_dropped("metrics");

@@ -1,6 +1,7 @@
 use std::sync::LazyLock;
 
 use pilot_model::FunctionName;
+use pilot_model::asynchronous::AsyncSpec;
 use pilot_model::policy::PolicySpec;
 use pilot_model::spec::{FunctionSpec, ScaleSpec};
 use proptest::prelude::*;
@@ -33,6 +34,13 @@ fn defaults() -> FunctionSpec {
             spare: Some(0),
             idle_s: Some(60.0),
             policy: Some(PolicySpec::Line("demand".to_owned())),
+        }),
+        asynchronous: Some(AsyncSpec {
+            retries: Some(2),
+            max_age_s: Some(21_600.0),
+            retry_wait_s: Some(60.0),
+            dead_letter: Some(true),
+            ..AsyncSpec::default()
         }),
         ..FunctionSpec::default()
     }
