@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::asynchronous::{AsyncConfig, AsyncSpec};
-use crate::checks::{check_owner, check_variable, in_range, one_of};
+use crate::checks::{KeyProblem, check_owner, check_variable, in_range, one_of};
 use crate::choices::{Interface, Network, Reuse, TemplateMode};
 use crate::config::{FunctionConfig, ScaleConfig};
 use crate::cors::CorsSpec;

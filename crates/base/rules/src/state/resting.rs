@@ -136,6 +136,7 @@ mod tests {
             reuse: Reuse::Always,
             queue_max: 10,
             rest: Some(rest),
+            start_rule: pilot_model::StartRule::default(),
         })
     }
 
