@@ -184,3 +184,12 @@ def test_another_endpoint_and_no_drop_ins_mean_the_network(targets: Daemon) -> N
     assert call(targets, "caller-elsewhere", FunctionName="chain-next") == ["EndpointConnectionError"]
     # Functions have no network here.
     assert call(targets, "caller-off", FunctionName="chain-next") == ["EndpointConnectionError"]
+
+
+def test_a_chain_cannot_be_asynchronous(targets: Daemon) -> None:
+    connection = http.client.HTTPConnection(targets.address, timeout=60)
+    headers = {"X-Pilot-Target": "chain-next", "X-Amz-Invocation-Type": "Event"}
+    connection.request("POST", "/2015-03-31/functions/chain-first/invocations", b"{}", headers)
+    response = connection.getresponse()
+    assert response.status == 400
+    assert "a chain cannot be asynchronous" in response.read().decode()

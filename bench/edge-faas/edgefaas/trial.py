@@ -176,8 +176,8 @@ def _ask_daemon(daemon: Daemon, names: list[str], outcome: Outcome) -> None:
     outcome.start_mean = total("pilot_worker_start_duration_seconds_sum") / max(starts, 1) * 1e3
     outcome.service_mean = total("faas_invoke_duration_seconds_sum") / max(calls, 1) * 1e3
     # As the daemon measures it; where the function's own time is known, the client's measurement replaces it.
-    cold = re.findall(r'^pilot_worker_wait_seconds_sum{[^}]*start="cold"[^}]*} (\S+)$', metrics, re.MULTILINE)
-    outcome.cold_wait_s = sum(map(float, cold))
+    waits = re.findall(r'^pilot_worker_wait_seconds_sum{[^}]*start="cold"[^}]*} (\S+)$', metrics, re.MULTILINE)
+    outcome.cold_wait_s = sum(map(float, waits))
     outcome.worker_s = total("pilot_worker_lifetime_seconds_total")
     if cold := daemon.describe(names[0]).get("last_cold"):
         line = cold["timeline"]

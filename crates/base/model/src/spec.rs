@@ -233,8 +233,7 @@ impl FunctionSpec {
             .map_err(|problem| fail("initscript", problem))?;
         let asynchronous = self.check_async(interface, &fail)?;
         let scale = self.scale.clone().unwrap_or_default().check(&fail)?;
-        let keep_alive = self.check_keep_alive(&runtime, template, reuse, &scale);
-        let keep_alive = keep_alive.map_err(|(key, problem)| fail(key, problem))?;
+        let keep_alive = self.check_keep_alive(&runtime, template, reuse, &scale, &fail)?;
         Ok(FunctionConfig {
             name: name.clone(),
             runtime,
@@ -299,7 +298,8 @@ impl FunctionSpec {
         template: TemplateMode,
         reuse: Reuse,
         scale: &ScaleConfig,
-    ) -> Result<KeepAlive, KeyProblem> {
+        fail: &impl Fn(&'static str, String) -> SpecError,
+    ) -> Result<KeepAlive, SpecError> {
         let idle_s = self.scale.as_ref().and_then(|scale| scale.idle_s);
         let around = keep_alive::Around {
             runtime,
@@ -309,7 +309,8 @@ impl FunctionSpec {
             idle_given: idle_s.is_some(),
         };
         let table = self.keep_alive.clone().unwrap_or_default();
-        table.check(around)
+        let checked = table.check(around);
+        checked.map_err(|(key, problem)| fail(key, problem))
     }
 
     /// Which secrets the function uses, and how.
