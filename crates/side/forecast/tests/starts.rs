@@ -1,4 +1,4 @@
-//! The rules of starts in the simulator: on the Edge FaaS paper's ramp and step, and on shapes that no rule was tuned on.
+//! The rules of starts in the simulator: on the Edge FaaS paper's ramp and step, and on other shapes.
 
 #![expect(
     clippy::unwrap_used,
@@ -59,7 +59,7 @@ fn at_900_ms_no_queue_stays_on_the_papers_ramp_and_step() {
 }
 
 #[test]
-fn on_shapes_it_was_not_tuned_on_it_waits_less_than_sooner_and_starts_less_than_each() {
+fn on_other_shapes_it_waits_less_than_sooner_and_starts_less_than_each() {
     for workload in SHAPES {
         for policy in ["demand", "adaptive-cusum"] {
             for start_ms in [100, 900, 3000] {
