@@ -496,8 +496,11 @@ fn a_client_that_takes_no_responses_holds_little_memory_and_few_places() {
             highest < quiet + MEMORY_MORE_MAX,
             "{quiet} bytes before, then {highest}"
         );
-        // When the client is gone, everybody is served.
+        // When the client is gone, everybody is served. Each of its requests gives its place back when it has been cancelled.
         drop(raw);
+        eventually("the end of its requests", || {
+            (daemon.workers("large", "busy") == 0).then_some(())
+        });
         let request = Request::new("GET", "/healthz").header("connection", "close");
         eventually("room for this address", || {
             (daemon.connect().exchange(&request).status == 200).then_some(())

@@ -32,6 +32,7 @@ impl Start {
     pub(crate) fn stamps(&self, initialised: Instant) -> StartStamps {
         StartStamps {
             asked: self.asked,
+            template: self.asked,
             forked: self.forked,
             sandboxed: self.sandboxed,
             initialised,

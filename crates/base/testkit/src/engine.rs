@@ -187,6 +187,7 @@ impl Engine for FakeEngine {
             let now = clock.now();
             worker.became_ready(StartStamps {
                 asked,
+                template: asked,
                 forked: now,
                 sandboxed: now,
                 initialised: now,

@@ -381,6 +381,7 @@ impl PrewarmedRuntime for Up {
             let now = clock.now();
             worker.became_ready(StartStamps {
                 asked,
+                template: asked,
                 forked: now,
                 sandboxed: now,
                 initialised: now,

@@ -130,6 +130,7 @@ impl FakeWorker {
             pss,
             stamps: Mutex::new(StartStamps {
                 asked: now,
+                template: now,
                 forked: now,
                 sandboxed: now,
                 initialised: now,

@@ -13,7 +13,7 @@ use pilot_model::log_line::visible;
 use pilot_model::ports::{StartError, Worker};
 use pilot_model::status::{ForecastStatus, PoolStatus};
 use pilot_model::{
-    Event, Instant, Interface, ScaleConfig, Seldom, StartKind, Version, WorkerOrigin, WorkerRecord,
+    Event, Instant, Interface, ScaleConfig, Seldom, StartKind, Version, WorkerRecord,
 };
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
@@ -70,8 +70,6 @@ pub enum Refusal {
     Closed,
 }
 
-/// A fork that takes longer than this has waited until its template was built.
-const FORK_MAX: Duration = Duration::from_millis(20);
 /// Failed starts that are logged per interval, of all functions.
 static START_FAILURES: Seldom = Seldom::new(20);
 
@@ -391,12 +389,8 @@ impl Pool {
             Ok(started) => {
                 let stamps = started.worker.stamps();
                 let pooled = self.pooled(started);
-                let forks = self.version.config.worker_origin() == WorkerOrigin::Fork;
-                let built_first = forks && stamps.forked.since(stamps.asked) > FORK_MAX;
                 let mut state = self.state.lock();
-                if built_first {
-                    state.began_late(key, stamps.forked);
-                }
+                state.began_late(key, stamps.template);
                 state.ready(now, key, pooled, &mut todo);
                 self.act(state, now, todo, None);
                 self.shared.sink.publish(Event::WorkerStarted {

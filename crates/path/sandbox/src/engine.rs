@@ -100,7 +100,8 @@ impl Engine for ForkEngine {
         let (tree, version) = (Arc::clone(&self.tree), Arc::clone(version));
         Box::pin(async move {
             let function = tree.function(&version).await?;
-            let worker = tree.start(&function, id, asked).await?;
+            let template = Instant(monotonic_ns());
+            let worker = tree.start(&function, id, asked, template).await?;
             tree.prewarmer.refill(&tree, &function);
             Ok(Arc::new(worker) as Arc<dyn Worker>)
         })
@@ -133,6 +134,7 @@ impl TemplateTree {
         function: &Arc<Function>,
         id: WorkerId,
         asked: Instant,
+        template: Instant,
     ) -> Result<ForkedWorker, StartError> {
         let secrets = self.machine.secrets(function.version())?;
         let sandbox = match function.take_spare() {
@@ -170,7 +172,8 @@ impl TemplateTree {
                 .give(&secrets.environment, body.process.end())
                 .await?;
         }
-        let worker = ForkedWorker::when_ready(id, asked, config, connection, body, owner).await?;
+        let worker =
+            ForkedWorker::when_ready(id, asked, template, config, connection, body, owner).await?;
         Ok(worker.paced(self.machine.paceable(config)))
     }
 

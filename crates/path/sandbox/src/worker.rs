@@ -205,6 +205,7 @@ impl ForkedWorker {
     pub(crate) async fn when_ready(
         id: WorkerId,
         asked: Instant,
+        template: Instant,
         config: &FunctionConfig,
         mut connection: Connection,
         body: Body,
@@ -240,6 +241,7 @@ impl ForkedWorker {
                     id,
                     stamps: StartStamps {
                         asked,
+                        template,
                         forked: Instant(ready.forked_ns),
                         sandboxed: Instant(ready.sandboxed_ns),
                         initialised: Instant(ready.initialised_ns),

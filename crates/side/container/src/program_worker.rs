@@ -69,6 +69,7 @@ impl ProgramWorker {
             id,
             stamps: StartStamps {
                 asked,
+                template: asked,
                 forked: ready,
                 sandboxed: ready,
                 initialised: ready,

@@ -289,6 +289,8 @@ pub struct Done {
 pub struct StartStamps {
     /// The decision to start it.
     pub asked: Instant,
+    /// Its template was there: the start did not wait for others before. `asked` where there is no template.
+    pub template: Instant,
     /// First instruction.
     pub forked: Instant,
     /// Isolated.

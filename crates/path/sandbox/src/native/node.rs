@@ -192,7 +192,8 @@ impl WaitingNode {
             return Err(no_sandbox("send Node.js its specification")(error));
         }
         let connection = Connection::new(self.channel, self.output, answers)?;
-        let worker = ForkedWorker::when_ready(id, asked, config, connection, body, owner).await?;
+        let worker =
+            ForkedWorker::when_ready(id, asked, asked, config, connection, body, owner).await?;
         Ok(worker.with_paths(holders))
     }
 }
