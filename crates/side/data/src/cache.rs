@@ -33,6 +33,11 @@ impl Cache {
         }
     }
 
+    /// Whether it keeps anything.
+    pub(crate) fn keeps(&self) -> bool {
+        self.bytes_max > 0
+    }
+
     /// It was used: keeps it, if the store can say later whether it is current.
     pub(crate) fn used(&self, buffer: Option<&Arc<Buffer>>) {
         let Some(buffer) = buffer else { return };

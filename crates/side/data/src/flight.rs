@@ -148,7 +148,10 @@ impl Flight {
             false => None,
         };
         let known = self.all.index.sent(&self.object, &self.me);
-        let known = known.filter(|known| self.all.index.shares() || known.is_whole());
+        // With both switched off, an object is fetched again also while somebody still has it.
+        let known = known.filter(|known| {
+            self.all.index.shares() || (known.is_whole() && self.all.cache.keeps())
+        });
         let validator = known.as_ref().and_then(|known| known.validator());
         let got = self.store.get(&self.object.key, validator.as_ref()).await;
         let object = match (got, known) {
