@@ -7,6 +7,7 @@ mod http2;
 mod interim;
 pub(crate) mod line;
 mod opening;
+mod own_wakes;
 pub(crate) mod pace;
 mod socket;
 pub(crate) mod stream;
@@ -26,6 +27,7 @@ use tokio::sync::watch;
 
 use self::line::{Line, Scheme, Usage};
 use self::opening::Opened;
+use self::own_wakes::OwnWakes;
 use self::pace::Pace;
 use self::socket::Socket;
 use self::stream::Stream;
@@ -123,13 +125,12 @@ async fn serve_http1(
     // Not an async block: it would be twice as large as the future in it, and hyper moves it for every request.
     let service =
         service_fn(|request| dispatch::answer(gate, request, line).map(Ok::<_, Infallible>));
-    let mut connection = pin!(
-        http1::Builder::new()
-            .timer(TokioTimer::new())
-            .header_read_timeout(gate.config.header_timeout)
-            .serve_connection(socket, service)
-            .with_upgrades()
-    );
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(gate.config.header_timeout)
+        .serve_connection(socket, service)
+        .with_upgrades();
+    let mut connection = pin!(OwnWakes::new(connection));
     let ended = tokio::select! {
         biased;
         ended = connection.as_mut() => Some(ended),
@@ -139,7 +140,7 @@ async fn serve_http1(
     let ended = match ended {
         Some(ended) => ended,
         None => {
-            connection.as_mut().graceful_shutdown();
+            connection.as_mut().inner().graceful_shutdown();
             if !usage.is_used() {
                 // No request so far: hyper would wait for the first one.
                 let first = tokio::time::timeout(FIRST_REQUEST, connection.as_mut()).await;

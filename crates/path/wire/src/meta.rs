@@ -23,8 +23,21 @@ struct InvokeMeta<'a> {
     inputs: Vec<InputMeta<'a>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     failed_inputs: Vec<FailedInputMeta<'a>>,
-    #[serde(flatten, skip_serializing_if = "Option::is_none")]
-    http: Option<HttpMeta<'a>>,
+    // The request of an HTTP frame. Not a flattened struct: serde would write all fields through a slower path.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    method: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    query: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    root_path: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    headers: Option<&'a [(String, String)]>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    client: Option<(IpAddr, u16)>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    scheme: Option<&'a str>,
 }
 
 #[derive(Debug, Serialize)]
@@ -64,38 +77,19 @@ struct FailedInputMeta<'a> {
     problem: &'a str,
 }
 
-#[derive(Debug, Serialize)]
-struct HttpMeta<'a> {
-    method: &'a str,
-    path: &'a str,
-    query: &'a str,
-    root_path: &'a str,
-    headers: &'a [(String, String)],
-    client: (IpAddr, u16),
-    scheme: &'a str,
-}
-
 /// The kind and the meta of the frame that begins an invocation. The meta names the inputs in the order of their descriptors, or
 /// with their `paths`.
 #[must_use]
 pub fn of_invocation(head: &InvocationHead, inputs: &[Input], paths: &[String]) -> (Kind, Vec<u8>) {
     let mut paths = paths.iter().map(String::as_str);
     let mut objects_room = OBJECTS_LEN_MAX;
-    let http = head.http.as_ref().map(|http| HttpMeta {
-        method: &http.method,
-        path: &http.path,
-        query: &http.query,
-        root_path: &http.root_path,
-        headers: &http.headers,
-        client: (http.client.ip(), http.client.port()),
-        scheme: http.scheme,
-    });
+    let http = head.http.as_ref();
     let kind = match http {
         None => Kind::Invoke,
         Some(_) => Kind::Http,
     };
     // Enough room for an ordinary one, to avoid a second allocation.
-    let room = http.as_ref().map_or(256, |http| {
+    let room = http.map_or(256, |http| {
         let headers = http.headers.iter();
         let headers: usize = headers
             .map(|(name, value)| name.len() + value.len() + 8)
@@ -121,7 +115,13 @@ pub fn of_invocation(head: &InvocationHead, inputs: &[Input], paths: &[String]) 
                 problem: &failed.problem,
             })
             .collect(),
-        http,
+        method: http.map(|http| http.method.as_str()),
+        path: http.map(|http| http.path.as_str()),
+        query: http.map(|http| http.query.as_str()),
+        root_path: http.map(|http| http.root_path.as_str()),
+        headers: http.map(|http| http.headers.as_slice()),
+        client: http.map(|http| (http.client.ip(), http.client.port())),
+        scheme: http.map(|http| http.scheme),
     };
     let mut json = Vec::with_capacity(room);
     serde_json::to_writer(&mut json, &meta)
