@@ -147,3 +147,35 @@ fn connections_that_trickle_stop_neither_the_control_api_nor_other_clients() {
     let count: f64 = line.rsplit(' ').next().unwrap().parse().unwrap();
     assert!(count >= 300.0, "{line}");
 }
+
+/// How often the daemon's threads have gone to sleep (proc_pid_status(5)).
+fn sleeps(daemon: &Daemon) -> u64 {
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", daemon.pid())).unwrap();
+    let of_task = |task: std::io::Result<std::fs::DirEntry>| {
+        // A thread may have ended.
+        let status = std::fs::read_to_string(task.ok()?.path().join("status")).ok()?;
+        let line = status
+            .lines()
+            .find(|line| line.starts_with("voluntary_ctxt_switches"))?;
+        line.rsplit('\t').next()?.trim().parse::<u64>().ok()
+    };
+    tasks.filter_map(of_task).sum()
+}
+
+#[test]
+fn a_request_wakes_no_second_thread() {
+    let daemon = lab(ECHO, plain());
+    let request = Request::new("POST", INVOKE).body("{}");
+    let mut client = daemon.connect();
+    let mut send = |count: u32| {
+        for _ in 0..count {
+            assert_eq!(client.exchange(&request).status, 200);
+        }
+    };
+    send(50);
+    let before = sleeps(&daemon);
+    send(500);
+    let more = sleeps(&daemon) - before;
+    // For each, its thread sleeps until the request and until the worker's answer. Timers and events of the bus are the rest.
+    assert!(more < 1300, "{more} for 500 requests");
+}
