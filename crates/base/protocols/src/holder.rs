@@ -63,6 +63,8 @@ struct Shared {
 struct State {
     current: Option<Arc<Holder>>,
     is_closed: bool,
+    /// How often all holders were given up. One that began to start before is not used.
+    given_up: u64,
 }
 
 /// A running holder. It ends when this is dropped.
@@ -145,6 +147,17 @@ impl Holders {
         Ok(HeldFiles::new(paths.collect(), shown))
     }
 
+    /// The host is about to end the present holder together with all processes of the worker: the next invocation gets another one.
+    /// To be called before.
+    pub fn give_up(&self) {
+        if let Some(task) = self.ahead.lock().take() {
+            task.abort();
+        }
+        let mut state = self.shared.state.lock();
+        state.given_up += 1;
+        state.current = None;
+    }
+
     /// Ends the holder once no inputs are shown any more, and starts no more. Idempotent.
     pub fn close(&self) {
         if let Some(task) = self.ahead.lock().take() {
@@ -191,6 +204,7 @@ impl Shared {
             let null = std::fs::File::open("/dev/null")?;
             Ok((UnixStream::from_std(line)?, theirs, OwnedFd::from(null)))
         };
+        let given_up = self.state.lock().given_up;
         let (line, theirs, null) = made().map_err(|error| cannot("its descriptors", error))?;
         let pid = self.host.start([program, theirs, null]).await?;
         // Before it has said so, its descriptors are not in place, and nobody may look into it.
@@ -208,6 +222,9 @@ impl Shared {
         let mut state = self.state.lock();
         if state.is_closed {
             return Err(failed("the worker ends"));
+        }
+        if state.given_up != given_up {
+            return Err(failed("it was ended"));
         }
         state.current = Some(Arc::clone(&holder));
         Ok(holder)
@@ -449,6 +466,21 @@ mod tests {
         assert!(std::fs::read(&held.paths[0]).is_err());
         let held = holders.hold(&inputs(&texts)).await.unwrap();
         assert_eq!((read(&held), host.started()), (texts, 2));
+    }
+
+    #[tokio::test]
+    async fn a_holder_that_is_given_up_is_not_used_although_it_still_answers() {
+        let host = Here::default();
+        let holders = Holders::new(host.clone());
+        let texts = texts(1, "x");
+        let first = holders.hold(&inputs(&texts)).await.unwrap();
+        holders.give_up();
+        let second = holders.hold(&inputs(&texts)).await.unwrap();
+        assert_eq!((read(&first), host.started()), (texts.clone(), 2));
+        assert_eq!(read(&second), texts);
+        drop((first, second));
+        holders.close();
+        host.ends(0);
     }
 
     #[tokio::test]

@@ -117,6 +117,8 @@ impl ProgramWorker {
         let ended = running.feed(&call.payload).await;
         let returned = now();
         if self.version.config.concurrency == 1 {
+            // It ends with the others. The shim starts the next one behind the kill.
+            self.holders.give_up();
             self.container.shim.kill_all_soon();
         }
         let before = running.shortages_before;
