@@ -203,7 +203,7 @@ impl Streaming {
         };
         let now = self.invocation.now();
         if let Some(lease) = self.lease.take() {
-            self.invocation.measure(&lease);
+            self.invocation.measure(&lease, now);
             lease.lose(now, failure.reason);
         }
         self.record = Some(self.invocation.end(now, failure.outcome, failure.output));
@@ -232,7 +232,7 @@ impl Streaming {
     fn over(&mut self, outcome: Outcome, done: Done) {
         let now = self.invocation.now();
         if let Some(lease) = self.lease.take() {
-            self.invocation.measure(&lease);
+            self.invocation.measure(&lease, now);
             lease.finish(now);
         }
         self.invocation.done(&done, now);

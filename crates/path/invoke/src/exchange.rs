@@ -82,7 +82,7 @@ pub(crate) async fn exchange(
             let mut printed = Bytes::new();
             if config.concurrency == 1 {
                 // Afterwards there is nothing to read.
-                invocation.measure(&lease);
+                invocation.measure(&lease, invocation.now());
                 lease.worker().kill();
                 if let Ok(Err(fault)) = timeout(LAST_WORDS, &mut answer).await {
                     printed = output_of(fault);
@@ -208,7 +208,7 @@ fn finish(
     done: Done,
 ) -> Response {
     let now = invocation.now();
-    invocation.measure(&lease);
+    invocation.measure(&lease, now);
     let output = LastOutput::printed(done.output.clone());
     let output = invocation.output(&lease, output);
     lease.finish(now);
@@ -218,7 +218,7 @@ fn finish(
 
 fn fail(mut invocation: Invocation, lease: Lease, failure: Failure) -> Response {
     let now = invocation.now();
-    invocation.measure(&lease);
+    invocation.measure(&lease, now);
     let output = invocation.output(&lease, failure.output);
     lease.lose(now, failure.reason);
     let body = ResponseBody::FunctionError(failure.body);

@@ -281,7 +281,7 @@ impl Invocation {
     }
 
     /// Reads what the worker used since the last call. What was read before stays if the worker is gone.
-    pub(crate) fn measure(&mut self, lease: &Lease) {
+    pub(crate) fn measure(&mut self, lease: &Lease, now: Instant) {
         self.memory_bytes_max = lease.memory_bytes_max().or(self.memory_bytes_max);
         if let Some(spent) = lease.cpu() {
             *self.cpu.get_or_insert_default() += spent;
@@ -298,7 +298,7 @@ impl Invocation {
             };
             self.shared = Some(shared);
         }
-        if let Some(throttled) = lease.throttled() {
+        if let Some(throttled) = lease.throttled(now) {
             *self.throttled.get_or_insert_default() += throttled;
         }
     }

@@ -19,6 +19,9 @@ use crate::printing::Printing;
 use crate::resting::Resting;
 use pilot_rules::{Ending, Key, WaiterId};
 
+/// An exchange that takes less was throttled for less. Reading the kernel's counter takes 1.3 µs.
+const THROTTLED_MIN: Duration = Duration::from_millis(1);
+
 /// A worker with what the pool notes about it.
 #[derive(Debug)]
 pub(crate) struct PooledWorker {
@@ -38,8 +41,8 @@ pub(crate) struct PooledWorker {
     pub(crate) printing: Option<Printing>,
     /// CPU time that has been attributed to invocations. Locked briefly, at the end of an exchange.
     cpu: Mutex<CpuTime>,
-    /// The same of the time for which it was throttled.
-    throttled: Mutex<Duration>,
+    /// The same of the time for which it was throttled. `None`: not yet read.
+    throttled: Mutex<Option<Duration>>,
     /// Its place among the workers of all versions.
     _place: OwnedSemaphorePermit,
 }
@@ -115,12 +118,16 @@ impl PooledWorker {
         Some(spent)
     }
 
-    /// Time for which the worker was throttled since the last call, or since its start.
-    fn throttled(&self) -> Option<Duration> {
-        let now = self.worker.throttled()?;
+    /// Time for which the worker was throttled since it was last read, or since its start. It is read unless the exchange took so
+    /// little time that it was hardly throttled: the next one that takes longer then has that, too.
+    fn throttled(&self, took: Duration) -> Option<Duration> {
         let mut before = self.throttled.lock();
-        let since = now.saturating_sub(*before);
-        *before += since;
+        if before.is_some() && took < THROTTLED_MIN {
+            return Some(Duration::ZERO);
+        }
+        let now = self.worker.throttled()?;
+        let since = now.saturating_sub(before.unwrap_or_default());
+        *before = Some(before.unwrap_or_default() + since);
         Some(since)
     }
 
@@ -271,11 +278,11 @@ impl Lease {
         alone.then(|| self.pooled.spent())?
     }
 
-    /// How long the worker was throttled in the exchange. `None`: as [`Lease::cpu`].
+    /// How long the worker was throttled in the exchange, which ends `now`. `None`: as [`Lease::cpu`].
     #[must_use]
-    pub fn throttled(&self) -> Option<Duration> {
+    pub fn throttled(&self, now: Instant) -> Option<Duration> {
         let alone = self.pool.version().config.concurrency == 1;
-        alone.then(|| self.pooled.throttled())?
+        alone.then(|| self.pooled.throttled(now.since(self.since)))?
     }
 
     /// What the exchange, which is about to end, shared its worker with. `None`: such workers serve one at a time.

@@ -119,7 +119,7 @@ pub trait Worker: Send + Sync + Debug {
         None
     }
 
-    /// CPU time of all its processes since its start, also of those that have ended. For the path: two system calls of 1 µs each. Where
+    /// CPU time of all its processes since its start, also of those that have ended. For the path: one system call of 1.3 µs, sometimes two. Where
     /// the kernel does not count it for a group of processes, that of its main process. `None`: it cannot be measured.
     fn cpu(&self) -> Option<CpuTime> {
         None
