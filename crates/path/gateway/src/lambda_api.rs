@@ -267,7 +267,8 @@ async fn reply(response: Response, log: LogType, context: &RequestContext<'_>) -
     );
     write_common(&mut into, &response, context);
     let limit = context.gate.config.result_bytes_max;
-    let mut tail = response.is_complete().then(|| response.log_tail());
+    let wants_tail = log == LogType::Tail;
+    let mut tail = (wants_tail && response.is_complete()).then(|| response.log_tail());
     let (body, failed) = match response.body {
         ResponseBody::Result(result) if result.len() > limit => (too_large(limit), true),
         ResponseBody::Result(result) => {
@@ -286,7 +287,7 @@ async fn reply(response: Response, log: LogType, context: &RequestContext<'_>) -
                 }
                 Err(error) => (error, true),
             };
-            tail = Some(body.log_tail());
+            tail = wants_tail.then(|| body.log_tail());
             (whole, failed)
         }
         // Calls never have such a response.
@@ -303,7 +304,7 @@ async fn reply(response: Response, log: LogType, context: &RequestContext<'_>) -
             into.insert(headers::PILOT_HINT, value);
         }
     }
-    if let Some(tail) = tail.filter(|_| log == LogType::Tail)
+    if let Some(tail) = tail
         && let Ok(value) = HeaderValue::from_maybe_shared(Bytes::from(log_result(&tail)))
     {
         into.insert(headers::LOG_RESULT, value);

@@ -69,8 +69,9 @@ impl Counters {
                 (user, total)
             }
             Self::V2(stat) => {
-                let text = text(stat.as_ref()?)?;
-                let micros = |name| Duration::from_micros(counter(&text, name));
+                let mut bytes = [0; TEXT_LEN];
+                let text = text(stat.as_ref()?, &mut bytes)?;
+                let micros = |name| Duration::from_micros(counter(text, name));
                 (micros("user_usec"), micros("usage_usec"))
             }
         };
@@ -83,13 +84,13 @@ impl Counters {
 
     /// How long the group was throttled since it was made, added up over the CPUs.
     fn throttled(&self) -> Option<Duration> {
+        let mut bytes = [0; TEXT_LEN];
+        let mut read = |stat: &Option<File>, name| {
+            text(stat.as_ref()?, &mut bytes).map(|text| counter(text, name))
+        };
         Some(match self {
-            Self::V1 { stat, .. } => {
-                Duration::from_nanos(counter(&text(stat.as_ref()?)?, "throttled_time"))
-            }
-            Self::V2(stat) => {
-                Duration::from_micros(counter(&text(stat.as_ref()?)?, "throttled_usec"))
-            }
+            Self::V1 { stat, .. } => Duration::from_nanos(read(stat, "throttled_time")?),
+            Self::V2(stat) => Duration::from_micros(read(stat, "throttled_usec")?),
         })
     }
 }
@@ -121,13 +122,12 @@ impl Cgroup {
 }
 
 fn number(file: &File) -> Option<u64> {
-    text(file)?.trim().parse().ok()
+    text(file, &mut [0; 32])?.trim().parse().ok()
 }
 
-fn text(file: &File) -> Option<String> {
-    let mut bytes = [0; TEXT_LEN];
-    let len = file.read_at(&mut bytes, 0).ok()?;
-    Some(str::from_utf8(bytes.get(..len)?).ok()?.to_owned())
+fn text<'a>(file: &File, bytes: &'a mut [u8]) -> Option<&'a str> {
+    let len = file.read_at(bytes, 0).ok()?;
+    str::from_utf8(bytes.get(..len)?).ok()
 }
 
 /// The shortest tick of Linux (`CONFIG_HZ=1000`). The kernel counts the user's part of CPU time at its ticks, so what is less says nothing
