@@ -30,7 +30,7 @@ class BrokenInput(InputError, OSError):
 class Growing(Input):
     """An input that still arrives. Threads may use it at the same time."""
 
-    __slots__ = ("_length", "_progress", "_there", "_has_all", "_problem", "_unread", "_listening")
+    __slots__ = ("_length", "_progress", "_there", "_has_all", "_problem", "_unread", "_news", "_is_listening", "_process")
 
     is_whole = False
 
@@ -47,7 +47,9 @@ class Growing(Input):
         self._has_all = False
         self._problem = ""
         self._unread = bytearray()  # a part of a message
-        self._listening = threading.Lock()
+        self._news = threading.Condition()
+        self._is_listening = False  # one thread listens for all
+        self._process = os.getpid()
 
     def follow(self, progress: int) -> None:
         """From now on this descriptor says how much is there. It is this object's."""
@@ -62,13 +64,27 @@ class Growing(Input):
         """Waits until so many bytes are there, or all; without a number, for all. Returns how many are there.
 
         BrokenInput: they will not be."""
-        while not self._has_all and (count is None or self._there < count):
-            with self._listening:  # one thread listens for all
-                if self._has_all or (count is not None and self._there >= count):
-                    break
+        if self._has_all or (count is not None and self._there >= count):
+            return self._there
+        with self._news:
+            while not self._has_all and (count is None or self._there < count):
                 if self._problem:
                     raise BrokenInput(f"input {self.name!r}: {self._problem}")
-                self._listen()
+                if os.getpid() != self._process:
+                    # It would take messages away from the one that was invoked.
+                    problem = "a forked process cannot wait for it: wait before the fork, with context.inputs.path()"
+                    raise BrokenInput(f"input {self.name!r}: {problem}")
+                if self._is_listening:
+                    self._news.wait()
+                    continue
+                self._is_listening = True
+                self._news.release()
+                try:
+                    self._listen()
+                finally:
+                    self._news.acquire()
+                    self._is_listening = False
+                    self._news.notify_all()
         return self._there
 
     def _listen(self) -> None:

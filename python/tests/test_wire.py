@@ -5,7 +5,10 @@ from __future__ import annotations
 import array
 import json
 import os
+import queue
 import socket
+import struct
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +137,32 @@ def test_progress_is_read_in_any_pieces(vector: dict[str, Any], step: int) -> No
     else:
         with pytest.raises(BrokenInput, match=vector["problem"] or "when the invocation ended"):
             growing.wait(vector["there"] + 1)
+
+
+def test_threads_wait_for_what_they_need_and_a_forked_process_for_nothing() -> None:
+    ours, theirs = socket.socketpair()
+    growing = Growing("video", 30, os.open("/dev/null", os.O_RDONLY))
+    growing.follow(theirs.detach())
+    ended: queue.SimpleQueue[int] = queue.SimpleQueue()
+
+    def wait(count: int) -> None:
+        growing.wait(count)
+        ended.put(count)
+
+    threads = [threading.Thread(target=wait, args=(count,)) for count in (30, 20, 10)]
+    for thread in threads:
+        thread.start()
+    with ours:
+        for there in (10, 20, 30):
+            # The next message is sent when the one who waits for this one has gone on, although others still wait.
+            ours.sendall(struct.pack("<BQ", there == 30, there))
+            assert ended.get(timeout=20) == there
+    for thread in threads:
+        thread.join(20)
+    other = Growing("video", 30, os.open("/dev/null", os.O_RDONLY))
+    other._process = 0
+    with pytest.raises(BrokenInput, match="a forked process cannot wait"):
+        other.wait(1)
 
 
 @by_name(FRAMES["with_inputs"])

@@ -35,6 +35,7 @@ class Answer:
     etag: str | None = None
     is_cut: bool = False  # the connection breaks after the parts
     is_endless: bool = False  # zeros follow, until the client leaves
+    has_ranges: bool = False  # it can send the end of its first part
     left: threading.Event = field(default_factory=threading.Event)  # the client has left
 
 
@@ -43,6 +44,7 @@ class Origin:
 
     def __init__(self) -> None:
         self.answers: dict[str, list[Answer]] = {}
+        self.ranges: list[str | None] = []  # that were asked for
         origin = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -58,9 +60,15 @@ class Origin:
                     self.send_response(304)
                     self.end_headers()
                     return
-                self.send_response(200)
+                origin.ranges.append(self.headers.get("Range"))
+                first = self._first(answer)
+                self.send_response(206 if first else 200)
                 if answer.etag:
                     self.send_header("ETag", f'"{answer.etag}"')
+                if first and answer.length:
+                    self.send_header("Content-Range", f"bytes {first}-{answer.length - 1}/{answer.length}")
+                    answer.length -= first
+                    answer.parts = [part[first:] for part in answer.parts if isinstance(part, bytes)]
                 if answer.length is None:
                     self.send_header("Transfer-Encoding", "chunked")
                 else:
@@ -71,6 +79,12 @@ class Origin:
                 except OSError:
                     answer.left.set()
                     self.close_connection = True
+
+            def _first(self, answer: Answer) -> int:
+                """The first byte that is asked for, if it is a range of this object."""
+                asked = self.headers.get("Range", "")
+                is_same = self.headers.get("If-Range") == f'"{answer.etag}"'
+                return int(asked[len("bytes=") : -1]) if asked and is_same and answer.has_ranges else 0
 
             def _send(self, answer: Answer) -> None:
                 for part in answer.parts:
@@ -286,16 +300,31 @@ def test_an_object_of_unknown_length_has_the_length_that_inputs_may_have(streams
 
 
 def test_what_breaks_off_goes_on_if_it_is_the_same_object(streams: Daemon, origin: Origin) -> None:
+    origin.ranges.clear()
     gone, whole = threading.Event(), Answer([BODY], len(BODY), "1")
     gone.set()
     end = watched(streams, origin, "again", broken(threading.Event(), "1"), broken(gone, "1"), whole)
     assert end == {"sha256": hashlib.sha256(BODY).hexdigest()}
+    assert sum(asked is not None for asked in origin.ranges) == 2, "the rest is asked for, and all is taken"
+    origin.ranges.clear()
+    ranged = Answer([BODY], len(BODY), "1", has_ranges=True)
+    end = watched(streams, origin, "ranged", broken(threading.Event(), "1"), ranged)
+    assert end == {"sha256": hashlib.sha256(BODY).hexdigest()}
+    _, asked = origin.ranges
+    assert asked is not None and ranged.length == len(BODY) - int(asked[len("bytes=") : -1]), "only the rest was sent"
     other = bytes(len(BODY))
     end = watched(streams, origin, "changed", broken(threading.Event(), "1"), Answer([other], len(other), "2"))
     assert "it changed while it was read" in end["said"], end
     # Without a tag, nobody knows whether it is the same.
     end = watched(streams, origin, "untagged", broken(threading.Event(), None), Answer([other], len(other), None))
     assert end["type"] == "BrokenInput", end
+
+
+def test_a_streamed_input_is_handed_on_when_it_is_whole(streams: Daemon, origin: Origin) -> None:
+    rest = threading.Event()
+    origin.put("relayed", Answer([BODY[:1000], rest, BODY[1000:]], len(BODY)))
+    threading.Timer(0.05, rest.set).start()
+    assert invoke(streams, "relay", {"key": "relayed"})[1] == described(BODY)
 
 
 def test_a_worker_cannot_change_what_still_arrives(streams: Daemon, origin: Origin) -> None:

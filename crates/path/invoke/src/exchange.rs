@@ -115,8 +115,7 @@ pub(crate) async fn exchange(
             first,
             done: None,
         }) => {
-            invocation.timeline.first_byte = Some(now);
-            invocation.settle_transfers();
+            invocation.answers(now);
             let deadline = (!is_websocket).then_some(deadline);
             let streaming = Streaming::new(invocation, lease, stream, deadline);
             return stream_on(streaming, head, first, ignores_body);

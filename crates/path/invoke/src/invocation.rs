@@ -230,8 +230,14 @@ impl Invocation {
         None
     }
 
+    /// The head of a streamed answer is here.
+    pub(crate) fn answers(&mut self, now: Instant) {
+        self.timeline.first_byte = Some(now);
+        self.settle_transfers();
+    }
+
     /// Brings the transfers up to date that ran on when the worker got its inputs.
-    pub(crate) fn settle_transfers(&mut self) {
+    fn settle_transfers(&mut self) {
         let running = self.input_memory.iter().filter_map(|one| one.transfer());
         for now in running {
             let known = &mut self.transfers;

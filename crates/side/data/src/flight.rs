@@ -300,10 +300,10 @@ impl Flight {
         let (mut object, mut filling) = self.room(object).await?;
         let headers = std::mem::take(&mut object.headers);
         filling.begin(object.len, &headers);
-        let (mut left, mut pause) = (self.store.retries(), PAUSE_MIN);
+        let (mut left, mut pause, mut at) = (self.store.retries(), PAUSE_MIN, 0);
         loop {
             let (announced, validator) = (object.len, object.validator.take());
-            let Err(error) = self.pour(&mut filling, object).await else {
+            let Err(error) = self.pour(&mut filling, object, at).await else {
                 return filling.complete(headers);
             };
             if !self.state.end_head() {
@@ -311,30 +311,36 @@ impl Flight {
                 self.state.tell(Progress::Asking);
                 return Err(error);
             }
-            object = self
-                .again_same(announced, validator, error, &mut left, &mut pause)
+            // Without a validator, nothing tells whether it is still the same.
+            let Some(validator) = validator else {
+                return Err(error);
+            };
+            let there = (filling.len, announced);
+            (at, object) = self
+                .rest(validator, there, error, &mut left, &mut pause)
                 .await?;
         }
     }
 
-    /// Asks for the same object again, which has been read in part.
-    async fn again_same(
+    /// Asks for the rest of the same object, which has been read up to `there`. Returns where the answer begins, too.
+    async fn rest(
         &self,
-        announced: Option<u64>,
-        validator: Option<Validator>,
+        validator: Validator,
+        (there, announced): (u64, Option<u64>),
         mut error: StoreError,
         left: &mut u32,
         pause: &mut Duration,
-    ) -> Result<Object, StoreError> {
-        // Without a validator, nothing tells whether it is still the same.
-        while error.kind == InputFaultKind::Unavailable && *left > 0 && validator.is_some() {
+    ) -> Result<(u64, Object), StoreError> {
+        while error.kind == InputFaultKind::Unavailable && *left > 0 {
             *left -= 1;
             sleep_with_jitter(pause).await;
-            match self.store.get(&self.object.key, None).await {
-                Ok(Got::Object(object))
-                    if object.validator == validator && object.len == announced =>
+            match self.store.rest(&self.object.key, &validator, there).await {
+                Ok((at, Got::Object(object)))
+                    if object.validator.as_ref() == Some(&validator)
+                        && object.len == announced
+                        && at <= there =>
                 {
-                    return Ok(object);
+                    return Ok((at, object));
                 }
                 Ok(_) => {
                     let problem = format!(
@@ -349,11 +355,16 @@ impl Flight {
         Err(error)
     }
 
-    /// Writes what is not there yet.
-    async fn pour(&self, filling: &mut Filling, mut object: Object) -> Result<(), StoreError> {
+    /// Writes what is not there yet. `at`: the position of the first byte.
+    async fn pour(
+        &self,
+        filling: &mut Filling,
+        mut object: Object,
+        at: u64,
+    ) -> Result<(), StoreError> {
         let bytes_max = self.all.bytes_max;
         let announced = object.len;
-        let mut known = filling.len;
+        let mut known = filling.len.saturating_sub(at);
         while let Some(mut bytes) = object.body.try_next().await? {
             let skipped = usize::try_from(known)
                 .unwrap_or(usize::MAX)
