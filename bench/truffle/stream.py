@@ -64,7 +64,9 @@ SERVER = """
 import http.server, os, sys, time
 
 port, size, rate = (int(word) for word in sys.argv[1:])
-piece = os.urandom(1 << 14)
+# More than the window of a compressor, so that nothing repeats for it.
+data = os.urandom(1 << 20)
+views = [data[at : at + (1 << 14)] for at in range(0, 1 << 20, 1 << 14)]
 
 class Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
@@ -75,7 +77,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         began, sent = time.monotonic(), 0
         while sent < size:
-            part = piece[: size - sent]
+            part = views[(sent >> 14) % len(views)][: size - sent]
             self.wfile.write(part)
             sent += len(part)
             ahead = sent / rate - (time.monotonic() - began)

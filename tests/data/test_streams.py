@@ -9,7 +9,9 @@ import http.server
 import io
 import json
 import os
+import re
 import socketserver
+import subprocess
 import threading
 import time
 import zipfile
@@ -20,7 +22,7 @@ from typing import Any
 
 import pytest
 from conftest import HERE, KEY_ID, SECRET, Bucket
-from pilot_daemon import Daemon
+from pilot_daemon import Daemon, binary
 from test_inputs import MIB, invoke, timing
 
 BODY = os.urandom(3 * MIB)
@@ -213,6 +215,9 @@ def test_a_handler_reads_while_the_rest_arrives(streams: Daemon, origin: Origin,
     # The handler was called after the head, and long before the end.
     assert transfer["streamed"]["head"] <= timeline["started"] < transfer["ended"]
     assert timeline["inputs_ready"] < transfer["ended"]
+    endpoint = f"unix:{streams.data / 'control.sock'}"
+    said = subprocess.run([binary(), "describe", "echo", "--endpoint", endpoint], capture_output=True, text=True, timeout=60)
+    assert re.search(r"video .* 3(\.\d+)? MB.* streamed", said.stdout), said.stdout + said.stderr
 
 
 def archive() -> bytes:
@@ -252,7 +257,8 @@ def test_every_store_but_redis_streams(streams: Daemon, origin: Origin, bucket: 
         for function in ("use", "use-s3", "use-disk"):
             response, answer = invoke(streams, function, {"key": key})
             assert answer == described(body), (function, key)
-            assert timing(response)["fetch.video"]["bytes"] == len(body)
+            fetch = timing(response)["fetch.video"]
+            assert fetch["bytes"] == len(body) and (key != "s-large" or "streamed" in fetch), fetch
         assert invoke(streams, "use-s3", {"key": key, "how": "view"})[1] == described(body)
     response, error = invoke(streams, "use-s3", {"key": "not-there"})
     assert error["errorType"] == "Input.NotFound", "the handler is not called"

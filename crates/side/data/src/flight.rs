@@ -337,10 +337,12 @@ impl Flight {
             match self.store.rest(&self.object.key, &validator, there).await {
                 Ok((at, Got::Object(object)))
                     if object.validator.as_ref() == Some(&validator)
-                        && object.len == announced
+                        && announced.is_none_or(|len| object.len == Some(len))
                         && at <= there =>
                 {
-                    return Ok((at, object));
+                    // If the first answer had none, there is room for what is there, and not for all.
+                    let len = announced;
+                    return Ok((at, Object { len, ..object }));
                 }
                 Ok(_) => {
                     let problem = format!(

@@ -249,24 +249,29 @@ async fn a_worker_reads_what_is_there_and_nobody_can_write_in_the_end() {
 
 #[tokio::test(start_paused = true)]
 async fn what_breaks_off_goes_on_with_the_same_object_only() {
-    for (tag, next, said) in [
-        (Some("\"1\""), Some((Some(6), Some("\"1\""))), None),
+    let tagged = |len, tag| Some((len, Some(tag)));
+    for (announced, tag, next, said) in [
+        (Some(6), Some("\"1\""), tagged(Some(6), "\"1\""), None),
+        // Its length is known at last.
+        (None, Some("\"1\""), tagged(Some(6), "\"1\""), None),
         (
+            Some(6),
             Some("\"1\""),
-            Some((Some(6), Some("\"2\""))),
+            tagged(Some(6), "\"2\""),
             Some("it changed while it was read"),
         ),
         (
+            Some(6),
             Some("\"1\""),
-            Some((Some(7), Some("\"1\""))),
+            tagged(Some(7), "\"1\""),
             Some("it changed while it was read"),
         ),
-        (Some("\"1\""), None, Some("broke off")),
+        (Some(6), Some("\"1\""), None, Some("broke off")),
         // Nothing tells whether it is still the same.
-        (None, Some((Some(6), None)), Some("broke off")),
+        (Some(6), None, Some((Some(6), None)), Some("broke off")),
     ] {
         let world = World::new(16 * MIB, 2);
-        let first = world.answer(Some(6), tag);
+        let first = world.answer(announced, tag);
         let mut worker = world.begin().await;
         send(&first, b"pix").await;
         worker.told_there(3).await;
