@@ -178,7 +178,7 @@ def main() -> int:
     if options.json:
         made = {
             "what": "stream",
-            "binary": str(options.binary),
+            "binary": options.binary.name,
             "rounds": options.rounds,
             "size_mb": options.size,
             "rate_mb_per_s": options.rate,
