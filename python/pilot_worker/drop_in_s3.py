@@ -74,19 +74,23 @@ class Body(RawIOBase):
     def __init__(self, view: memoryview) -> None:
         self._view = view
         self._at = 0
+        self._end = len(view)
+
+    def _piece(self, start: int, end: int) -> memoryview:
+        return self._view[start:end]
 
     def readable(self) -> bool:
         return True
 
     def read(self, amt: Optional[int] = None, **_: Any) -> bytes:
-        end = len(self._view) if amt is None or amt < 0 else min(self._at + amt, len(self._view))
-        piece = bytes(self._view[self._at : end])
+        end = self._end if amt is None or amt < 0 else min(self._at + amt, self._end)
+        piece = bytes(self._piece(self._at, end))
         self._at = end
         return piece
 
     def readinto(self, buffer: Any) -> int:
         target = memoryview(buffer).cast("B")
-        piece = self._view[self._at : self._at + len(target)]
+        piece = self._piece(self._at, min(self._at + len(target), self._end))
         target[: len(piece)] = piece
         self._at += len(piece)
         return len(piece)
@@ -95,11 +99,24 @@ class Body(RawIOBase):
         return self._at
 
     def stream(self, amt: int = 1 << 16, **_: Any) -> Iterator[bytes]:
-        while self._at < len(self._view):
+        while self._at < self._end:
             yield self.read(amt)
 
     def release_conn(self) -> None:
         """As of urllib3's response. There is no connection."""
+
+
+class GrowingBody(Body):
+    """The same of an input that still arrives. What is read is waited for."""
+
+    def __init__(self, found: Input, start: int, end: int) -> None:
+        super().__init__(memoryview(b""))
+        self._found = found
+        self._start = start
+        self._end = end - start
+
+    def _piece(self, start: int, end: int) -> memoryview:
+        return memoryview(self._found.piece(self._start + start, self._start + end))
 
 
 def _patch(module: ModuleType) -> None:
@@ -136,13 +153,14 @@ def _answer(module: Any, endpoint: Any, operation_model: Any, request: Dict[str,
     wanted = _wanted(request["headers"], found)
     if wanted is None:
         return None
-    view, status, headers = wanted
+    (start, end), status, headers = wanted
     if operation == "HeadObject":
-        view = view[:0]
+        end = start
+    body = Body(found.view()[start:end]) if found.is_whole else GrowingBody(found, start, end)
     try:
         from botocore.awsrequest import AWSResponse  # type: ignore[import-untyped]  # of the function, if at all
 
-        http = AWSResponse(request["url"], status, headers, Body(view))
+        http = AWSResponse(request["url"], status, headers, body)
         response = module.convert_to_response_dict(http, operation_model)
         parser = endpoint._response_parser_factory.create_parser("rest-xml")
         parsed = parser.parse(response, operation_model.output_shape)
@@ -152,8 +170,8 @@ def _answer(module: Any, endpoint: Any, operation_model: Any, request: Dict[str,
     return http, parsed
 
 
-def _wanted(asked: Any, found: Input) -> Optional[Tuple[memoryview, int, Dict[str, str]]]:
-    """Bytes, status and headers of the answer, or None if the request asks for something that only the store knows."""
+def _wanted(asked: Any, found: Input) -> Optional[Tuple[Tuple[int, int], int, Dict[str, str]]]:
+    """Which bytes, status and headers of the answer, or None if the request asks for something that only the store knows."""
     headers: Dict[str, str] = dict(found.store.get("headers", ()))
     size = found.size
     first, end, status = 0, size, 200
@@ -176,7 +194,7 @@ def _wanted(asked: Any, found: Input) -> Optional[Tuple[memoryview, int, Dict[st
     headers["accept-ranges"] = "bytes"
     headers["x-amz-request-id"] = "PILOTLIGHT"
     headers["x-pilot-input"] = found.name
-    return found.view()[first:end], status, headers
+    return (first, end), status, headers
 
 
 def _span(text: str, size: int) -> Optional[Tuple[int, int]]:

@@ -27,6 +27,7 @@ watcher: Any = None
 
 # By request id. An entry lives as long as its invocation.
 messages: weakref.WeakValueDictionary[str, Messages] = weakref.WeakValueDictionary()
+_READER_LEN = 64 * 1024
 MESSAGE_PREFIX = "init."  # no input that a user declares has a dot in its name (PROTOCOL.md)
 
 _arrived: Deque[int] = deque()
@@ -37,6 +38,8 @@ class Input:
     """One input. It closes its descriptor when nobody refers to it any more."""
 
     __slots__ = ("name", "kind", "size", "store", "mapped", "_descriptor", "_view")
+
+    is_whole = True  # False: it is a `growing.Growing`, also when all of it is there
 
     def __init__(self, name: str, kind: str, size: int, descriptor: int, store: Optional[Dict[str, Any]] = None) -> None:
         self.name = name
@@ -61,6 +64,13 @@ class Input:
         if self._view is None:
             self._view = memoryview(self.map() if self.size else b"")
         return self._view
+
+    def whole(self) -> None:
+        """Waits until all of it is there (`growing.py`)."""
+
+    def piece(self, start: int, end: int) -> bytes:
+        """A copy of these bytes of the memory. Fewer if it has fewer."""
+        return bytes(self.view()[start:end])
 
     def socket(self) -> socket.socket:
         """A socket object of its own, to be closed by the caller."""
@@ -103,6 +113,7 @@ class InputError(LookupError):
 
 class Inputs(Mapping):  # type: ignore[type-arg]  # a type parameter would be evaluated at run time
     """The inputs of one invocation by name. Memory is a read-only memoryview, without a copy; something else is an `Input`.
+    If an input still arrives, its view waits for the whole.
 
     What is taken from here is valid as long as something refers to it. Asking for an optional input that could not be fetched
     raises InputError; `in` and the iteration leave it out.
@@ -128,12 +139,23 @@ class Inputs(Mapping):  # type: ignore[type-arg]  # a type parameter would be ev
             raise
 
     def open(self, name: str) -> BinaryIO:
-        """A file to read the input, at its beginning, to be closed by the caller."""
-        return open(self.path(name), "rb")
+        """A file to read the input, at its beginning, to be closed by the caller.
+
+        If the input still arrives, reading waits for what is read."""
+        given = self.raw(name)
+        if given.is_whole:
+            return open(self.path(name), "rb")
+        import io
+
+        from .growing import Reader
+
+        return io.BufferedReader(Reader(given), _READER_LEN)  # type: ignore[arg-type]  # only those are not whole
 
     def path(self, name: str) -> str:
-        """A path that programs can open to read the input, valid during the invocation."""
-        return f"/proc/{os.getpid()}/fd/{self.raw(name).fileno()}"
+        """A path that programs can open to read the input, valid during the invocation. Waits for the whole input."""
+        given = self.raw(name)
+        given.whole()
+        return f"/proc/{os.getpid()}/fd/{given.fileno()}"
 
     def array(self, name: str, dtype: Any = "uint8") -> Any:
         """A read-only numpy array over the memory of the input."""
@@ -172,12 +194,21 @@ def claim(stream: int, count: int) -> bool:
 
 
 def take(stream: int, described: List[Dict[str, Any]]) -> Dict[str, Input]:
-    """The inputs of an invocation by name, from `InvokeMeta.inputs`, which has one entry per descriptor."""
+    """The inputs of an invocation by name, from `InvokeMeta.inputs`, which has one entry per descriptor.
+
+    The progress of an input comes after it."""
     descriptors = _of_stream.pop(stream, ())
-    taken = {
-        entry["name"]: Input(entry["name"], entry["kind"], entry.get("len", 0), descriptor, entry.get("store"))
-        for entry, descriptor in zip(described, descriptors)
-    }
+    taken: Dict[str, Any] = {}
+    for entry, descriptor in zip(described, descriptors):
+        name, kind = entry["name"], entry["kind"]
+        if kind == "growing":
+            from .growing import Growing
+
+            taken[name] = Growing(name, entry.get("len"), descriptor, entry.get("store"))
+        elif kind == "progress":
+            taken[name].follow(descriptor)
+        else:
+            taken[name] = Input(name, kind, entry.get("len", 0), descriptor, entry.get("store"))
     if watcher is not None:
         watcher.begin(taken.values())
     return taken

@@ -5,7 +5,10 @@ from __future__ import annotations
 import array
 import json
 import os
+import queue
 import socket
+import struct
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,7 @@ import pytest
 from harness import Template
 
 from pilot_worker import inputs, wire
+from pilot_worker.growing import BrokenInput, Growing
 
 VECTORS = Path(__file__).parents[2] / "crates" / "path" / "wire" / "vectors"
 FRAMES = json.loads((VECTORS / "frames.json").read_text())
@@ -91,6 +95,74 @@ def test_a_frame_takes_the_descriptors_that_came_before_it(vector: dict[str, Any
     for pipe in pipes:
         with pytest.raises(OSError):
             os.fstat(pipe)
+
+
+@by_name(FRAMES["with_growing"])
+def test_an_input_that_still_arrives_has_its_progress(vector: dict[str, Any]) -> None:
+    pipes = [os.open("/dev/null", os.O_RDONLY) for _ in range(vector["descriptors"])]
+    inputs.arrived([(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", pipes).tobytes())])
+    decoder = wire.Decoder()
+    decoder.feed(bytes.fromhex(vector["hex"]))
+    frame = decoder.next()
+    assert frame is not None
+    taken = inputs.take(frame[1], json.loads(frame[2])["inputs"])
+    assert [(each.name, each.is_whole, each.fileno()) for each in taken.values()] == [
+        ("video", False, pipes[0]),
+        ("log", False, pipes[1]),
+    ]
+    assert taken["video"].size == 4096
+    # Nobody will say more: its other end is closed.
+    with pytest.raises(inputs.InputError, match="when the invocation ended"):
+        taken["log"].whole()
+    taken.clear()
+    for pipe in pipes:
+        with pytest.raises(OSError):
+            os.fstat(pipe)
+
+
+@by_name(FRAMES["progress"])
+@pytest.mark.parametrize("step", [1, 9, 1000])
+def test_progress_is_read_in_any_pieces(vector: dict[str, Any], step: int) -> None:
+    ours, theirs = socket.socketpair()
+    growing = Growing("video", None, os.open("/dev/null", os.O_RDONLY))
+    growing.follow(theirs.detach())
+    data = bytes.fromhex(vector["hex"])
+    with ours:
+        for at in range(0, len(data), step):
+            ours.sendall(data[at : at + step])
+            growing._listen()
+    assert growing.wait(vector["there"]) == vector["there"]
+    if vector["end"] == "whole":
+        assert growing.wait() == growing.size == vector["there"]
+    else:
+        with pytest.raises(BrokenInput, match=vector["problem"] or "when the invocation ended"):
+            growing.wait(vector["there"] + 1)
+
+
+def test_threads_wait_for_what_they_need_and_a_forked_process_for_nothing() -> None:
+    ours, theirs = socket.socketpair()
+    growing = Growing("video", 30, os.open("/dev/null", os.O_RDONLY))
+    growing.follow(theirs.detach())
+    ended: queue.SimpleQueue[int] = queue.SimpleQueue()
+
+    def wait(count: int) -> None:
+        growing.wait(count)
+        ended.put(count)
+
+    threads = [threading.Thread(target=wait, args=(count,)) for count in (30, 20, 10)]
+    for thread in threads:
+        thread.start()
+    with ours:
+        for there in (10, 20, 30):
+            # The next message is sent when the one who waits for this one has gone on, although others still wait.
+            ours.sendall(struct.pack("<BQ", there == 30, there))
+            assert ended.get(timeout=20) == there
+    for thread in threads:
+        thread.join(20)
+    other = Growing("video", 30, os.open("/dev/null", os.O_RDONLY))
+    other._process = 0
+    with pytest.raises(BrokenInput, match="a forked process cannot wait"):
+        other.wait(1)
 
 
 @by_name(FRAMES["with_inputs"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
 from pathlib import Path
@@ -31,6 +32,7 @@ REDIS_PASSWORD = "{secret}"
 """
 CREDENTIALS = f'AWS_ACCESS_KEY_ID = "{KEY_ID}"\nAWS_SECRET_ACCESS_KEY = "{SECRET}"'
 OBJECT = 'image = "s3://photos/{event.key}"'
+STREAMED = 'image = { from = "s3://photos/{event.key}", stream = true }'
 VALUE = 'state = "rediss://cache/{event.key}"'
 MASK = 'image = { from = "s3://photos/{event.mask}", optional = true }'
 BOTH = f'{OBJECT}\nstate = {{ from = "rediss://cache/{{event.key}}", optional = true }}'
@@ -40,6 +42,7 @@ FUNCTIONS = [
     ("objects-fresh", "app.objects", 'template = "off"', CREDENTIALS, OBJECT),
     ("objects-off", "app.objects", "drop_ins = false", CREDENTIALS, OBJECT),
     ("anonymous", "app.objects", "", "", OBJECT),
+    ("streamed", "app.objects", "", "", STREAMED),
     ("masked", "app.objects", "", CREDENTIALS, MASK),
     ("lazy", "lazy.handler", "", CREDENTIALS, OBJECT),
     ("values", "app.values", "", "", VALUE),
@@ -105,6 +108,19 @@ def test_downloads_need_no_store_and_no_credentials(clients: Daemon, bucket: Buc
         assert answer(clients, "anonymous", key="clients/download", how=how) == {"body": sha256(body)}
     response, error = invoke(clients, "client-anonymous", {"key": "clients/download", "how": "get", "more": {"PartNumber": 1}})
     assert error["errorType"] == "NoCredentialsError", error
+
+
+def test_boto3_reads_while_the_object_arrives(clients: Daemon, bucket: Bucket) -> None:
+    for how in ("get", "head", "resource", "download_file", "download_fileobj"):
+        body = os.urandom(20 * MIB)
+        bucket.put(f"clients/arrives-{how}", body)
+        found = answer(clients, "streamed", key=f"clients/arrives-{how}", how=how)
+        assert found["body"] == (sha256(b"") if how == "head" else sha256(body)), how
+        assert found.get("ContentLength", len(body)) == len(body)
+        last = json.loads(clients.request("GET", "/_pilot/v1/functions/client-streamed").read())["last"]
+        assert "streamed" in last["transfers"][0], last
+    bucket.put("clients/pieces-arrive", b"0123456789")
+    assert answer(clients, "streamed", key="clients/pieces-arrive", how="stream") == ["012", "3456", "789"]
 
 
 def test_a_body_is_read_in_pieces(clients: Daemon, bucket: Bucket) -> None:

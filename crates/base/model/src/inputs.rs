@@ -16,12 +16,15 @@ pub use location::{Location, Missing, Scheme, Values, check_key, keys};
 /// [`INPUTS_MAX`](crate::ports::INPUTS_MAX).
 pub const DECLARED_MAX: usize = 32;
 
+/// Maximum number of inputs that a function reads while they arrive. Each takes one more descriptor of a call.
+pub const STREAMED_MAX: usize = 8;
+
 /// An input as the user wrote it: its location alone, or a table.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(
     untagged,
-    expecting = "an input is a location such as \"s3://STORE/KEY\", or a table with `from` and perhaps `optional`"
+    expecting = "an input is a location such as \"s3://STORE/KEY\", or a table with `from` and perhaps `optional` or `stream`"
 )]
 pub enum InputSpec {
     /// Its location.
@@ -40,6 +43,9 @@ pub struct InputTable {
     /// Whether the handler is called without it, and gets the error when it asks for the input.
     #[serde(default)]
     pub optional: bool,
+    /// Whether the handler is called as soon as the store has answered, and reads the input while it arrives.
+    #[serde(default)]
+    pub stream: bool,
 }
 
 /// A checked input. Its name is the key of the map that it is in.
@@ -52,6 +58,9 @@ pub struct InputConfig {
     /// See [`InputTable::optional`].
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub optional: bool,
+    /// See [`InputTable::stream`].
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub stream: bool,
 }
 
 /// Checks the inputs of a function. `refusal`: why its workers cannot have any. `by_descriptor`: otherwise their names become names of
@@ -84,14 +93,46 @@ pub(crate) fn check(
         let fail =
             |problem: String| format!("has the input \"{}\": {problem}", name.escape_default());
         check_name(name).map_err(fail)?;
-        let (from, optional) = match input {
-            InputSpec::From(from) => (from, false),
-            InputSpec::Table(table) => (&table.from, table.optional),
+        let (from, optional, stream) = match input {
+            InputSpec::From(from) => (from, false, false),
+            InputSpec::Table(table) => (&table.from, table.optional, table.stream),
         };
         let from = from.parse().map_err(fail)?;
-        Ok((name.clone(), InputConfig { from, optional }))
+        let input = InputConfig {
+            from,
+            optional,
+            stream,
+        };
+        if stream {
+            check_stream(&input, by_descriptor).map_err(fail)?;
+        }
+        Ok((name.clone(), input))
     });
-    checked.collect()
+    let checked: BTreeMap<_, _> = checked.collect::<Result<_, String>>()?;
+    let streamed = checked.values().filter(|input| input.stream).count();
+    if streamed > STREAMED_MAX {
+        return Err(format!(
+            "has {streamed} entries with `stream`, may have at most {STREAMED_MAX}"
+        ));
+    }
+    Ok(checked)
+}
+
+/// Whether an input can be read while it arrives.
+fn check_stream(input: &InputConfig, by_descriptor: bool) -> Result<(), String> {
+    if !by_descriptor {
+        return Err(
+            "stream needs runtime = \"python\": other runtimes get whole inputs; leave stream out"
+                .to_owned(),
+        );
+    }
+    match input.from.scheme() {
+        Scheme::Redis | Scheme::Rediss => Err(
+            "stream is not for Redis: only at its end is it known whether a value has changed while it was read; leave stream out"
+                .to_owned(),
+        ),
+        Scheme::S3 | Scheme::Http | Scheme::Https | Scheme::File => Ok(()),
+    }
 }
 
 /// The string, number or boolean at a path of an event (`Records.0.key`), as text. `None`: there is nothing of the kind.
@@ -115,6 +156,7 @@ pub fn requested(text: &str) -> Result<(String, InputConfig), String> {
     let input = InputConfig {
         from,
         optional: false,
+        stream: false,
     };
     Ok((name.to_owned(), input))
 }
@@ -167,6 +209,35 @@ mod tests {
         .unwrap();
         assert_eq!(inputs["image"].from.to_string(), "s3://photos/{event.key}");
         assert!(!inputs["image"].optional && inputs["mask"].optional);
+    }
+
+    #[test]
+    fn an_input_is_streamed_where_that_is_safe() {
+        let table = |from: &str| format!("{{ from = \"{from}\", stream = true }}");
+        let one = |beginning: &str, from: &str| {
+            checked(&format!("{beginning}\n[inputs]\nvideo = {}", table(from)))
+        };
+        let inputs = one("handler = \"a.b\"", "https://site/{event.key}").unwrap();
+        assert!(inputs["video"].stream && !inputs["video"].optional);
+        for (beginning, from, problem) in [
+            (
+                "handler = \"a.b\"",
+                "redis://cache/x",
+                "stream is not for Redis",
+            ),
+            (
+                "runtime = \"node\"\nhandler = \"a.b\"",
+                "s3://photos/x",
+                "stream needs runtime = \"python\"",
+            ),
+        ] {
+            let found = one(beginning, from).unwrap_err();
+            assert!(found.contains(problem), "{found}");
+        }
+        let many = (0..=STREAMED_MAX).map(|n| format!("i{n} = {}", table("s3://photos/x")));
+        let many: Vec<String> = many.collect();
+        let found = checked(&format!("handler = \"a.b\"\n[inputs]\n{}", many.join("\n")));
+        assert!(found.unwrap_err().contains("may have at most 8"));
     }
 
     #[test]

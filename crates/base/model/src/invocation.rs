@@ -50,15 +50,18 @@ pub struct Transfer {
     pub input: String,
     /// Its location, with what the placeholders stand for.
     pub from: String,
-    /// Its length, bytes; 0 if it failed.
+    /// Its length, bytes; 0 if it failed. If the invocation ended first: what was here by then.
     pub bytes: u64,
     /// Whether its bytes were transferred for this invocation.
     #[serde(default, skip_serializing_if = "TransferWay::is_fetched")]
     pub way: TransferWay,
     /// The fetch began.
     pub began: Instant,
-    /// The last byte was here, or the fetch failed.
+    /// The last byte was here, or the fetch failed, or the invocation ended.
     pub ended: Instant,
+    /// If the worker could read it while it arrived.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub streamed: Option<Streamed>,
     /// Why it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
@@ -80,6 +83,27 @@ impl Transfer {
         };
         self.ended.min(initialised).since(self.began.max(admitted))
     }
+
+    /// How much of it passed while the handler ran, which could use what was there. `None`: it was not streamed.
+    #[must_use]
+    pub fn beside_handler(&self, timeline: &Timeline) -> Option<Duration> {
+        self.streamed?;
+        let Some(started) = timeline.started else {
+            return Some(Duration::ZERO);
+        };
+        let returned = timeline.returned.unwrap_or(self.ended);
+        Some(self.ended.min(returned).since(started.max(self.began)))
+    }
+}
+
+/// An input that the worker could read while it arrived.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Streamed {
+    /// The store had answered, and there was room for the input.
+    pub head: Instant,
+    /// All of it was here before the invocation ended.
+    pub whole: bool,
 }
 
 /// Where the bytes of an input came from.

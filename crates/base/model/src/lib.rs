@@ -52,7 +52,7 @@ pub use event::{EndReason, Event, RuntimeOrigin, WorkerRecord};
 pub use ids::{EnvironmentId, FunctionName, InvalidName, InvocationId, VersionId, WorkerId};
 pub use invocation::{
     CpuTime, FailedInput, HttpRequestHead, InvocationHead, InvocationRecord, Outcome, SharedWorker,
-    Transfer, TransferWay,
+    Streamed, Transfer, TransferWay,
 };
 pub use invokes::Invokes;
 pub use keep_alive::{Behaviour, KeepAlive, Rest};

@@ -69,6 +69,20 @@ pub fn seal(file: BorrowedFd<'_>) -> io::Result<()> {
     )
 }
 
+/// As [`seal`], for a file that others read already: it neither waits for them nor fails because of what they do. The caller knows that
+/// nobody has ever had another descriptor that writes, nor has the file mapped for writing. `F_SEAL_FUTURE_WRITE` forbids both from now
+/// on (fcntl(2), Linux 5.1), and, unlike `F_SEAL_WRITE`, does not look for pages that somebody reads directly (`memfd_wait_for_pins` in
+/// mm/memfd.c).
+///
+/// # Errors
+/// The kernel's.
+pub fn seal_while_read(file: BorrowedFd<'_>) -> io::Result<()> {
+    add_seals(
+        file,
+        libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_FUTURE_WRITE | libc::F_SEAL_SEAL,
+    )
+}
+
 fn add_seals(file: BorrowedFd<'_>, seals: libc::c_int) -> io::Result<()> {
     // SAFETY: integers only.
     let failed = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) };
@@ -123,6 +137,44 @@ mod tests {
             .read_to_string(&mut text)
             .unwrap();
         assert_eq!(text, "pixels");
+    }
+
+    #[test]
+    fn a_file_that_others_read_is_sealed_and_they_cannot_prevent_it() {
+        let file = create(c"test").unwrap();
+        file.write_all_at(&[7; 8192], 0).unwrap();
+        let reader = reopen(file.as_fd()).unwrap();
+        // SAFETY: the kernel chooses the place, and nothing reads or writes it.
+        let mapped = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                8192,
+                libc::PROT_READ,
+                libc::MAP_SHARED,
+                reader.as_raw_fd(),
+                0,
+            )
+        };
+        assert_ne!(mapped, libc::MAP_FAILED);
+        seal_while_read(file.as_fd()).unwrap();
+        assert!(file.write_at(b"x", 0).is_err() && file.set_len(1).is_err());
+        let path = format!("/proc/self/fd/{}", reader.as_raw_fd());
+        let again = File::options().read(true).write(true).open(path).unwrap();
+        assert!(again.write_at(b"x", 0).is_err());
+        // SAFETY: as above.
+        let writable = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                8192,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED,
+                again.as_raw_fd(),
+                0,
+            )
+        };
+        assert_eq!(writable, libc::MAP_FAILED);
+        // SAFETY: it was mapped above and is not used.
+        assert_eq!(unsafe { libc::munmap(mapped, 8192) }, 0);
     }
 
     #[test]

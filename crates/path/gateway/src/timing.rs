@@ -72,7 +72,8 @@ fn entry(text: &mut Vec<u8>, name: &str, took: Duration) {
 }
 
 /// `fetch.NAME;dur=2.000;begin=0.100;bytes=1024;hidden=1.900`: the way of an input, which other phases overlap. `begin` counts from
-/// the request's head; `hidden` is the part during which the worker started. `desc=cached`: the bytes were here; `desc=shared`: another
+/// the request's head; `hidden` is the part during which the worker started, and `streamed`, of an input that the worker could read while it
+/// arrived, the part during which the handler ran. `desc=cached`: the bytes were here; `desc=shared`: another
 /// invocation fetched them; `desc=handed`: another function or an initscript handed them over; `desc=script`: the run of an initscript.
 fn transfer_entry(text: &mut Vec<u8>, transfer: &Transfer, timeline: &Timeline) {
     text.extend_from_slice(b"fetch.");
@@ -81,9 +82,13 @@ fn transfer_entry(text: &mut Vec<u8>, transfer: &Transfer, timeline: &Timeline) 
     let begin = ms(transfer.began.since(timeline.received));
     let rest = match transfer.error {
         None => format!(
-            ";begin={begin:.3};bytes={};hidden={:.3}{}",
+            ";begin={begin:.3};bytes={};hidden={:.3}{}{}",
             transfer.bytes,
             ms(transfer.hidden(timeline)),
+            match transfer.beside_handler(timeline) {
+                Some(beside) => format!(";streamed={:.3}", ms(beside)),
+                None => String::new(),
+            },
             match transfer.way {
                 TransferWay::Fetched => "",
                 TransferWay::Shared => ";desc=shared",

@@ -115,7 +115,7 @@ pub(crate) async fn exchange(
             first,
             done: None,
         }) => {
-            invocation.timeline.first_byte = Some(now);
+            invocation.answers(now);
             let deadline = (!is_websocket).then_some(deadline);
             let streaming = Streaming::new(invocation, lease, stream, deadline);
             return stream_on(streaming, head, first, ignores_body);
@@ -178,7 +178,8 @@ fn calls(
     Calls::start(caller).map(Some)
 }
 
-/// The descriptors that go with the call: the function's inputs, the rest of a large body, which begins to pass, and the messages of a WebSocket.
+/// The descriptors that go with the call: the function's inputs, the rest of a large body, which begins to pass, the messages of a WebSocket, and
+/// how far the inputs are that still arrive.
 fn inputs(
     rest: Option<StreamedBody>,
     websocket: Option<OwnedFd>,
@@ -196,6 +197,7 @@ fn inputs(
         descriptor: Arc::new(messages),
         object: None,
     }));
+    inputs.append(&mut invocation.progress);
     Ok(inputs)
 }
 

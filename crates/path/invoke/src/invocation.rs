@@ -102,6 +102,8 @@ pub(crate) struct Invocation {
     pub(crate) calls: Option<Calls>,
     /// The inputs for the worker, until they are sent.
     pub(crate) inputs: Vec<Input>,
+    /// How far the inputs are that still arrive, until they are sent.
+    pub(crate) progress: Vec<Input>,
     /// The memory of the inputs, until the end.
     input_memory: Vec<Arc<dyn InputMemory>>,
     pub(crate) transfers: Vec<Transfer>,
@@ -140,6 +142,7 @@ impl Invocation {
             upload: None,
             calls: None,
             inputs: Vec::new(),
+            progress: Vec::new(),
             input_memory: Vec::new(),
             transfers: Vec::new(),
             script_said: None,
@@ -160,6 +163,7 @@ impl Invocation {
     /// Takes what was fetched. Returns why there is no invocation, if a required input is missing.
     pub(crate) fn fetched(&mut self, fetched: Fetched) -> Option<InputFault> {
         self.inputs.extend(fetched.inputs);
+        self.progress.extend(fetched.progress);
         self.input_memory.extend(fetched.memory);
         self.transfers.extend(fetched.transfers);
         fetched.fault
@@ -220,12 +224,30 @@ impl Invocation {
             ended: now,
             error: None,
             way: TransferWay::Handed,
+            streamed: None,
         });
         self.input_memory.push(memory);
         None
     }
 
-    /// The memory of `inputs`, which were taken from this, by name.
+    /// The head of a streamed answer is here.
+    pub(crate) fn answers(&mut self, now: Instant) {
+        self.timeline.first_byte = Some(now);
+        self.settle_transfers();
+    }
+
+    /// Brings the transfers up to date that ran on when the worker got its inputs.
+    fn settle_transfers(&mut self) {
+        let running = self.input_memory.iter().filter_map(|one| one.transfer());
+        for now in running {
+            let known = &mut self.transfers;
+            if let Some(transfer) = known.iter_mut().find(|one| one.input == now.input) {
+                *transfer = now;
+            }
+        }
+    }
+
+    /// The memory of `inputs`, which were taken from this and begin with those that have memory, by name.
     pub(crate) fn memory_of(&self, inputs: &[Input]) -> Vec<(String, Arc<dyn InputMemory>)> {
         let names = inputs.iter().map(|input| input.name.clone());
         names.zip(self.input_memory.iter().cloned()).collect()
@@ -384,7 +406,9 @@ impl Invocation {
             self.bytes_out += traffic.bytes_out.load(Ordering::Relaxed);
         }
         self.calls = None;
+        self.settle_transfers();
         self.inputs.clear();
+        self.progress.clear();
         self.input_memory.clear();
         self.stopped(now);
         self.timeline.finished = Some(now);

@@ -134,6 +134,8 @@ impl<'a> InputMeta<'a> {
     fn new(input: &'a Input, path: Option<&'a str>, objects_room: &mut usize) -> Self {
         let (kind, len) = match input.kind {
             InputKind::Memory { len } => ("memory", Some(len)),
+            InputKind::Growing { len } => ("growing", len),
+            InputKind::Progress => ("progress", None),
             InputKind::Socket => ("socket", None),
             InputKind::Body => ("body", None),
             InputKind::WebSocket => ("websocket", None),

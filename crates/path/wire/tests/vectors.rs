@@ -169,9 +169,12 @@ fn inputs(meta: &Value) -> Vec<Input> {
     let described = meta.get("inputs").and_then(Value::as_array);
     let input = |entry: &Value| Input {
         name: text(entry, "name"),
-        kind: match entry["len"].as_u64() {
-            Some(len) => InputKind::Memory { len },
-            None => InputKind::Socket,
+        kind: match (text(entry, "kind").as_str(), entry["len"].as_u64()) {
+            ("memory", Some(len)) => InputKind::Memory { len },
+            ("growing", len) => InputKind::Growing { len },
+            ("progress", None) => InputKind::Progress,
+            ("socket", None) => InputKind::Socket,
+            _ => panic!("{entry}"),
         },
         descriptor: std::sync::Arc::new(std::fs::File::open("/dev/null").unwrap().into()),
         object: entry.get("store").map(|store| Arc::new(object(store))),
@@ -194,6 +197,7 @@ fn an_invocation_is_written_as_the_vectors_have_it() {
     let mut seen = 0;
     for vector in invocations
         .chain(vectors["with_inputs"].as_array().unwrap())
+        .chain(vectors["with_growing"].as_array().unwrap())
         .chain(vectors["with_paths"].as_array().unwrap())
     {
         let expected = &vector["meta"];

@@ -58,6 +58,13 @@ def without_descriptors(name: str, stream: int, inputs: list[dict[str, object]],
     return {"name": name, "hex": frame.hex(), "stream": stream, "meta": meta}
 
 
+PROBLEM = "the store answers 503 – später".encode()
+
+
+def progress(kind: int, value: int) -> str:
+    return struct.pack("<BQ", kind, value).hex()
+
+
 def invalid(name: str, data: bytes, error: str) -> dict[str, str]:
     return {"name": name, "hex": data.hex(), "error": error}
 
@@ -170,6 +177,23 @@ FRAMES = {
                 },
             ],
         ),
+    ],
+    "with_growing": [
+        with_inputs(
+            "inputs that still arrive",
+            6,
+            [
+                {"name": "video", "kind": "growing", "len": 4096},
+                {"name": "log", "kind": "growing"},
+                {"name": "video", "kind": "progress"},
+                {"name": "log", "kind": "progress"},
+            ],
+        ),
+    ],
+    "progress": [
+        {"name": "some, then all", "hex": progress(0, 5) + progress(0, 9) + progress(1, 9), "there": 9, "end": "whole", "problem": ""},
+        {"name": "a failure", "hex": progress(0, 3) + progress(2, len(PROBLEM)) + PROBLEM.hex(), "there": 3, "end": "failed", "problem": PROBLEM.decode()},
+        {"name": "still on its way", "hex": progress(0, 3), "there": 3, "end": "", "problem": ""},
     ],
     "with_paths": [
         without_descriptors(

@@ -25,7 +25,7 @@ pub(crate) async fn hold(
     let is_safe = |input: &Input| {
         // The owner of a file can change its mode (chmod(2)), and the user of an image may be the daemon's. Memory is sealed.
         let seals = fcntl(&*input.descriptor, FcntlArg::F_GET_SEALS);
-        let is_sealed = seals.is_ok_and(|seals| seals & SealFlag::F_SEAL_WRITE.bits() != 0);
+        let is_sealed = seals.is_ok_and(|seals| seals & SEALED != 0);
         is_sealed || fstat(&*input.descriptor).is_ok_and(|file| file.st_uid != container.user.uid)
     };
     if let Some(input) = inputs.iter().find(|input| !is_safe(input)) {
@@ -38,6 +38,9 @@ pub(crate) async fn hold(
     let held = holders.hold(inputs).await;
     held.map_err(|problem| format!("show it its inputs: {problem}"))
 }
+
+/// Either of these forbids every write: nobody has the memory mapped for writing.
+const SEALED: i32 = SealFlag::F_SEAL_WRITE.bits() | SealFlag::F_SEAL_FUTURE_WRITE.bits();
 
 /// The holders of a worker in this container. They do not keep it alive.
 pub(crate) fn holders(container: &Container) -> Holders {

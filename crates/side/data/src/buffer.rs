@@ -5,10 +5,15 @@
 //! uses it until nobody outside the daemon has it, and not only until the invocation has ended: a function that keeps its inputs has
 //! less room for the next ones. It is known whether some worker has a file, but not which one. So all functions that used a buffer,
 //! which have one owner, are charged until no worker has it.
+//!
+//! A buffer may be published before it is complete: workers then read as far as it is filled, from a descriptor that only reads. What
+//! was published counts on until no worker has it, also if it is never completed.
 
 use std::collections::HashMap;
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use parking_lot::Mutex;
@@ -40,7 +45,15 @@ pub(crate) struct BufferState {
     /// So many bytes are charged to at least one function: the task may take them.
     granted: watch::Sender<usize>,
     validator: Mutex<Option<Validator>>,
+    /// So many bytes are there.
+    filled: watch::Sender<u64>,
+    /// While it can be published.
+    head: Mutex<Option<Head>>,
+    /// Its file, from when the first worker may have it.
+    content: OnceLock<Content>,
     whole: OnceLock<Whole>,
+    /// The last user has gone before it was complete, and a worker still has a part of it.
+    is_abandoned: AtomicBool,
 }
 
 /// How far the task is.
@@ -50,58 +63,84 @@ pub(crate) enum Progress {
     Asking,
     /// It goes on when so many bytes in all are charged to a function.
     Needs(Place, usize),
+    /// The store has answered, there is room for so many bytes, and they arrive.
+    Begun(Place, usize),
     /// All is there, and counts so many bytes.
     Whole(Place, usize),
     /// The store says that this other buffer has the object, or will have it.
     Same(Arc<Buffer>),
     Failed(StoreError),
+    /// Nobody waited for it any more. Whoever comes now asks the store again.
+    Abandoned,
 }
 
-/// What is in a complete buffer.
+/// What is known of a complete buffer.
 #[derive(Debug)]
 pub(crate) struct Whole {
-    /// A file description that only reads, so that one more of them can be noticed; and its part of the total. `None` only while it is
-    /// dropped.
-    content: Option<(OwnedFd, Reserved)>,
     pub(crate) len: u64,
     /// What the store said about the object.
     pub(crate) headers: Vec<(String, String)>,
 }
 
-impl Whole {
-    pub(crate) fn new(
-        file: OwnedFd,
-        len: u64,
-        headers: Vec<(String, String)>,
-        reserved: Reserved,
-    ) -> Self {
+/// What is known of a buffer that is being filled.
+#[derive(Debug)]
+pub(crate) struct Head {
+    /// For writing.
+    pub(crate) file: Arc<File>,
+    /// Its length, as announced.
+    pub(crate) len: Option<u64>,
+    /// What the store said about the object.
+    pub(crate) headers: Vec<(String, String)>,
+}
+
+/// The file of a buffer that workers may have.
+#[derive(Debug)]
+struct Content {
+    /// A file description that only reads, so that one more of them can be noticed. `None` only while it is dropped.
+    file: Option<OwnedFd>,
+    /// Its part of the total. `None` while it is filled: the task has it.
+    reserved: Mutex<Option<Reserved>>,
+}
+
+impl Content {
+    fn new(file: OwnedFd) -> Self {
         Self {
-            content: Some((file, reserved)),
-            len,
-            headers,
+            file: Some(file),
+            reserved: Mutex::default(),
         }
     }
 
     fn is_used_elsewhere(&self) -> bool {
-        let file = self.content.as_ref().map(|(file, _)| file.as_fd());
+        let file = self.file.as_ref().map(OwnedFd::as_fd);
         file.is_some_and(memfd::is_used_elsewhere)
     }
 
     /// An open file of its own.
     fn reopen(&self) -> io::Result<OwnedFd> {
-        let (file, _) = self.content.as_ref().ok_or(io::ErrorKind::NotFound)?;
+        let file = self.file.as_ref().ok_or(io::ErrorKind::NotFound)?;
         memfd::reopen(file.as_fd())
     }
 }
 
-impl Drop for Whole {
+impl Drop for Content {
     fn drop(&mut self) {
-        if let Some((file, reserved)) = self.content.take() {
+        if let Some(file) = self.file.take() {
             close(file, ());
-            // At once: who waits for it takes longer to fill it.
-            drop(reserved);
         }
+        // At once: who waits for it takes longer to fill it.
+        drop(self.reserved.get_mut().take());
     }
+}
+
+/// An incomplete buffer, for one worker.
+#[derive(Debug)]
+pub(crate) struct Published {
+    /// An open file of its own, which only reads.
+    pub(crate) descriptor: OwnedFd,
+    /// Its length, as announced.
+    pub(crate) len: Option<u64>,
+    /// What the store said about the object.
+    pub(crate) headers: Vec<(String, String)>,
 }
 
 /// A part of a function's share. `None`: where the buffer will lie is not known yet.
@@ -115,7 +154,11 @@ impl BufferState {
             progress: watch::Sender::new(Progress::Asking),
             granted: watch::Sender::new(0),
             validator: Mutex::default(),
+            filled: watch::Sender::new(0),
+            head: Mutex::default(),
+            content: OnceLock::new(),
             whole: OnceLock::new(),
+            is_abandoned: AtomicBool::new(false),
         }
     }
 
@@ -125,17 +168,88 @@ impl BufferState {
 
     pub(crate) fn has_ended(&self) -> bool {
         let progress = self.progress.borrow();
-        !matches!(*progress, Progress::Asking | Progress::Needs(..))
+        !matches!(
+            *progress,
+            Progress::Asking | Progress::Needs(..) | Progress::Begun(..)
+        )
     }
 
     pub(crate) fn set_validator(&self, validator: Option<Validator>) {
         *self.validator.lock() = validator;
     }
 
-    /// It is complete.
-    pub(crate) fn complete(&self, whole: Whole, place: Place, counted: usize) {
+    /// The store has answered: from now on it can be published.
+    pub(crate) fn begin(&self, head: Head, place: Place, counted: usize) {
+        // An attempt before this one filled another file.
+        self.filled(0);
+        *self.head.lock() = Some(head);
+        self.tell(Progress::Begun(place, counted));
+    }
+
+    /// So many bytes are there.
+    pub(crate) fn filled(&self, len: u64) {
+        self.filled.send_replace(len);
+    }
+
+    /// It cannot be published any more. Returns whether it was.
+    pub(crate) fn end_head(&self) -> bool {
+        let head = self.head.lock().take();
+        drop(head);
+        self.is_published()
+    }
+
+    /// Whether a worker may have it.
+    pub(crate) fn is_published(&self) -> bool {
+        self.content.get().is_some()
+    }
+
+    /// A descriptor for a worker that reads while it is filled. `None`: that is over.
+    fn publish(&self) -> io::Result<Option<Published>> {
+        let head = self.head.lock();
+        let Some(head) = head.as_ref() else {
+            return Ok(None);
+        };
+        let content = match self.content.get() {
+            Some(content) => content,
+            None => {
+                let content = Content::new(memfd::reopen(head.file.as_fd())?);
+                self.content.get_or_init(|| content)
+            }
+        };
+        Ok(Some(Published {
+            descriptor: content.reopen()?,
+            len: head.len,
+            headers: head.headers.clone(),
+        }))
+    }
+
+    /// The part of the total of what was published, when nobody fills it any more.
+    pub(crate) fn keep(&self, reserved: Reserved) {
+        if let Some(content) = self.content.get() {
+            *content.reserved.lock() = Some(reserved);
+        }
+    }
+
+    /// It is complete. `file`: as it is read, if it was not published.
+    pub(crate) fn complete(
+        &self,
+        file: Option<OwnedFd>,
+        whole: Whole,
+        reserved: Reserved,
+        (place, counted): (Place, usize),
+    ) {
+        if let Some(file) = file {
+            let _ = self.content.set(Content::new(file));
+        }
+        self.keep(reserved);
         let _ = self.whole.set(whole);
         self.tell(Progress::Whole(place, counted));
+    }
+
+    /// Its task is gone, and nobody is left who waits for it.
+    fn abandon(&self) {
+        self.is_abandoned.store(true, Ordering::SeqCst);
+        self.set_validator(None);
     }
 
     /// Charges the function if it has users and room, without waiting.
@@ -217,6 +331,14 @@ impl Buffer {
             return false;
         }
         if self.is_used_by_workers() {
+            // Nobody needs the rest.
+            let is_last = charges
+                .values()
+                .all(|charge| Arc::strong_count(charge) == 1);
+            if is_last && !self.is_whole() {
+                self.state.abandon();
+                self.task.abort();
+            }
             return true;
         }
         charges.remove(function);
@@ -234,8 +356,8 @@ impl Buffer {
     }
 
     fn is_used_by_workers(&self) -> bool {
-        let whole = self.state.whole.get();
-        whole.is_some_and(Whole::is_used_elsewhere)
+        let content = self.state.content.get();
+        content.is_some_and(Content::is_used_elsewhere)
     }
 }
 
@@ -245,9 +367,22 @@ impl Drop for Buffer {
     }
 }
 
+/// What is waited for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Until {
+    /// The buffer can be read as far as it is filled.
+    Begun,
+    /// It is complete.
+    Whole,
+}
+
 /// What comes of the wait for a buffer.
 #[derive(Debug)]
 pub(crate) enum Waited {
+    /// It is being filled, and charged to the function.
+    Begun,
+    /// Nobody fills it any more.
+    Abandoned,
     /// It is complete, and charged to the function.
     Ready,
     /// Another one has the object.
@@ -281,11 +416,12 @@ impl Use {
         self.buffer.as_ref()
     }
 
-    /// Waits until the buffer is complete. Whoever stops waiting does not disturb the others.
+    /// Waits until the buffer is complete, or can be read. Whoever stops waiting does not disturb the others. A function that has no room
+    /// now waits for the whole buffer.
     ///
     /// # Errors
     /// Why it cannot be filled.
-    pub(crate) async fn wait(&self, memory: &Memory) -> Result<Waited, StoreError> {
+    pub(crate) async fn wait(&self, memory: &Memory, until: Until) -> Result<Waited, StoreError> {
         let Some(buffer) = &self.buffer else {
             return Ok(Waited::Ready);
         };
@@ -295,6 +431,12 @@ impl Use {
             let now = progress.borrow_and_update().clone();
             match now {
                 Progress::Asking => {}
+                Progress::Begun(place, counted) => {
+                    if until == Until::Begun && self.try_charge(memory, place, counted).await {
+                        return Ok(Waited::Begun);
+                    }
+                }
+                Progress::Abandoned => return Ok(Waited::Abandoned),
                 Progress::Failed(error) => return Err(error),
                 Progress::Same(other) => return Ok(Waited::Other(other)),
                 Progress::Whole(place, counted) => {
@@ -346,6 +488,25 @@ impl Use {
         }
     }
 
+    /// The incomplete buffer for a worker. `None`: it is over, complete or not.
+    ///
+    /// # Errors
+    /// Out of descriptors.
+    pub(crate) fn publish(&self) -> io::Result<Option<Published>> {
+        match &self.buffer {
+            Some(buffer) => buffer.state.publish(),
+            None => Ok(None),
+        }
+    }
+
+    /// How many bytes are there, and changes of that.
+    pub(crate) fn filled(&self) -> watch::Receiver<u64> {
+        match &self.buffer {
+            Some(buffer) => buffer.state.filled.subscribe(),
+            None => watch::Sender::new(0).subscribe(),
+        }
+    }
+
     /// The length of the object.
     pub(crate) fn len(&self) -> u64 {
         self.whole().map_or(0, |whole| whole.len)
@@ -365,11 +526,13 @@ impl Use {
     /// # Errors
     /// Out of descriptors.
     pub(crate) fn input(&self, name: &str) -> io::Result<Input> {
-        let whole = self.whole().ok_or(io::ErrorKind::NotFound)?;
+        let len = self.whole().ok_or(io::ErrorKind::NotFound)?.len;
+        let content = self.buffer.as_ref().and_then(|it| it.state.content.get());
+        let content = content.ok_or(io::ErrorKind::NotFound)?;
         Ok(Input {
             name: name.to_owned(),
-            kind: InputKind::Memory { len: whole.len },
-            descriptor: Arc::new(whole.reopen()?),
+            kind: InputKind::Memory { len },
+            descriptor: Arc::new(content.reopen()?),
             object: None,
         })
     }
@@ -409,7 +572,12 @@ pub(crate) struct Ends(pub(crate) Arc<BufferState>);
 
 impl Drop for Ends {
     fn drop(&mut self) {
-        if !self.0.has_ended() {
+        if self.0.has_ended() {
+            return;
+        }
+        if self.0.is_abandoned.load(Ordering::SeqCst) {
+            self.0.tell(Progress::Abandoned);
+        } else {
             let problem = "the daemon gave the fetch up";
             self.0.tell(Progress::Failed(StoreError::new(
                 InputFaultKind::Unavailable,

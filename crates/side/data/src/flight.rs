@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 use futures_util::TryStreamExt;
 use pilot_model::ports::InputFaultKind;
 use pilot_model::size::Size;
@@ -18,20 +18,32 @@ use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-use crate::buffer::{Buffer, BufferState, Ends, Progress, Use, Waited, Whole};
+use crate::buffer::{
+    Buffer, BufferState, Ends, Head, Progress, Published, Until, Use, Waited, Whole,
+};
 use crate::buffers::Buffers;
 use crate::index::ObjectId;
 use crate::memory::Place;
-use crate::stores::{Got, Object, Store, StoreError};
+use crate::stores::{Got, Object, Store, StoreError, Validator};
 
-/// Reads a whole object, or finds that it is here. Waits until there is room for it. Dropping the future ends that, unless somebody
-/// else waits for the same request.
+/// What was fetched.
+#[derive(Debug)]
+pub(crate) struct Fetch {
+    pub(crate) used: Use,
+    pub(crate) way: TransferWay,
+    /// It still arrives.
+    pub(crate) published: Option<Published>,
+}
+
+/// Reads a whole object, or its beginning, or finds that it is here. Waits until there is room for it. Dropping the future ends that,
+/// unless somebody else waits for the same request.
 pub(crate) async fn fetch(
     all: &Arc<Buffers>,
     store: &Arc<dyn Store>,
     object: ObjectId,
     function: &FunctionName,
-) -> Result<(Use, TransferWay), StoreError> {
+    mut until: Until,
+) -> Result<Fetch, StoreError> {
     let begin = |gate| begin(all, store, &object, function, gate);
     let (buffer, is_joined) = all.index.next(&object, begin);
     let mut way = if is_joined {
@@ -40,11 +52,40 @@ pub(crate) async fn fetch(
         TransferWay::Fetched
     };
     let mut used = Use::new(buffer, function);
+    let mut is_followed = false;
     for _ in 0..FOLLOWED_MAX {
-        match used.wait(&all.memory).await? {
+        let waited = match used.wait(&all.memory, until).await {
+            // It was current when the store was asked, and failed since.
+            Err(_) if is_followed => Waited::Abandoned,
+            waited => waited?,
+        };
+        match waited {
             Waited::Ready => {
                 all.cache.used(used.buffer());
-                return Ok((used, way));
+                return Ok(Fetch {
+                    used,
+                    way,
+                    published: None,
+                });
+            }
+            Waited::Begun => match used.publish() {
+                Ok(None) => until = Until::Whole,
+                Ok(published) => {
+                    return Ok(Fetch {
+                        used,
+                        way,
+                        published,
+                    });
+                }
+                Err(error) => {
+                    let problem = format!("no descriptor for it: {error}");
+                    return Err(StoreError::new(InputFaultKind::Unavailable, &problem));
+                }
+            },
+            Waited::Abandoned => {
+                is_followed = false;
+                way = TransferWay::Fetched;
+                used = Use::new(all.index.next(&object, begin).0, function);
             }
             Waited::Other(other) => {
                 way = if other.is_whole() {
@@ -52,6 +93,7 @@ pub(crate) async fn fetch(
                 } else {
                     TransferWay::Shared
                 };
+                is_followed = true;
                 used = Use::new(other, function);
             }
             Waited::NoRoom(place, counted) => {
@@ -119,7 +161,11 @@ impl Flight {
         match self.with_retries().await {
             Ok(Some(same)) => self.state.tell(Progress::Same(same)),
             Ok(None) => {}
-            Err(error) => self.state.tell(Progress::Failed(error)),
+            Err(error) => {
+                // A worker may still read what was there. Nobody else is to be told that this is the object.
+                self.state.set_validator(None);
+                self.state.tell(Progress::Failed(error));
+            }
         }
         // It may have been the last one that knew another buffer.
         self.all.give_way();
@@ -130,12 +176,12 @@ impl Flight {
         let mut pause = PAUSE_MIN;
         for _ in 0..self.store.retries() {
             match self.once().await {
-                Err(error) if error.kind == InputFaultKind::Unavailable => {}
+                // What was published is not filled a second time.
+                Err(error)
+                    if error.kind == InputFaultKind::Unavailable && !self.state.is_published() => {}
                 end => return end,
             }
-            // Full jitter: callers that failed together do not come back together.
-            tokio::time::sleep(pause.mul_f64(fastrand::f64())).await;
-            pause = (pause * 2).min(PAUSE_MAX);
+            sleep_with_jitter(&mut pause).await;
         }
         self.once().await
     }
@@ -248,11 +294,88 @@ impl Flight {
         Err(StoreError::new(InputFaultKind::Unavailable, problem))
     }
 
+    /// Fills the buffer. If it breaks off and a worker may have read some of it, the same object is asked for again, and goes on where it
+    /// broke off.
     async fn fill(&self, object: Object) -> Result<(), StoreError> {
-        let bytes_max = self.all.bytes_max;
         let (mut object, mut filling) = self.room(object).await?;
+        let headers = std::mem::take(&mut object.headers);
+        filling.begin(object.len, &headers);
+        let (mut left, mut pause, mut at) = (self.store.retries(), PAUSE_MIN, 0);
+        loop {
+            let (announced, validator) = (object.len, object.validator.take());
+            let Err(error) = self.pour(&mut filling, object, at).await else {
+                return filling.complete(headers);
+            };
+            if !self.state.end_head() {
+                // Another attempt fills another file.
+                self.state.tell(Progress::Asking);
+                return Err(error);
+            }
+            // Without a validator, nothing tells whether it is still the same.
+            let Some(validator) = validator else {
+                return Err(error);
+            };
+            let there = (filling.len, announced);
+            (at, object) = self
+                .rest(validator, there, error, &mut left, &mut pause)
+                .await?;
+        }
+    }
+
+    /// Asks for the rest of the same object, which has been read up to `there`. Returns where the answer begins, too.
+    async fn rest(
+        &self,
+        validator: Validator,
+        (there, announced): (u64, Option<u64>),
+        mut error: StoreError,
+        left: &mut u32,
+        pause: &mut Duration,
+    ) -> Result<(u64, Object), StoreError> {
+        while error.kind == InputFaultKind::Unavailable && *left > 0 {
+            *left -= 1;
+            sleep_with_jitter(pause).await;
+            match self.store.rest(&self.object.key, &validator, there).await {
+                Ok((at, Got::Object(object)))
+                    if object.validator.as_ref() == Some(&validator)
+                        && announced.is_none_or(|len| object.len == Some(len))
+                        && at <= there =>
+                {
+                    // If the first answer had none, there is room for what is there, and not for all.
+                    let len = announced;
+                    return Ok((at, Object { len, ..object }));
+                }
+                Ok(_) => {
+                    let problem = format!(
+                        "it changed while it was read, and the first transfer broke off: {}",
+                        error.problem
+                    );
+                    return Err(StoreError::new(InputFaultKind::Broken, &problem));
+                }
+                Err(next) => error = next,
+            }
+        }
+        Err(error)
+    }
+
+    /// Writes what is not there yet. `at`: the position of the first byte.
+    async fn pour(
+        &self,
+        filling: &mut Filling,
+        mut object: Object,
+        at: u64,
+    ) -> Result<(), StoreError> {
+        let bytes_max = self.all.bytes_max;
         let announced = object.len;
-        while let Some(bytes) = object.body.try_next().await? {
+        let mut known = filling.len.saturating_sub(at);
+        while let Some(mut bytes) = object.body.try_next().await? {
+            let skipped = usize::try_from(known)
+                .unwrap_or(usize::MAX)
+                .min(bytes.len());
+            known -= skipped as u64;
+            bytes.advance(skipped);
+            if bytes.is_empty() {
+                continue;
+            }
             let len = filling.len + bytes.len() as u64;
             match announced {
                 Some(announced) if len > announced => return Err(wrong_length(announced, "more")),
@@ -268,18 +391,30 @@ impl Flight {
         if let Some(announced) = announced.filter(|announced| filling.len < *announced) {
             return Err(wrong_length(announced, "less"));
         }
-        filling.complete(&self.state, object.headers)
+        if known > 0 {
+            return Err(wrong_length(filling.len, "less the second time"));
+        }
+        Ok(())
     }
+}
+
+/// Full jitter: callers that failed together do not come back together.
+async fn sleep_with_jitter(pause: &mut Duration) {
+    tokio::time::sleep(pause.mul_f64(fastrand::f64())).await;
+    *pause = (*pause * 2).min(PAUSE_MAX);
 }
 
 /// A buffer that is being filled.
 struct Filling {
+    state: Arc<BufferState>,
     file: Arc<File>,
     place: Place,
     len: u64,
     /// What it counts.
     counted: usize,
-    reserved: Reserved,
+    /// `None` when it is complete.
+    reserved: Option<Reserved>,
+    has_begun: bool,
 }
 
 impl Filling {
@@ -287,12 +422,25 @@ impl Filling {
         let place = *flight.place.get_or_init(|| flight.choose(announced));
         let memory = &flight.all.memory;
         Ok(Self {
+            state: Arc::clone(&flight.state),
             file: Arc::new(memory.file(place).map_err(|error| no_room(&error, place))?),
             place,
             len: 0,
             counted: 0,
-            reserved: memory.nothing(place),
+            reserved: Some(memory.nothing(place)),
+            has_begun: false,
         })
+    }
+
+    /// From now on, workers may read it.
+    fn begin(&mut self, len: Option<u64>, headers: &[(String, String)]) {
+        self.has_begun = true;
+        let head = Head {
+            file: Arc::clone(&self.file),
+            len,
+            headers: headers.to_vec(),
+        };
+        self.state.begin(head, self.place, self.counted);
     }
 
     /// As [`Filling::make_room`], without waiting. False: there is none now.
@@ -302,8 +450,11 @@ impl Filling {
             return true;
         }
         let (memory, state) = (&flight.all.memory, &flight.state);
+        let Some(reserved) = &mut self.reserved else {
+            return false;
+        };
         let has_room = state.try_charge(memory, &flight.function, self.place, counted)
-            && memory.try_grow(self.place, &mut self.reserved, counted, || {
+            && memory.try_grow(self.place, reserved, counted, || {
                 flight.all.cache.evict_idle()
             });
         if has_room {
@@ -324,16 +475,19 @@ impl Filling {
             state.charged(counted).await;
         }
         let evict = || flight.all.cache.evict_idle();
-        memory
-            .grow(self.place, &mut self.reserved, counted, evict)
-            .await;
+        if let Some(reserved) = &mut self.reserved {
+            memory.grow(self.place, reserved, counted, evict).await;
+        }
         self.counted = counted;
+        if self.has_begun {
+            state.tell(Progress::Begun(self.place, counted));
+        }
         Ok(())
     }
 
     async fn push(&mut self, bytes: Bytes) -> Result<(), StoreError> {
         let (at, place) = (self.len, self.place);
-        self.len += bytes.len() as u64;
+        let len = at + bytes.len() as u64;
         let written = match place {
             Place::Memory => self.file.write_all_at(&bytes, at),
             // A disk may make the daemon wait.
@@ -343,26 +497,49 @@ impl Filling {
                 write.unwrap_or_else(|_| Err(io::Error::other("the daemon is stopping")))
             }
         };
-        written.map_err(|error| no_room(&error, place))
+        written.map_err(|error| no_room(&error, place))?;
+        self.len = len;
+        self.state.filled(len);
+        Ok(())
     }
 
-    fn complete(
-        self,
-        state: &BufferState,
-        headers: Vec<(String, String)>,
-    ) -> Result<(), StoreError> {
+    fn complete(mut self, headers: Vec<(String, String)>) -> Result<(), StoreError> {
         let place = self.place;
+        let is_published = self.state.end_head();
         let sealed = match place {
+            // Those who read it already must not be able to prevent that.
+            Place::Memory if is_published => memfd::seal_while_read(self.file.as_fd()),
             Place::Memory => memfd::seal(self.file.as_fd()),
             // It has no name and no descriptor that writes, and its mode lets nobody open one.
             Place::Disk => Ok(()),
         };
-        let file = sealed.and_then(|()| memfd::reopen(self.file.as_fd()));
+        let file = sealed.and_then(|()| match is_published {
+            true => Ok(None),
+            false => memfd::reopen(self.file.as_fd()).map(Some),
+        });
         let file = file.map_err(|error| no_room(&error, place))?;
-        drop(self.file);
-        let whole = Whole::new(file, self.len, headers, self.reserved);
-        state.complete(whole, place, self.counted);
+        let Some(reserved) = self.reserved.take() else {
+            return Ok(());
+        };
+        let whole = Whole {
+            len: self.len,
+            headers,
+        };
+        let (state, counted) = (Arc::clone(&self.state), self.counted);
+        // Its descriptor can write.
+        drop(self);
+        state.complete(file, whole, reserved, (place, counted));
         Ok(())
+    }
+}
+
+impl Drop for Filling {
+    fn drop(&mut self) {
+        self.state.end_head();
+        // What a worker may have counts on.
+        if let Some(reserved) = self.reserved.take() {
+            self.state.keep(reserved);
+        }
     }
 }
 

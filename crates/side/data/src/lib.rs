@@ -2,7 +2,7 @@
 //!
 //! [`Data`] is the port [`InputSource`](pilot_model::ports::InputSource), and in `remotes` the port
 //! [`Remotes`](pilot_model::ports::Remotes). `stores` talks to each kind of store, `buffer` is the
-//! memory, `flight` fills the one from the other, `index` and `cache` find a buffer that has the object already, and `memory` has the
+//! memory, `flight` fills the one from the other, `streaming` tells a worker how far that is, `index` and `cache` find a buffer that has the object already, and `memory` has the
 //! limits. When a fetch begins, and what waits for it, is decided in `path/invoke`.
 
 mod buffer;
@@ -16,6 +16,7 @@ mod networks;
 mod remotes;
 mod source;
 mod stores;
+mod streaming;
 
 pub use memory::SpillConfig;
 pub use source::{Data, DataConfig};

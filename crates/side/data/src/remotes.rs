@@ -16,8 +16,9 @@ use pilot_model::ports::{
 };
 use pilot_model::{BoxFuture, FunctionConfig, FunctionName};
 
+use crate::buffer::Until;
 use crate::buffers::Buffers;
-use crate::flight::fetch;
+use crate::flight::{Fetch, fetch};
 use crate::handover::Blank;
 use crate::index::ObjectId;
 use crate::source::Data;
@@ -192,7 +193,7 @@ async fn reply(
     function: &FunctionName,
     key: Option<String>,
 ) -> Result<RemoteReply, StoreError> {
-    let (used, way) = fetch(buffers, store, object, function).await?;
+    let Fetch { used, way, .. } = fetch(buffers, store, object, function, Until::Whole).await?;
     let headers: BTreeMap<&str, &str> = used
         .headers()
         .iter()

@@ -10,16 +10,16 @@ use futures_util::stream::FuturesUnordered;
 use ipnet::IpNet;
 use pilot_model::inputs::{InputConfig, Location, Scheme, Values, keys};
 use pilot_model::ports::{
-    BlankMemory, Clock, Fetched, Input, InputFault, InputFaultKind, InputMemory, InputSource,
-    MemoryFault,
+    BlankMemory, Clock, Fetched, Input, InputFault, InputFaultKind, InputKind, InputMemory,
+    InputSource, MemoryFault,
 };
-use pilot_model::{BoxFuture, FunctionConfig, FunctionName, Transfer, TransferWay};
+use pilot_model::{BoxFuture, FunctionConfig, FunctionName, Instant, Transfer, TransferWay};
 use tokio::time::timeout;
 
-use crate::buffer::Use;
+use crate::buffer::Until;
 use crate::buffers::{Buffers, HeldBuffers};
 use crate::cache::Cache;
-use crate::flight::fetch;
+use crate::flight::{Fetch, fetch};
 use crate::handover::{Blank, Handed};
 use crate::index::{Index, ObjectId};
 use crate::memory::{Memory, SpillConfig};
@@ -27,6 +27,7 @@ use crate::networks::Networks;
 use crate::remotes::Direct;
 use crate::stores::direct::{DirectHttp, DirectRedis};
 use crate::stores::{self, Store, StoreConfig, StoreError};
+use crate::streaming::{Begun, Stream};
 
 /// The configuration of [`Data`].
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,6 +48,9 @@ pub struct DataConfig {
     pub shares: bool,
     /// Whether fetches begin before there is a worker.
     pub overlaps: bool,
+    /// Whether workers read the inputs that functions declare so while they arrive. Not safe if workers run as the daemon's user: the
+    /// owner of a file can make it writable.
+    pub streams: bool,
     /// Whether workers are told what clients of the stores call the inputs, so that their drop-ins can answer.
     pub drop_ins: bool,
     /// Networks beyond the public internet that initscripts may connect to without a store.
@@ -62,6 +66,7 @@ pub struct Data {
     pub(crate) networks: Networks,
     pub(crate) direct: Direct,
     overlaps: bool,
+    streams: bool,
     pub(crate) drop_ins: bool,
     clock: Arc<dyn Clock>,
 }
@@ -107,6 +112,7 @@ impl Data {
             buffers: Arc::new(buffers),
             handed: Arc::default(),
             overlaps: config.overlaps,
+            streams: config.streams,
             drop_ins: config.drop_ins,
             clock,
         })
@@ -176,7 +182,15 @@ impl Data {
 struct Arrival {
     index: usize,
     transfer: Transfer,
-    end: Result<(Use, Input), InputFault>,
+    end: Result<Given, InputFault>,
+}
+
+/// What the worker gets.
+struct Given {
+    input: Input,
+    /// If it still arrives.
+    progress: Option<Input>,
+    memory: Arc<dyn InputMemory>,
 }
 
 impl InputSource for Data {
@@ -222,6 +236,10 @@ impl InputSource for Data {
                     clock: Arc::clone(&self.clock),
                     patience: config.timeout,
                     drop_ins: self.drop_ins && config.drop_ins,
+                    until: match self.streams && input.stream {
+                        true => Until::Begun,
+                        false => Until::Whole,
+                    },
                 };
                 one.fetch(wanted)
             })
@@ -268,9 +286,10 @@ async fn gather(
     let mut fetched = Fetched::default();
     for arrival in arrivals {
         fetched.transfers.push(arrival.transfer);
-        if let Ok((used, input)) = arrival.end {
-            fetched.inputs.push(input);
-            fetched.memory.push(Arc::new(used) as Arc<dyn InputMemory>);
+        if let Ok(given) = arrival.end {
+            fetched.inputs.push(given.input);
+            fetched.progress.extend(given.progress);
+            fetched.memory.push(given.memory);
         }
     }
     fetched
@@ -287,6 +306,7 @@ struct One {
     clock: Arc<dyn Clock>,
     patience: Duration,
     drop_ins: bool,
+    until: Until,
 }
 
 impl One {
@@ -297,19 +317,29 @@ impl One {
             Ok((store, key)) => {
                 let scheme = self.input.from.scheme().as_str();
                 let from = format!("{scheme}://{}/{key}", store.config.name);
-                (from, self.fetch_from(&store, key).await)
+                let end = self.fetch_from(&store, key, &from, began).await;
+                (from, end)
             }
         };
-        let transfer = Transfer {
+        let failed = Transfer {
             input: self.name.clone(),
             from: from.clone(),
-            bytes: end.as_ref().map_or(0, |(used, ..)| used.len()),
-            way: end.as_ref().map_or(TransferWay::Fetched, |(.., way)| *way),
+            bytes: 0,
+            way: TransferWay::Fetched,
             began,
             ended: self.clock.now(),
+            streamed: None,
             error: end.as_ref().err().map(|error| error.problem.clone()),
         };
-        let end = end.map(|(used, input, _)| (used, input));
+        let transfer = match &end {
+            Ok((given, way)) => given.memory.transfer().unwrap_or_else(|| Transfer {
+                bytes: given.memory.bytes(),
+                way: *way,
+                ..failed
+            }),
+            Err(_) => failed,
+        };
+        let end = end.map(|(given, _)| given);
         let end = end.map_err(|error| InputFault {
             input: self.name,
             source_text: from,
@@ -327,26 +357,69 @@ impl One {
         &self,
         store: &OpenStore,
         key: String,
-    ) -> Result<(Use, Input, TransferWay), StoreError> {
+        from: &str,
+        began: Instant,
+    ) -> Result<(Given, TransferWay), StoreError> {
         let object = ObjectId {
             owner: self.owner.clone(),
             store: store.config.name.clone(),
             key: key.clone(),
         };
-        let fetched = fetch(&self.buffers, &store.store, object, &self.function);
+        let fetched = fetch(
+            &self.buffers,
+            &store.store,
+            object,
+            &self.function,
+            self.until,
+        );
         let Ok(fetched) = timeout(self.patience, fetched).await else {
             let waited = self.patience.as_secs_f64();
             let problem = format!("it was not here after {waited} s, the function's timeout");
             return Err(StoreError::new(InputFaultKind::TimedOut, &problem));
         };
-        let (used, way) = fetched?;
-        let mut input = used.input(&self.name).map_err(|error| {
+        let Fetch {
+            used,
+            way,
+            published,
+        } = fetched?;
+        let named = |headers: &[(String, String)]| {
+            let object = self.drop_ins.then(|| store.store.named(&key, headers));
+            object.flatten().map(Arc::new)
+        };
+        let given = match published {
+            None => used.input(&self.name).map(|mut input| {
+                input.object = named(used.headers());
+                Given {
+                    input,
+                    progress: None,
+                    memory: Arc::new(used),
+                }
+            }),
+            Some(published) => {
+                let input = Input {
+                    name: self.name.clone(),
+                    kind: InputKind::Growing { len: published.len },
+                    descriptor: Arc::new(published.descriptor),
+                    object: named(&published.headers),
+                };
+                let begun = Begun {
+                    input: self.name.clone(),
+                    from: from.to_owned(),
+                    way,
+                    began,
+                };
+                let stream = Stream::start(used, &self.buffers, begun, &self.clock);
+                stream.map(|(stream, progress)| Given {
+                    input,
+                    progress: Some(progress),
+                    memory: Arc::new(stream),
+                })
+            }
+        };
+        let given = given.map_err(|error| {
             let problem = format!("no descriptor for it: {error}");
             StoreError::new(InputFaultKind::Unavailable, &problem)
         })?;
-        if self.drop_ins {
-            input.object = store.store.named(&key, used.headers()).map(Arc::new);
-        }
-        Ok((used, input, way))
+        Ok((given, way))
     }
 }

@@ -83,6 +83,17 @@ pub(crate) trait Store: Send + Sync + Debug {
         known: Option<&'a Validator>,
     ) -> BoxFuture<'a, Result<Got, StoreError>>;
 
+    /// As [`Store::get`], for an object that was read up to `at` and that `known` tells from others. Returns the position of the answer's
+    /// first byte, too: `at`, or 0 for the whole object, which may be another one by now.
+    fn rest<'a>(
+        &'a self,
+        key: &'a str,
+        _known: &'a Validator,
+        _at: u64,
+    ) -> BoxFuture<'a, Result<(u64, Got), StoreError>> {
+        Box::pin(async move { Ok((0, self.get(key, None).await?)) })
+    }
+
     /// How often a fetch that failed for a moment is tried again. 0: the store tries again by itself, or there is no use in it.
     fn retries(&self) -> u32;
 

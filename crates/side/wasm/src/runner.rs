@@ -125,6 +125,7 @@ impl Initscripts {
                     way: TransferWay::Script,
                     began: now,
                     ended: now,
+                    streamed: None,
                     error: Some(problem),
                 }],
                 ..Fetched::default()

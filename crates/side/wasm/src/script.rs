@@ -208,6 +208,7 @@ impl Script {
                 way: TransferWay::Fetched,
                 began: self.began,
                 ended: self.began,
+                streamed: None,
                 error: None,
             };
             let given = match message {
@@ -252,6 +253,7 @@ impl Script {
             way: TransferWay::Script,
             began: self.began,
             ended: self.world.clock.now(),
+            streamed: None,
             error: problem.clone(),
         };
         fetched.transfers.insert(0, of_script);

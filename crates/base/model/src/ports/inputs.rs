@@ -46,7 +46,9 @@ pub trait InputSource: Send + Sync + Debug {
 pub struct Fetched {
     /// The descriptors for the worker. Each is an open file of its own, which nobody else has.
     pub inputs: Vec<Input>,
-    /// Each transfer, complete or failed, in the order of the inputs' names.
+    /// For each input that still arrives: how far it is ([`InputKind::Progress`](super::InputKind::Progress)).
+    pub progress: Vec<Input>,
+    /// Each transfer, complete, failed or still running, in the order of the inputs' names.
     pub transfers: Vec<Transfer>,
     /// The memory that the inputs take. It is kept until the invocation has ended.
     pub memory: Vec<Arc<dyn InputMemory>>,
@@ -62,8 +64,13 @@ pub trait InputMemory: Send + Sync + Debug {
     /// One more descriptor of it, for a worker: an open file of its own.
     ///
     /// # Errors
-    /// Out of descriptors.
+    /// Out of descriptors; it still arrives.
     fn input(&self, name: &str) -> io::Result<Input>;
+
+    /// How far the transfer of an input is that was handed out before it was complete. `None`: it was complete.
+    fn transfer(&self) -> Option<Transfer> {
+        None
+    }
 }
 
 /// Why an input could not be fetched.

@@ -221,6 +221,14 @@ pub enum InputKind {
         /// Length of the content, bytes.
         len: u64,
     },
+    /// Memory whose content still arrives, to be read with pread(2) as far as its [`InputKind::Progress`] says. The descriptor only
+    /// reads.
+    Growing {
+        /// Length of the whole content, bytes, if the store has announced it.
+        len: Option<u64>,
+    },
+    /// A stream socket that says how much of the growing input with the same name is there (`crates/path/wire/PROTOCOL.md`, "Inputs").
+    Progress,
     /// A connected stream socket.
     Socket,
     /// A stream socket with the rest of the request's body, in parts (`crates/path/wire/PROTOCOL.md`, "Inputs").

@@ -29,6 +29,9 @@ pub(super) struct Fetch {
     pub(super) bytes: Option<u64>,
     /// How much of it passed while the worker started, ms.
     pub(super) hidden_ms: f64,
+    /// How much of it passed while the handler ran, ms, if the handler could read it meanwhile.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) streamed_ms: Option<f64>,
     /// `fetched`, `shared` or `cached`.
     pub(super) way: TransferWay,
 }
@@ -52,6 +55,7 @@ pub(super) fn fetches_of(invocation: &InvocationSummary) -> Vec<Fetch> {
         ms: ms(transfer.took()),
         bytes: transfer.error.is_none().then_some(transfer.bytes),
         hidden_ms: ms(transfer.hidden(timeline)),
+        streamed_ms: transfer.beside_handler(timeline).map(ms),
         way: transfer.way,
     });
     fetches.collect()
@@ -82,6 +86,7 @@ pub(super) fn fetches_of_header(header: &str) -> Vec<Fetch> {
             ms: number("dur")?,
             bytes: bytes.and_then(|(_, value)| value.parse().ok()),
             hidden_ms: number("hidden").unwrap_or(0.0),
+            streamed_ms: number("streamed"),
         })
     });
     fetches.collect()
@@ -157,6 +162,10 @@ pub(super) fn fetches(fetches: &[Fetch], phases: &[TimelinePhase]) -> String {
                 if fetch.hidden_ms > 0.0 {
                     let hidden = output::duration(output::from_ms(fetch.hidden_ms));
                     said = format!("{said}, {hidden} hidden");
+                }
+                if let Some(ms) = fetch.streamed_ms.filter(|ms| *ms > 0.0) {
+                    let beside = output::duration(output::from_ms(ms));
+                    said = format!("{said}, {beside} streamed");
                 }
                 said
             }
@@ -252,6 +261,19 @@ const BARS_NAME_COLUMNS_MAX: usize = 32;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_was_streamed_is_read_from_the_header_and_shown() {
+        let header = "handler;dur=5.0, total;dur=5.0, \
+                      fetch.video;dur=4.000;begin=0.100;bytes=2097152;hidden=1.000;streamed=2.500";
+        let found = fetches_of_header(header);
+        assert_eq!(found[0].streamed_ms, Some(2.5));
+        let shown = plain(&fetches(&found, &of_header(header)));
+        assert!(
+            shown.contains("1.00 ms hidden, 2.50 ms streamed"),
+            "{shown}"
+        );
+    }
 
     fn plain(text: &str) -> String {
         anstream::adapter::strip_str(text).to_string()

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use ipnet::IpNet;
+use nix::unistd::geteuid;
 use pilot_data::{
     DataConfig, FileConfig, HttpConfig, RedisConfig, S3Config, S3Credentials, SpillConfig,
     StoreConfig, StoreKind,
@@ -34,6 +35,8 @@ pub(crate) struct DataLimits {
     pub(crate) single_flight: Switch,
     /// Whether inputs are fetched while the worker starts. False only to measure what that gains.
     pub(crate) overlap: Switch,
+    /// Whether inputs with `stream` are read while they arrive. False only to measure what that gains.
+    pub(crate) stream: Switch,
     /// Whether clients of stores in functions answer from the inputs.
     pub(crate) drop_ins: Switch,
     /// Networks beyond the public internet that initscripts may connect to without a store.
@@ -352,6 +355,8 @@ pub(crate) fn data_config(
         spill,
         shares: limits.single_flight.0,
         overlaps: limits.overlap.0,
+        // Otherwise workers run as the daemon's user, which owns the files of buffers.
+        streams: limits.stream.0 && geteuid().is_root(),
         drop_ins: limits.drop_ins.0,
         initscript_networks: limits.initscript_networks.clone(),
     })
@@ -448,7 +453,7 @@ mod tests {
             "data.cache_mb is out of range"
         );
         assert_eq!(
-            checked("memory_mb = 100\ncache_mb = 0\nspill_mb = 9\noverlap = false"),
+            checked("memory_mb = 100\ncache_mb = 0\nspill_mb = 9\noverlap = false\nstream = false"),
             Ok(())
         );
     }

@@ -45,6 +45,7 @@ impl InitRunner for Slow {
                 began: now,
                 ended: now,
                 error: Some("it is made up".to_owned()),
+                streamed: None,
             };
             Initialised {
                 fetched: Fetched {

@@ -72,7 +72,10 @@ impl Fixture {
         let function: FunctionName = function.parse().unwrap();
         let all = Arc::clone(&self.all);
         let store = Arc::clone(&self.store) as Arc<dyn Store>;
-        tokio::spawn(async move { fetch(&all, &store, object, &function).await })
+        tokio::spawn(async move {
+            let fetched = fetch(&all, &store, object, &function, Until::Whole).await?;
+            Ok((fetched.used, fetched.way))
+        })
     }
 
     async fn get(&self, function: &str, key: &str) -> (Use, TransferWay) {
@@ -544,9 +547,10 @@ async fn an_object_is_as_long_as_announced_or_broken() {
             store: "store".to_owned(),
             key: "k".to_owned(),
         };
-        fetch(&fixture.all, &store, object, &"f".parse().unwrap()).await
+        let function = "f".parse().unwrap();
+        fetch(&fixture.all, &store, object, &function, Until::Whole).await
     };
-    let whole = get(One(6, &[b"pix", b"els"])).await.unwrap().0;
+    let whole = get(One(6, &[b"pix", b"els"])).await.unwrap().used;
     assert_eq!(whole.len(), 6);
     drop(whole);
     for (store, problem) in [

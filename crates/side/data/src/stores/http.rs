@@ -8,12 +8,12 @@ use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use pilot_model::BoxFuture;
 use pilot_model::ports::InputFaultKind as Kind;
 use reqwest::header::{
-    ACCEPT_ENCODING, CACHE_CONTROL, DATE, ETAG, HeaderMap, HeaderName, HeaderValue,
-    IF_MODIFIED_SINCE, IF_NONE_MATCH, LAST_MODIFIED,
+    ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_RANGE, DATE, ETAG, HeaderMap, HeaderName, HeaderValue,
+    IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_RANGE, LAST_MODIFIED, RANGE,
 };
 use reqwest::redirect::Policy;
-use reqwest::{Certificate, Client, StatusCode, Url};
-use tokio::sync::Semaphore;
+use reqwest::{Certificate, Client, Response, StatusCode, Url};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::s3::chain;
 use super::{Got, Object, Store, StoreError, Validator};
@@ -77,6 +77,40 @@ impl HttpStore {
         let url = self.base.join(&format!("./{path}"));
         url.map_err(|error| StoreError::new(Kind::Key, &error.to_string()))
     }
+
+    /// Asks, with these headers. The permit is for the time until the answer is read.
+    async fn ask(
+        &self,
+        key: &str,
+        headers: impl IntoIterator<Item = (HeaderName, HeaderValue)>,
+    ) -> Result<(Response, OwnedSemaphorePermit), StoreError> {
+        let request = self
+            .client
+            .get(self.url(key)?)
+            .header(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+        let request = headers.into_iter().fold(request, |request, (name, value)| {
+            request.header(name, value)
+        });
+        let permit = Arc::clone(&self.concurrent).acquire_owned().await;
+        let permit = permit.map_err(|_| StoreError::new(Kind::Unavailable, "it is closed"))?;
+        Ok((request.send().await.map_err(failed)?, permit))
+    }
+}
+
+/// The object of an answer, which has `len` bytes in all.
+fn object(response: Response, permit: OwnedSemaphorePermit, len: Option<u64>) -> Object {
+    Object {
+        len,
+        validator: validator(response.headers()),
+        headers: Vec::new(),
+        body: response
+            .bytes_stream()
+            .map_err(failed)
+            .inspect(move |_| {
+                let _ = &permit;
+            })
+            .boxed(),
+    }
 }
 
 impl Store for HttpStore {
@@ -90,37 +124,64 @@ impl Store for HttpStore {
         known: Option<&'a Validator>,
     ) -> BoxFuture<'a, Result<Got, StoreError>> {
         Box::pin(async move {
-            let mut request = self
-                .client
-                .get(self.url(key)?)
-                .header(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
             let condition = known.and_then(condition);
             let is_conditional = condition.is_some();
-            if let Some((name, value)) = condition {
-                request = request.header(name, value);
-            }
-            let permit = Arc::clone(&self.concurrent).acquire_owned().await;
-            let response = request.send().await.map_err(failed)?;
+            let (response, permit) = self.ask(key, condition).await?;
             if is_conditional && response.status() == StatusCode::NOT_MODIFIED {
                 return Ok(Got::Unchanged);
             }
             if let Some(error) = refusal(response.status()) {
                 return Err(error);
             }
-            Ok(Got::Object(Object {
-                len: response.content_length(),
-                validator: validator(response.headers()),
-                headers: Vec::new(),
-                body: response
-                    .bytes_stream()
-                    .map_err(failed)
-                    .inspect(move |_| {
-                        let _ = &permit;
-                    })
-                    .boxed(),
-            }))
+            let len = response.content_length();
+            Ok(Got::Object(object(response, permit, len)))
         })
     }
+
+    /// By a range, which the server answers with the whole object if that is another one, or if it knows no ranges (RFC 9110, sections
+    /// 13.1.5 and 14.2).
+    fn rest<'a>(
+        &'a self,
+        key: &'a str,
+        known: &'a Validator,
+        at: u64,
+    ) -> BoxFuture<'a, Result<(u64, Got), StoreError>> {
+        Box::pin(async move {
+            let headers = match known {
+                Validator::Tag(tag) => HeaderValue::from_str(tag).ok().map(|tag| {
+                    let range = HeaderValue::from_str(&format!("bytes={at}-"));
+                    let range = range.unwrap_or(HeaderValue::from_static("bytes=0-"));
+                    [(RANGE, range), (IF_RANGE, tag)]
+                }),
+                _ => None,
+            };
+            let (response, permit) = self.ask(key, headers.into_iter().flatten()).await?;
+            if response.status() == StatusCode::PARTIAL_CONTENT {
+                let range = response.headers().get(CONTENT_RANGE);
+                let range = range.and_then(|range| range.to_str().ok());
+                let Some((first, len)) = range.and_then(part_of) else {
+                    let problem = "the store sends a part and does not say which";
+                    return Err(StoreError::new(Kind::Broken, problem));
+                };
+                return Ok((first, Got::Object(object(response, permit, Some(len)))));
+            }
+            if let Some(error) = refusal(response.status()) {
+                return Err(error);
+            }
+            let len = response.content_length();
+            Ok((0, Got::Object(object(response, permit, len))))
+        })
+    }
+}
+
+/// The first byte of a part, and the length of the whole: `bytes 100-199/200`.
+fn part_of(range: &str) -> Option<(u64, u64)> {
+    let (span, len) = range.strip_prefix("bytes ")?.split_once('/')?;
+    let (first, last) = span.split_once('-')?;
+    let (first, last, len): (u64, u64, u64) =
+        (first.parse().ok()?, last.parse().ok()?, len.parse().ok()?);
+    // What it says is the rest must be the rest.
+    (first <= last && last.checked_add(1)? == len).then_some((first, len))
 }
 
 /// The header that asks for the object only if it has changed.
@@ -221,6 +282,21 @@ mod tests {
         ] {
             let found = store.url(key).unwrap();
             assert_eq!(found.as_str(), format!("https://images.example.com/{url}"));
+        }
+    }
+
+    #[test]
+    fn a_part_is_the_rest_of_a_known_length() {
+        assert_eq!(part_of("bytes 100-199/200"), Some((100, 200)));
+        for range in [
+            "bytes 100-199/*",
+            "bytes 100-150/200",
+            "bytes 199-100/200",
+            "bytes */200",
+            "bytes 0-18446744073709551615/18446744073709551615",
+            "items 0-1/2",
+        ] {
+            assert_eq!(part_of(range), None, "{range}");
         }
     }
 
