@@ -61,6 +61,7 @@ pub(crate) fn record(function: &str, start: StartKind, outcome: Outcome) -> Invo
         throttled: None,
         shared: None,
         transfers: Vec::new(),
+        scripts: Vec::new(),
         bytes_in: 0,
         bytes_out: 0,
         output: Bytes::new(),

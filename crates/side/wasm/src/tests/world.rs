@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use pilot_model::initscript::{InitscriptConfig, Place};
+use pilot_model::initscript::{InitscriptConfig, Place, ScriptEnd};
 use pilot_model::ports::{
     Fetched, InitRunner, Initialised, Input, InputFaultKind, InputKind, InputMemory, MemoryFault,
     RemoteFault, RemoteReply, RemoteRequest, Remotes, StoreObject,
@@ -84,10 +84,14 @@ impl World {
             .to_vec(),
             memory_mb: 2,
             timeout_ms: 60_000,
+            max_age_s: None,
         };
         change(&mut config);
         let version = pilot_testkit::version_with("f", 1, |function| {
-            function.initscript = Some(config);
+            match config.max_age_s {
+                None => function.initscript = Some(config),
+                Some(_) => function.shared_initscript = Some(config),
+            }
             function.timeout = Duration::from_secs(60);
         });
         let mut version = Version::clone(&version);
@@ -119,8 +123,7 @@ impl World {
     ) -> Done {
         let version = self.deploy(text, change).await;
         let run = self.initscripts.run(&version, Bytes::from_static(event));
-        let Initialised { fetched, said } = run.await;
-        Done { fetched, said }
+        Done::of(run.await)
     }
 
     /// Waits until a script runs again.
@@ -151,9 +154,16 @@ fn id_of(module: &[u8]) -> VersionId {
 pub(super) struct Done {
     pub(super) fetched: Fetched,
     pub(super) said: Option<String>,
+    pub(super) end: Option<ScriptEnd>,
 }
 
 impl Done {
+    pub(super) fn of(run: Initialised) -> Self {
+        let Initialised { fetched, said, run } = run;
+        let end = run.map(|run| run.end);
+        Self { fetched, said, end }
+    }
+
     /// Names and contents of what the function gets.
     pub(super) fn messages(&self) -> Vec<(String, Vec<u8>)> {
         let messages = self.fetched.inputs.iter().map(|input| {

@@ -10,6 +10,7 @@ use notify::event::{AccessKind, AccessMode};
 use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher};
 use pilot_model::FunctionName;
 
+use super::super::initscript;
 use super::super::pack::{self, Ignore, Kind};
 use super::super::project::{Project, Target};
 use super::message::Message;
@@ -31,6 +32,8 @@ struct Root {
     ignore: Ignore,
     /// The folders and zip files of its layers.
     layers: Vec<PathBuf>,
+    /// The folders with the sources of its initscripts, and their manifests. What their builds write is not among them.
+    sources: Vec<PathBuf>,
 }
 
 impl Watch {
@@ -83,11 +86,22 @@ impl Watch {
                     }
                     layers.push(path);
                 }
+                let mut sources = Vec::new();
+                for source in initscript::sources(target) {
+                    let Ok(source) = real(&source) else { continue };
+                    let code = source.join("src");
+                    if code.is_dir() {
+                        wanted.extend(pack::folders(&code, Kind::Code)?);
+                    }
+                    sources.extend([code, source.join("Cargo.toml")]);
+                    wanted.insert(source);
+                }
                 Ok(Root {
                     name: target.name.clone(),
                     ignore: Ignore::of(&folder, Kind::Code)?,
                     folder,
                     layers,
+                    sources,
                 })
             })
             .collect::<anyhow::Result<_>>()?;
@@ -117,7 +131,8 @@ impl Watch {
         let Some(root) = self.roots.iter().find(|root| root.name == target.name) else {
             return true;
         };
-        if root.layers.iter().any(|layer| path.starts_with(layer)) {
+        let outside = root.layers.iter().chain(&root.sources);
+        if outside.into_iter().any(|other| path.starts_with(other)) {
             return true;
         }
         match path.strip_prefix(&root.folder) {
