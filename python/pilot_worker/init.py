@@ -3,7 +3,7 @@ the handler is called.
 
     weights = pilotlight.init.recv_msg(0)   # a read-only memoryview, without a copy
 
-Its messages belong to the invocation that waited for the start. Other invocations have none: `recv_msg` raises NoMessage, and the
+Its messages belong to the invocation that waited for the start. Others have none: `recv_msg` raises NoMessage, and the
 handler gets the data by itself. The messages of a shared initscript are there in every invocation.
 """
 

@@ -123,8 +123,7 @@ def test_what_only_the_store_knows_is_asked_there(node: Daemon, bucket: Bucket) 
     tag = bucket.client.head_object(Bucket="photos", Key="node/range")["ETag"]
     for asked, piece in {"bytes=0-9": body[:10], "bytes=90-": body[90:], "bytes=-5": body[95:]}.items():
         here, there = (
-            answer(node, function, key="node/range", how="get", more={"Range": asked})
-            for function in ("node-objects", "node-off")
+            answer(node, function, key="node/range", how="get", more={"Range": asked}) for function in ("node-objects", "node-off")
         )
         assert (here.pop("input"), there.pop("input")) == (True, False)
         assert here == there and here["status"] == 206 and here["body"] == sha256(piece)

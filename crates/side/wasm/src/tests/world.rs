@@ -56,13 +56,28 @@ impl World {
         objects.insert(place.to_owned(), body.to_vec());
     }
 
-    pub(super) fn asked(&self) -> Vec<RemoteRequest> {
-        let asked = self.store.asked.lock();
-        asked.iter().map(|(_, request)| request.clone()).collect()
+    pub(super) fn remove(&self, place: &str) {
+        self.store.objects.lock().remove(place);
+    }
+
+    pub(super) fn asked(&self) -> Vec<Asked> {
+        self.store.asked.lock().clone()
     }
 
     pub(super) fn last_asked(&self) -> Instant {
-        self.store.asked.lock().last().unwrap().0
+        self.store.asked.lock().last().unwrap().at
+    }
+
+    /// Waits until nobody has the memory of a reply or a message any more.
+    pub(super) async fn is_empty(&self) {
+        let began = Instant::now();
+        while Arc::strong_count(&self.store.used) > 1 {
+            assert!(
+                began.elapsed() < Duration::from_secs(30),
+                "memory is leaked"
+            );
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
     }
 
     /// A version of the function `f` with this module.
@@ -183,7 +198,17 @@ impl Done {
 #[derive(Debug, Default)]
 struct Store {
     objects: Mutex<HashMap<String, Vec<u8>>>,
-    asked: Mutex<Vec<(Instant, RemoteRequest)>>,
+    asked: Mutex<Vec<Asked>>,
+    /// Each memory has a clone.
+    used: Arc<()>,
+}
+
+/// A request, when it came, and to which place.
+#[derive(Debug, Clone)]
+pub(super) struct Asked {
+    pub(super) at: Instant,
+    pub(super) place: String,
+    pub(super) request: RemoteRequest,
 }
 
 impl Remotes for Store {
@@ -199,7 +224,12 @@ impl Remotes for Store {
     ) -> BoxFuture<'static, Result<RemoteReply, RemoteFault>> {
         let path = request.key.split('?').next().unwrap_or_default();
         let object = format!("{place}/{}", path.trim_start_matches('/'));
-        self.asked.lock().push((Instant::now(), request));
+        self.asked.lock().push(Asked {
+            at: Instant::now(),
+            place: place.to_string(),
+            request,
+        });
+        let used = Arc::clone(&self.used);
         let body = self.objects.lock().get(&object).cloned();
         Box::pin(async move {
             if object.ends_with("/slow") {
@@ -210,7 +240,7 @@ impl Remotes for Store {
                 problem: "there is no such object".to_owned(),
             })?;
             Ok(RemoteReply {
-                memory: Arc::new(Memory(body)),
+                memory: Arc::new(Memory(body, used)),
                 object: Some(Arc::new(StoreObject::S3 {
                     endpoint: None,
                     bucket: "photos".to_owned(),
@@ -228,12 +258,16 @@ impl Remotes for Store {
         _: &FunctionName,
         bytes: Vec<u8>,
     ) -> BoxFuture<'static, Result<Arc<dyn InputMemory>, MemoryFault>> {
-        Box::pin(async move { Ok(Arc::new(Memory(bytes)) as Arc<dyn InputMemory>) })
+        let memory = Memory(bytes, Arc::clone(&self.used));
+        Box::pin(async move { Ok(Arc::new(memory) as Arc<dyn InputMemory>) })
     }
 }
 
 #[derive(Debug)]
-struct Memory(Vec<u8>);
+struct Memory(
+    Vec<u8>,
+    #[expect(dead_code, reason = "it is counted")] Arc<()>,
+);
 
 impl InputMemory for Memory {
     fn bytes(&self) -> u64 {
