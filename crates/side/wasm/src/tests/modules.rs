@@ -154,7 +154,11 @@ fn everything_that_describes_the_host_names_the_same_functions() {
     let wit = names_of(&read("sdk/initscript/initscript.wit"), "", ": func(");
     let here = names_of(&read("crates/side/wasm/src/host.rs"), "\"", "\",");
     let manual = names_of(&read("docs/initscripts.md"), "| `", "(");
+    let c = read("sdk/initscript/c/pilotlight_initscript.h");
+    let mut c = names_of(&c, "PILOTLIGHT_HOST(", ")");
+    assert!(c.remove("name"), "the macro's argument");
     assert!(sdk.len() >= 14);
+    assert_eq!(sdk, c);
     assert_eq!(sdk, wit);
     assert_eq!(sdk, here);
     assert_eq!(sdk, manual);
