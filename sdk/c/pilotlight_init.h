@@ -33,7 +33,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* An initscript sends at most 16 messages, and so does a shared one. */
+/* An initscript sends at most 16 messages, and a shared one 8. */
 #define PILOTLIGHT_MESSAGES_MAX 32
 /* "/proc/PID/fd/N", and the end. */
 #define PILOTLIGHT_PATH_LEN 64

@@ -81,6 +81,15 @@ impl ScriptKind {
         }
     }
 
+    /// Most messages that it sends. A call carries them with declared inputs and a few other descriptors.
+    #[must_use]
+    pub fn messages_max(self) -> usize {
+        match self {
+            Self::Own => MESSAGES_MAX,
+            Self::Shared => SHARED_MESSAGES_MAX,
+        }
+    }
+
     /// Its name among the transfers of an invocation.
     #[must_use]
     pub fn transfer_name(self) -> &'static str {
@@ -249,6 +258,8 @@ pub const SHARED_NAME: &str = "init.shared";
 pub const MESSAGE_PREFIX: &str = "init.";
 /// Messages that a script sends. A call carries at most [`INPUTS_MAX`](crate::ports::INPUTS_MAX) descriptors, inputs and others included.
 pub const MESSAGES_MAX: usize = 16;
+/// Messages that a shared script sends.
+pub const SHARED_MESSAGES_MAX: usize = 8;
 const INPUT_BYTES_MAX: usize = 64 << 10;
 const MODULE_PATH_MAX: usize = 1024;
 const ALLOW_MAX: usize = 32;
@@ -276,6 +287,14 @@ mod tests {
         let script = checked("handler = \"a.b\"\n[initscript]\nmodule = \"init.wasm\"").unwrap();
         assert_eq!((script.memory_mb, script.timeout_ms), (2, 2000));
         assert!(!script.allows(&"s3://photos".parse().unwrap()));
+    }
+
+    #[test]
+    fn a_call_has_room_for_the_messages_of_both_scripts() {
+        // Handed data, a body, and a socket for calls.
+        let others = 3;
+        let most = crate::inputs::DECLARED_MAX + MESSAGES_MAX + SHARED_MESSAGES_MAX + others;
+        assert!(most <= crate::ports::INPUTS_MAX, "{most}");
     }
 
     #[test]

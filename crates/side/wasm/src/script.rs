@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use pilot_model::initscript::{
-    InitscriptConfig, MESSAGES_MAX, Place, ScriptEnd, ScriptKind, ScriptRun, message_name,
+    InitscriptConfig, Place, ScriptEnd, ScriptKind, ScriptRun, message_name,
 };
 use pilot_model::inputs::Scheme;
 use pilot_model::ports::{
@@ -547,8 +547,9 @@ impl Script {
         if self.messages.contains_key(&id) {
             return Err((Code::Duplicate, format!("message {id} was sent before")));
         }
-        if self.messages.len() >= MESSAGES_MAX {
-            let problem = format!("a script sends at most {MESSAGES_MAX} messages");
+        let most = self.kind.messages_max();
+        if self.messages.len() >= most {
+            let problem = format!("a script sends at most {most} messages");
             return Err((Code::Limit, problem));
         }
         Ok(())

@@ -32,7 +32,7 @@ struct Root {
     ignore: Ignore,
     /// The folders and zip files of its layers.
     layers: Vec<PathBuf>,
-    /// The folders with the sources of its initscripts, and their manifests. What their builds write is not among them.
+    /// The crates of its initscripts.
     sources: Vec<PathBuf>,
 }
 
@@ -93,8 +93,8 @@ impl Watch {
                     if code.is_dir() {
                         wanted.extend(pack::folders(&code, Kind::Code)?);
                     }
-                    sources.extend([code, source.join("Cargo.toml")]);
-                    wanted.insert(source);
+                    wanted.insert(source.clone());
+                    sources.push(source);
                 }
                 Ok(Root {
                     name: target.name.clone(),
@@ -131,9 +131,13 @@ impl Watch {
         let Some(root) = self.roots.iter().find(|root| root.name == target.name) else {
             return true;
         };
-        let outside = root.layers.iter().chain(&root.sources);
-        if outside.into_iter().any(|other| path.starts_with(other)) {
+        if root.layers.iter().any(|layer| path.starts_with(layer)) {
             return true;
+        }
+        let mut sources = root.sources.iter();
+        if let Some(inside) = sources.find_map(|source| path.strip_prefix(source).ok()) {
+            // Not what its build writes: it would never end.
+            return inside.starts_with("src") || inside == Path::new("Cargo.toml");
         }
         match path.strip_prefix(&root.folder) {
             Ok(inside) => inside == Path::new(".pilotignore") || !root.ignore.covers(inside),
@@ -232,6 +236,30 @@ mod tests {
             .map(|target| watch.concerns(target, &path))
             .collect();
         assert_eq!(concerned, [true, false], "{}", path.display());
+    }
+
+    #[test]
+    fn an_edit_of_an_initscript_concerns_its_function_and_what_its_build_writes_nobody() {
+        let dir = tempfile::tempdir().unwrap();
+        project(dir.path());
+        let text = "[functions.a]\npath = \"a\"\n[functions.a.initscript]\nmodule = \"init.wasm\"\nsource = \"script\"\n[functions.b]\npath = \"b\"\n";
+        fs::write(dir.path().join("pilot.toml"), text).unwrap();
+        fs::create_dir_all(dir.path().join("a/script/src")).unwrap();
+        let project = Project::read(dir.path(), None).unwrap();
+        let (sender, inbox) = mpsc::channel();
+        let watch = Watch::start(&project, sender).unwrap();
+        fs::write(dir.path().join("a/script/src/lib.rs"), "").unwrap();
+        let path = next_change(&inbox);
+        let [a, b] = project.targets.as_slice() else {
+            panic!()
+        };
+        assert!(watch.concerns(a, &path), "{}", path.display());
+        assert!(!watch.concerns(b, &path));
+        let script = real(&dir.path().join("a/script")).unwrap();
+        assert!(watch.concerns(a, &script.join("Cargo.toml")));
+        for written in ["Cargo.lock", "target/release/.cargo-lock"] {
+            assert!(!watch.concerns(a, &script.join(written)), "{written}");
+        }
     }
 
     #[test]
