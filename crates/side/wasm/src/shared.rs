@@ -101,7 +101,7 @@ impl Drop for Turn {
 }
 
 impl Turn {
-    /// The script has run. Waits until its messages are too old, and gives them up.
+    /// The script has run. Waits until its messages are too old, or its version is gone, and gives them up.
     pub(crate) async fn ended(self, run: Initialised, now: Instant, max_age: Duration) {
         let slot = Arc::clone(&self.0);
         let kept = Arc::new(Kept::new(run, now, max_age));
@@ -121,7 +121,12 @@ impl Turn {
         if !is_used {
             return;
         }
-        tokio::time::sleep(kept.valid).await;
+        let end = tokio::time::Instant::now() + kept.valid;
+        // A version that is gone has no use for them.
+        while tokio::time::Instant::now() < end && slot.version.strong_count() > 0 {
+            let look = tokio::time::Instant::now() + LOOK;
+            tokio::time::sleep_until(end.min(look)).await;
+        }
         slot.kept.send_if_modified(|now| {
             let is_mine = now.as_ref().is_some_and(|now| Arc::ptr_eq(now, &kept));
             if is_mine {
@@ -218,5 +223,7 @@ impl Kept {
     }
 }
 
+/// How often it is seen whether a version is gone.
+const LOOK: Duration = Duration::from_secs(10);
 /// The messages of a run that failed are used for so long at most.
 const FAILED_AGE: Duration = Duration::from_secs(1);

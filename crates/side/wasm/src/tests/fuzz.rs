@@ -149,7 +149,8 @@ async fn holds(calls: Vec<String>) {
     let world = World::new();
     world.put("s3://photos/cat", b"a cat");
     world.put("https://example.com/cat", &[7; 3000]);
-    let run = world.run_with(&module(&calls), br#"{"key": ["cat"]}"#, |script| {
+    let text = module(&calls);
+    let run = world.run_with(&text, br#"{"key": ["cat"]}"#, |script| {
         script.timeout_ms = 100;
         script.memory_mb = 1;
         script.input = "words".to_owned();

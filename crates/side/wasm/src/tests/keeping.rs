@@ -72,7 +72,7 @@ async fn it_is_fetched_again_while_it_is_used_and_a_failure_leaves_it() {
     let world = World::new();
     world.put("s3://photos/weights", b"old");
     let version = world
-        .deploy(&script(WEIGHTS), |script| script.max_age_s = Some(4))
+        .deploy(&script(WEIGHTS), |script| script.max_age_s = Some(2))
         .await;
     let began = std::time::Instant::now();
     Done::of(world.initscripts().shared(&version).await);
@@ -87,6 +87,10 @@ async fn it_is_fetched_again_while_it_is_used_and_a_failure_leaves_it() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     let failed = failed.unwrap();
+    // On a busy machine, they may be too old by then.
+    if failed.fetched.transfers[0].way == TransferWay::Kept {
+        assert_eq!(failed.messages(), weights(b"old"));
+    }
     assert_eq!(failed.end, Some(ScriptEnd::Message));
     assert!(failed.said.unwrap().contains("there is no such object"));
 }
@@ -97,12 +101,18 @@ async fn a_failure_is_not_repeated_for_a_moment_and_says_why() {
     let version = world
         .deploy(&script(WEIGHTS), |script| script.max_age_s = Some(60))
         .await;
+    let began = std::time::Instant::now();
     let first = Done::of(world.initscripts().shared(&version).await);
     assert!(first.messages().is_empty());
     assert!(first.said.unwrap().contains("there is no such object"));
     let second = Done::of(world.initscripts().shared(&version).await);
-    let problems = second.fetched.transfers.iter().map(|one| one.error.clone());
-    assert_eq!((problems.count(), second.said), (2, None));
+    // Not on a machine that is so busy that the moment has passed.
+    if began.elapsed() < Duration::from_millis(900) {
+        let transfers = second.fetched.transfers.iter();
+        let problems: Vec<_> = transfers.filter_map(|one| one.error.as_deref()).collect();
+        assert_eq!((problems.len(), second.said), (2, None), "{problems:?}");
+        assert_eq!(world.asked().len(), 1);
+    }
     // It is there from the next run on.
     world.put("s3://photos/weights", b"weights");
     loop {
