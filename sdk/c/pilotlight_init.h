@@ -97,15 +97,19 @@ static inline void pilotlight_add(struct pilotlight_init *init, int failed, cons
         }
         id = id * 10 + digit;
     }
-    if (name_len == 0 || init->count == PILOTLIGHT_MESSAGES_MAX || pilotlight_find(init, id) != NULL) {
+    if (name_len == 0 || (!failed && len >= PILOTLIGHT_PATH_LEN)) {
         return;
     }
-    if (!failed && len >= PILOTLIGHT_PATH_LEN) {
-        return;
+    /* Both, if one script has failed to send it and the other one has not. */
+    entry = (struct pilotlight_entry *)pilotlight_find(init, id);
+    if (entry == NULL) {
+        if (init->count == PILOTLIGHT_MESSAGES_MAX) {
+            return;
+        }
+        entry = &init->entries[init->count++];
+        entry->id = id;
+        entry->path[0] = entry->why[0] = '\0';
     }
-    entry = &init->entries[init->count++];
-    entry->id = id;
-    entry->path[0] = entry->why[0] = '\0';
     if (failed) {
         pilotlight_copy(entry->why, sizeof entry->why, value, len);
     } else {

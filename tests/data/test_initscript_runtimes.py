@@ -172,7 +172,9 @@ int main(void) {
         "PILOT_INIT_99999999999999999999": "/dev/null",
         "PILOT_INIT_": "/dev/null",
         "PILOT_FAILED_INIT_1": MISSING + "!" * 1000,
+        "PILOT_FAILED_INIT_3": "of the other script",
+        "PILOT_INIT_3": "message",
         "PILOT_FAILED_INIT_SCRIPT": "it trapped",
     }
     done = subprocess.run([tmp_path / "once"], cwd=tmp_path, env=variables, capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == ["5", f"1 {(MISSING + '!' * 1000)[:255]}", "1 it trapped", "1 it trapped"]
+    assert done.stdout.splitlines() == ["5", f"1 {(MISSING + '!' * 1000)[:255]}", "1 it trapped", "5"]

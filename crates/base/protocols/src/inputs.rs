@@ -61,8 +61,8 @@ fn named<'a>(
 }
 
 /// The variables of a program that runs once per call: `PILOT_INPUT_NAME` is the path of an input, and `PILOT_FAILED_INPUT_NAME` says why
-/// an optional one could not be fetched. Those of initscripts' messages are `PILOT_INIT_ID` and `PILOT_FAILED_INIT_ID`. The name is in capital letters, with `_` for `-`; names that are equal then cannot be declared.
-/// `paths` are in the order of `inputs`.
+/// an optional one could not be fetched. The name is in capital letters, with `_` for `-`; names that are equal then cannot be declared.
+/// Messages of initscripts have `PILOT_INIT_ID` and `PILOT_FAILED_INIT_ID`. `paths` are in the order of `inputs`.
 #[must_use]
 pub fn input_variables(
     inputs: &[Input],
