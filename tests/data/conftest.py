@@ -142,14 +142,7 @@ def certificate(home: Path) -> tuple[Path, Path]:
     """A certificate for `localhost` that is its own authority, and its key."""
     certificate, key = home / "certificate.pem", home / "key.pem"
     new = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
-    names = [
-        "-subj",
-        "/CN=localhost",
-        "-addext",
-        "subjectAltName=DNS:localhost",
-        "-addext",
-        "basicConstraints=critical,CA:FALSE",
-    ]
+    names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost", "-addext", "basicConstraints=critical,CA:FALSE"]
     subprocess.run([*new, *names, "-keyout", key, "-out", certificate], check=True, capture_output=True)
     return certificate, key
 
@@ -158,16 +151,7 @@ def certificate(home: Path) -> tuple[Path, Path]:
 def redis(home: Path, certificate: tuple[Path, Path]) -> Iterator[Redis]:
     port = free_port()
     context = ssl.create_default_context(cafile=str(certificate[0]))
-    tls = [
-        "--tls-port",
-        str(port),
-        "--tls-cert-file",
-        certificate[0],
-        "--tls-key-file",
-        certificate[1],
-        "--tls-auth-clients",
-        "no",
-    ]
+    tls = ["--tls-port", str(port), "--tls-cert-file", certificate[0], "--tls-key-file", certificate[1], "--tls-auth-clients", "no"]
     command = ["redis-server", "--port", "0", *tls, "--requirepass", SECRET, "--save", "", "--dir", home, "--bind", "127.0.0.1"]
     with (home / "redis.log").open("wb") as log:
         server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)

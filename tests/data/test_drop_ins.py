@@ -116,15 +116,9 @@ def test_ranges_and_conditions_are_right_or_left_to_the_store(clients: Daemon, b
     body = bytes(range(100))
     bucket.put("clients/range", body)
     tag = bucket.client.head_object(Bucket="photos", Key="clients/range")["ETag"]
-    for asked, piece in {
-        "bytes=0-9": body[:10],
-        "bytes=90-": body[90:],
-        "bytes=-5": body[95:],
-        "bytes=95-200": body[95:],
-    }.items():
+    for asked, piece in {"bytes=0-9": body[:10], "bytes=90-": body[90:], "bytes=-5": body[95:], "bytes=95-200": body[95:]}.items():
         here, there = (
-            answer(clients, function, key="clients/range", how="get", more={"Range": asked})
-            for function in ("objects", "objects-off")
+            answer(clients, function, key="clients/range", how="get", more={"Range": asked}) for function in ("objects", "objects-off")
         )
         assert (here.pop("input"), there.pop("input")) == ("image", None)
         assert here == there and here["status"] == 206 and here["body"] == sha256(piece), asked

@@ -166,14 +166,14 @@ def test_a_value_cannot_leave_the_folder_of_its_location(daemon: Daemon, bucket:
         ("s3://wrong/{secret.x}", "is not a placeholder"),
     ],
 )
-def test_a_function_cannot_name_a_store_that_it_was_not_given(daemon: Daemon, tmp_path: Path, location: str, said: str) -> None:
+def test_a_function_cannot_name_a_store_that_it_was_not_given(
+    daemon: Daemon, tmp_path: Path, location: str, said: str
+) -> None:
     assert said in deployed(daemon, tmp_path, location)[1]
 
 
 def deployed(daemon: Daemon, folder: Path, location: str) -> tuple[int, str]:
-    (folder / "pilot.toml").write_text(
-        f'[functions.guest]\nhandler = "app.handler"\n[functions.guest.inputs]\nx = "{location}"\n'
-    )
+    (folder / "pilot.toml").write_text(f'[functions.guest]\nhandler = "app.handler"\n[functions.guest.inputs]\nx = "{location}"\n')
     (folder / "app.py").write_text("def handler(event, context):\n    return bytes(context.inputs['x']).decode()\n")
     done = daemon.up(folder)
     return done.returncode, done.stdout + done.stderr

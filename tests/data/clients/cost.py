@@ -34,7 +34,6 @@ def handler(event, context):
         "s3": least_us(lambda: patched(stub, model, request)) - least_us(lambda: own(stub, model, request)),
         "redis": least_us(lambda: redis_patched(cache, "GET", "another", keys=["another"]))
         - least_us(lambda: redis_own(cache, "GET", "another", keys=["another"])),
-        "set": least_us(lambda: redis_patched(cache, "SET", "another", "x"))
-        - least_us(lambda: redis_own(cache, "SET", "another", "x")),
+        "set": least_us(lambda: redis_patched(cache, "SET", "another", "x")) - least_us(lambda: redis_own(cache, "SET", "another", "x")),
     }
     return {**result, "sent": len(sent) == 6 * ROUNDS * CALLS, "inputs": sorted(context.inputs)}

@@ -27,13 +27,7 @@ def digest(event, context):
         written = "truncated"
     except OSError:
         pass
-    return {
-        "sha256": hashlib.sha256(view).hexdigest(),
-        "bytes": len(view),
-        "grown_kib": grown,
-        "memory": written,
-        "pid": os.getpid(),
-    }
+    return {"sha256": hashlib.sha256(view).hexdigest(), "bytes": len(view), "grown_kib": grown, "memory": written, "pid": os.getpid()}
 
 
 def maybe(event, context):

@@ -43,10 +43,9 @@ pub(super) fn sources(target: &Target) -> Vec<PathBuf> {
 
 /// What the daemon is told: nothing of the client's files.
 pub(super) fn without_sources(spec: &mut FunctionSpec) {
-    for script in [&mut spec.initscript, &mut spec.shared_initscript] {
-        if let Some(script) = script {
-            script.source = None;
-        }
+    let scripts = [&mut spec.initscript, &mut spec.shared_initscript];
+    for script in scripts.into_iter().flatten() {
+        script.source = None;
     }
 }
 
