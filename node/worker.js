@@ -13,6 +13,7 @@ const dropIns = require('./lib/drop_ins.js');
 const errors = require('./lib/errors.js');
 const { Invocations } = require('./lib/events.js');
 const handler = require('./lib/handler.js');
+const init = require('./lib/init.js');
 const output = require('./lib/output.js');
 const { warmUp } = require('./lib/warmup.js');
 const { HttpResponseStream } = require('./lib/response.js');
@@ -144,6 +145,7 @@ async function become(channel, line, specifiedNs) {
     const specification = specificationOf(line);
     await specialise(specification);
     dropIns.prepare(specification.drop_ins);
+    init.install();
     invocations = new Invocations(await handler.load(specification), specification, channel);
   } catch (error) {
     refuse(channel, 'Init Error', error);

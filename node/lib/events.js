@@ -10,7 +10,8 @@ const buffer = require('node:buffer');
 const { Context, FunctionInfo } = require('./context.js');
 const dropIns = require('./drop_ins.js');
 const errors = require('./errors.js');
-const { Inputs } = require('./inputs.js');
+const init = require('./init.js');
+const { Input, Inputs } = require('./inputs.js');
 const output = require('./output.js');
 const { ResponseStream } = require('./response.js');
 const wire = require('./wire.js');
@@ -64,8 +65,7 @@ class Invocations {
     const meta = JSON.parse(metaBytes.toString());
     const invocation = new Invocation(this, this.#sink, stream, meta.id);
     if (meta.inputs !== undefined || meta.failed_inputs !== undefined) {
-      invocation.inputs = new Inputs(meta.inputs, meta.failed_inputs);
-      dropIns.begin(Inputs.all(invocation.inputs));
+      invocation.take(meta);
     }
     this.#open.add(invocation);
     if (this.#isAlone) {
@@ -100,13 +100,7 @@ class Invocations {
   /** @param {Invocation} invocation */
   ended(invocation) {
     this.#open.delete(invocation);
-    if (invocation.inputs !== NO_INPUTS) {
-      const inputs = Inputs.all(invocation.inputs);
-      dropIns.end(inputs);
-      for (const input of inputs) {
-        input.end();
-      }
-    }
+    invocation.giveUp();
     if (this.#isAlone) {
       this.#sink.ref();
     }
@@ -193,6 +187,8 @@ class Invocations {
 /** One invocation. Its functions work without `this`. After the first call, further calls do nothing. */
 class Invocation {
   inputs = NO_INPUTS;
+  /** What its initscripts have sent. @type {Input[]} */
+  #messages = [];
   #invocations;
   #sink;
   #requestId;
@@ -218,6 +214,35 @@ class Invocation {
     this.#sink = sink;
     this.stream = stream;
     this.#requestId = requestId;
+  }
+
+  /**
+   * Its inputs, and what its initscripts have sent.
+   * @param {InvokeMeta} meta
+   */
+  take({ inputs = [], failed_inputs: failed = [] }) {
+    const isInput = (/** @type {{name: string}} */ { name }) => !init.isMessage(name);
+    const isMessage = (/** @type {{name: string}} */ { name }) => init.isMessage(name);
+    this.inputs = new Inputs(inputs.filter(isInput), failed.filter(isInput));
+    this.#messages = inputs.filter(isMessage).map((one) => new Input(one));
+    const problems = failed.filter(isMessage);
+    if (this.#messages.length > 0 || problems.length > 0) {
+      init.begin(this.#requestId, this.#messages, problems);
+    }
+    dropIns.begin([...Inputs.all(this.inputs), ...this.#messages]);
+  }
+
+  /** The invocation has ended: its inputs and messages are gone. */
+  giveUp() {
+    if (this.inputs === NO_INPUTS) {
+      return;
+    }
+    init.end(this.#requestId);
+    const all = [...Inputs.all(this.inputs), ...this.#messages];
+    dropIns.end(all);
+    for (const input of all) {
+      input.end();
+    }
   }
 
   /** The handler begins now. Returns the time. */

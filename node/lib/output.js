@@ -72,6 +72,11 @@ function withRequest(requestId, action) {
   requests.run(requestId, action);
 }
 
+/** The request of the running code. */
+function request() {
+  return requests.getStore() ?? current;
+}
+
 /**
  * Logs an error that ends an invocation or the worker.
  * @param {string} what
@@ -122,7 +127,7 @@ function log(fd, level, values) {
  * @param {unknown[]} values
  */
 function text(level, values) {
-  return `${new Date().toISOString()}\t${requests.getStore() ?? current}\t${level}\t${format(...values)}\n`;
+  return `${new Date().toISOString()}\t${request()}\t${level}\t${format(...values)}\n`;
 }
 
 /**
@@ -132,7 +137,7 @@ function text(level, values) {
  * @param {unknown[]} values
  */
 function json(level, values) {
-  const requestId = requests.getStore() ?? current;
+  const requestId = request();
   const timestamp = new Date().toISOString();
   const head = requestId === NO_REQUEST ? { timestamp, level } : { timestamp, level, requestId };
   if (values.length === 1) {
@@ -203,4 +208,4 @@ function replaceStream(name, stream) {
   Object.defineProperty(process, name, { configurable: true, enumerable: true, get: () => stream });
 }
 
-module.exports = { NO_REQUEST, configure, error, prepare, setRequest, withRequest, write };
+module.exports = { NO_REQUEST, configure, error, prepare, request, setRequest, withRequest, write };

@@ -51,6 +51,36 @@ test('inputs belong to their invocation alone, and a function without any has an
   assert.deepStrictEqual(await worker.result({}), []);
 });
 
+const MESSAGES = `
+    const { init } = require('pilotlight');
+    const all = (ids) => ids.map((id) => {
+      try { return init.recvMsg(id).toString(); } catch (error) { return error instanceof init.NoMessage ? error.message : error; }
+    });`;
+const NONE = 'no initscript ran for this invocation, because it did not wait for a worker to start, or it has ended';
+
+test('messages of the initscript are those of the invocation that has them, and no inputs', async () => {
+  const worker = await serving(`${MESSAGES}
+    exports.handler = async (event, { inputs }) => [all([0, 3]), init.messages(), Object.keys(inputs), init.messages().map(init.path)];`);
+  const sent = given(worker, 'init.3', 'pixels');
+  const inputs = [sent, given(worker, 'photo', 'x')];
+  const missing = 'message 0: the initscript did not send it';
+  assert.deepStrictEqual(await worker.result({}, { inputs }), [[missing, 'pixels'], [3], ['photo'], [sent.path]]);
+  const gone = [`message 0: ${NONE}`, `message 3: ${NONE}`];
+  assert.deepStrictEqual(await worker.result({}), [gone, [], [], []]);
+});
+
+test('a script that failed says why there is no message', async () => {
+  const worker = await serving(`${MESSAGES} exports.handler = async () => all([1, 2]);`);
+  for (const script of ['init.script', 'init.shared']) {
+    const failed_inputs = [
+      { name: 'init.1', problem: 'there is no such object' },
+      { name: script, problem: 'it exited with status 1' },
+    ];
+    const seen = await worker.result({}, { failed_inputs });
+    assert.deepStrictEqual(seen, ['message 1: there is no such object', 'message 2: it exited with status 1']);
+  }
+});
+
 /** A stand-in for the SDK: what the drop-in needs of it. */
 class S3Client {
   /** @type {any} */

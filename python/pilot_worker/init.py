@@ -1,10 +1,10 @@
-"""What the function's initscript has sent: `pilotlight.init`. A script runs while the worker starts, and ends before
+"""What the function's initscripts have sent: `pilotlight.init`. A script runs while the worker starts, and ends before
 the handler is called.
 
     weights = pilotlight.init.recv_msg(0)   # a read-only memoryview, without a copy
 
-It belongs to the invocation that waited for the start. Other invocations have no messages: `recv_msg` raises NoMessage, and the
-handler gets the data by itself.
+Its messages belong to the invocation that waited for the start. Others have none: `recv_msg` raises NoMessage, and the
+handler gets the data by itself. The messages of a shared initscript are there in every invocation.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ def recv_msg(id: int) -> memoryview:
     found = sent.given.get(name)
     if found is not None:
         return found.view()
-    problem = sent.problems.get(name) or sent.problems.get(f"{_inputs.MESSAGE_PREFIX}script")
+    reasons = (name, f"{_inputs.MESSAGE_PREFIX}script", f"{_inputs.MESSAGE_PREFIX}shared")
+    problem = next((sent.problems[reason] for reason in reasons if reason in sent.problems), None)
     raise NoMessage(f"message {id}: {problem or 'the initscript did not send it'}")
 
 

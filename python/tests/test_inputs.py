@@ -157,7 +157,8 @@ def test_messages_of_the_initscript_are_views_of_the_invocation_that_has_them(st
     assert isinstance(gone, list) and gone[:2] == [[], "NoMessage"] and "no initscript ran" in gone[2]
 
 
-def test_a_script_that_failed_says_why(start: Start) -> None:
+@pytest.mark.parametrize("script", ["init.script", "init.shared"])
+def test_a_script_that_failed_says_why(start: Start, script: str) -> None:
     worker = start(MESSAGES)
-    failed = [{"name": "init.script", "problem": "it computed without end"}]
+    failed = [{"name": script, "problem": "it computed without end"}]
     assert worker.result(3, failed_inputs=failed) == [[], "NoMessage", "message 3: it computed without end"]

@@ -17,7 +17,7 @@ import pytest
 from conftest import KEY_ID, SECRET, Bucket
 from pilot_daemon import ROOT, Daemon, binary
 from test_inputs import MIB, invoke, timing
-from wasm import module
+from wasm import module, needs_rust
 
 HERE = Path(__file__).resolve().parent
 FUNCTION = """
@@ -222,13 +222,7 @@ def test_a_bad_script_is_refused_when_it_is_deployed(
 
 
 def test_the_example_of_the_sdk_is_small_and_fetches_two_objects(daemon: Daemon, bucket: Bucket, tmp_path: Path) -> None:
-    found = subprocess.run(
-        ["rustc", "--print", "target-libdir", "--target", "wasm32-unknown-unknown"], capture_output=True, text=True
-    )
-    if found.returncode != 0 or not list(Path(found.stdout.strip()).glob("libcore-*")):
-        reason = "there is no Rust for wasm32-unknown-unknown: rustup target add wasm32-unknown-unknown"
-        print(f"\nSKIPPED: {reason}")
-        pytest.skip(reason)
+    needs_rust()
     target = ROOT / "target" / "initscript"
     subprocess.run(
         ["cargo", "build", "--release", "--locked", "--quiet", "--example", "two_objects", "--target-dir", target],

@@ -5,6 +5,11 @@ A text among the arguments is put into the script's memory, and given as its pla
 
 from __future__ import annotations
 
+import subprocess
+from pathlib import Path
+
+import pytest
+
 I32, I64 = 0x7F, 0x7E
 # The host's functions: parameters and results.
 HOST = {
@@ -81,3 +86,13 @@ def module(*calls: tuple[str | int | bytes, ...], loops: bool = False) -> bytes:
         11: _list([b"\x00\x41\x00\x0b" + _text(data)]),
     }
     return b"\0asm\x01\0\0\0" + b"".join(bytes([number]) + _text(content) for number, content in sections.items())
+
+
+def needs_rust() -> None:
+    """Skips a test that builds a script of Rust, where there is no target for it."""
+    command = ["rustc", "--print", "target-libdir", "--target", "wasm32-unknown-unknown"]
+    found = subprocess.run(command, capture_output=True, text=True)
+    if found.returncode != 0 or not list(Path(found.stdout.strip()).glob("libcore-*")):
+        reason = "there is no Rust for wasm32-unknown-unknown: rustup target add wasm32-unknown-unknown"
+        print(f"\nSKIPPED: {reason}")
+        pytest.skip(reason)

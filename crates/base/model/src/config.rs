@@ -11,7 +11,7 @@ use crate::choices::{Interface, Network, Reuse, TemplateMode};
 use crate::cors::Cors;
 use crate::cpu_limit::CpuLimit;
 use crate::ids::FunctionName;
-use crate::initscript::InitscriptConfig;
+use crate::initscript::{InitscriptConfig, ScriptKind};
 use crate::inputs::{InputConfig, Scheme};
 use crate::invokes::Invokes;
 use crate::keep_alive::KeepAlive;
@@ -89,6 +89,9 @@ pub struct FunctionConfig {
     /// A program that runs while a worker starts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub initscript: Option<InitscriptConfig>,
+    /// A program that runs once for all workers of the node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shared_initscript: Option<InitscriptConfig>,
     /// What an idle worker does.
     #[serde(default, skip_serializing_if = "KeepAlive::is_default")]
     pub keep_alive: KeepAlive,
@@ -117,11 +120,32 @@ impl FunctionConfig {
         }
     }
 
+    /// One of its initscripts.
+    #[must_use]
+    pub fn script(&self, kind: ScriptKind) -> Option<&InitscriptConfig> {
+        match kind {
+            ScriptKind::Own => self.initscript.as_ref(),
+            ScriptKind::Shared => self.shared_initscript.as_ref(),
+        }
+    }
+
+    /// Its initscripts.
+    pub fn initscripts(&self) -> impl Iterator<Item = (ScriptKind, &InitscriptConfig)> {
+        let kinds = [ScriptKind::Own, ScriptKind::Shared].into_iter();
+        kinds.filter_map(|kind| Some((kind, self.script(kind)?)))
+    }
+
+    /// Whether its invocations may have inputs: declared ones, or what initscripts send.
+    #[must_use]
+    pub fn may_have_inputs(&self) -> bool {
+        !self.inputs.is_empty() || self.initscripts().next().is_some()
+    }
+
     /// The kinds of stores for whose clients its workers have drop-ins, as the drop-ins are called, and `lambda` if it may invoke functions.
     #[must_use]
     pub fn drop_ins(&self) -> Vec<&'static str> {
         let invokes = self.drop_ins && !self.invokes.is_empty();
-        let allowed = self.initscript.iter().flat_map(|script| &script.allow);
+        let allowed = self.initscripts().flat_map(|(_, script)| &script.allow);
         let declared = self.inputs.values().map(|input| input.from.scheme());
         let schemes = declared.chain(allowed.map(|allowed| allowed.place().scheme()));
         let kinds: BTreeSet<_> = schemes

@@ -1,7 +1,10 @@
-//! Initscripts: what `[functions.NAME.initscript]` declares. A small WebAssembly program of the function runs while its worker starts.
-//! Running it is behind the port [`InitRunner`](crate::ports::InitRunner).
+//! Initscripts: what `[functions.NAME.initscript]` and `[functions.NAME.shared_initscript]` declare. A small WebAssembly program of the
+//! function runs while its worker starts, or once for all workers of the node. Running it is behind the port
+//! [`InitRunner`](crate::ports::InitRunner).
 
 mod place;
+
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -9,13 +12,16 @@ use crate::checks::in_range;
 
 pub use place::{Allowed, Place, check_target};
 
-/// The `[functions.NAME.initscript]` table.
+/// The `[functions.NAME.initscript]` table, and the `[functions.NAME.shared_initscript]` table.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct InitscriptSpec {
     /// The WebAssembly module: a file of the function's folder.
     pub module: String,
+    /// The folder of the crate of which the command line builds the module before it uploads the function. The daemon ignores it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub source: Option<String>,
     /// A text for the script.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub input: Option<String>,
@@ -29,6 +35,9 @@ pub struct InitscriptSpec {
     /// An invocation waits at most so long for the script, milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<u32>,
+    /// Only of a shared one: the node uses its messages for so long before it runs the script again, seconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_age_s: Option<u32>,
 }
 
 /// A checked initscript.
@@ -48,6 +57,102 @@ pub struct InitscriptConfig {
     pub memory_mb: u32,
     /// An invocation waits at most so long for the script, milliseconds.
     pub timeout_ms: u32,
+    /// `Some`: it is shared, and its messages are used for so long, seconds. `None`: it runs for each invocation that waits for a start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_age_s: Option<u32>,
+}
+
+/// Which of a function's scripts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ScriptKind {
+    /// `initscript`.
+    Own,
+    /// `shared_initscript`.
+    Shared,
+}
+
+impl ScriptKind {
+    /// Its key in `pilot.toml`.
+    #[must_use]
+    pub fn key(self) -> &'static str {
+        match self {
+            Self::Own => "initscript",
+            Self::Shared => "shared_initscript",
+        }
+    }
+
+    /// Most messages that it sends. A call carries them with declared inputs and a few other descriptors.
+    #[must_use]
+    pub fn messages_max(self) -> usize {
+        match self {
+            Self::Own => MESSAGES_MAX,
+            Self::Shared => SHARED_MESSAGES_MAX,
+        }
+    }
+
+    /// Its name among the transfers of an invocation.
+    #[must_use]
+    pub fn transfer_name(self) -> &'static str {
+        match self {
+            Self::Own => SCRIPT_NAME,
+            Self::Shared => SHARED_NAME,
+        }
+    }
+}
+
+/// One run of an initscript, for the metrics.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ScriptRun {
+    /// How it ended.
+    pub end: ScriptEnd,
+    /// How long it took, with the replies that it handed over.
+    pub took: Duration,
+}
+
+/// How a run of an initscript ended. The function is called in any case.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ScriptEnd {
+    /// It returned, and all its messages are here.
+    Ok,
+    /// It exited with a status other than 0.
+    Exit,
+    /// It trapped: for example `unreachable`, or a place outside of its memory.
+    Trap,
+    /// It computed or called for longer than it may.
+    Limit,
+    /// It was not ready at its time.
+    Timeout,
+    /// It ended well, and a reply that it handed over failed.
+    Message,
+    /// It did not run: there was no room, or its module was not compiled.
+    LeftOut,
+}
+
+impl ScriptEnd {
+    /// All, for the metrics.
+    pub const ALL: [Self; 7] = [
+        Self::Ok,
+        Self::Exit,
+        Self::Trap,
+        Self::Limit,
+        Self::Timeout,
+        Self::Message,
+        Self::LeftOut,
+    ];
+
+    /// The word used in metrics.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Exit => "exit",
+            Self::Trap => "trap",
+            Self::Limit => "limit",
+            Self::Timeout => "timeout",
+            Self::Message => "message",
+            Self::LeftOut => "left_out",
+        }
+    }
 }
 
 impl InitscriptConfig {
@@ -70,19 +175,21 @@ impl InitscriptConfig {
     }
 }
 
-/// Checks the table, if there is one. `takes_inputs`: what a script fetched can be given to the function.
+/// Checks the table, if there is one. `refusal`: why the function cannot be given what a script fetched.
 pub(crate) fn check(
     spec: Option<&InitscriptSpec>,
-    takes_inputs: bool,
+    kind: ScriptKind,
+    refusal: Option<String>,
 ) -> Result<Option<InitscriptConfig>, String> {
-    spec.map(|spec| spec.check(takes_inputs)).transpose()
+    let Some(spec) = spec else { return Ok(None) };
+    match refusal {
+        Some(refusal) => Err(refusal),
+        None => spec.check(kind).map(Some),
+    }
 }
 
 impl InitscriptSpec {
-    fn check(&self, takes_inputs: bool) -> Result<InitscriptConfig, String> {
-        if !takes_inputs {
-            return Err(TAKES_NONE.to_owned());
-        }
+    fn check(&self, kind: ScriptKind) -> Result<InitscriptConfig, String> {
         check_module(&self.module)?;
         let input = self.input.clone().unwrap_or_default();
         if input.len() > INPUT_BYTES_MAX {
@@ -103,12 +210,21 @@ impl InitscriptSpec {
             .map_err(|problem| format!("memory_mb {problem}"))?;
         let timeout_ms = in_range(self.timeout_ms.unwrap_or(2000), 1, 60_000)
             .map_err(|problem| format!("timeout_ms {problem}"))?;
+        let max_age_s = match kind {
+            ScriptKind::Own if self.max_age_s.is_some() => return Err(NOT_SHARED.to_owned()),
+            ScriptKind::Own => None,
+            ScriptKind::Shared => {
+                let max_age_s = in_range(self.max_age_s.unwrap_or(60), 1, 86_400);
+                Some(max_age_s.map_err(|problem| format!("max_age_s {problem}"))?)
+            }
+        };
         Ok(InitscriptConfig {
             module: self.module.clone(),
             input,
             allow: allow.map_err(|problem| format!("allow: {problem}"))?,
             memory_mb,
             timeout_ms,
+            max_age_s,
         })
     }
 }
@@ -136,12 +252,21 @@ pub fn message_name(id: u64) -> String {
 
 /// The name of the script itself among the transfers of an invocation.
 pub const SCRIPT_NAME: &str = "init.script";
+/// The name of the shared script.
+pub const SHARED_NAME: &str = "init.shared";
+/// What the names of messages, and of the scripts, begin with.
+pub const MESSAGE_PREFIX: &str = "init.";
 /// Messages that a script sends. A call carries at most [`INPUTS_MAX`](crate::ports::INPUTS_MAX) descriptors, inputs and others included.
 pub const MESSAGES_MAX: usize = 16;
+/// Messages that a shared script sends.
+pub const SHARED_MESSAGES_MAX: usize = 8;
 const INPUT_BYTES_MAX: usize = 64 << 10;
 const MODULE_PATH_MAX: usize = 1024;
 const ALLOW_MAX: usize = 32;
-const TAKES_NONE: &str = "needs runtime = \"python\" and interface = \"event\": other functions cannot take what a script fetched yet";
+const NOT_SHARED: &str = "max_age_s belongs to shared_initscript: the messages of an initscript end with their invocation";
+/// Why a function that is no handler of events has no initscript.
+pub(crate) const EVENTS_ONLY: &str = "needs a function that gets events (interface = \"event\", which servers and applications do not have): \
+     others cannot take what a script fetched";
 
 #[cfg(test)]
 mod tests {
@@ -162,6 +287,14 @@ mod tests {
         let script = checked("handler = \"a.b\"\n[initscript]\nmodule = \"init.wasm\"").unwrap();
         assert_eq!((script.memory_mb, script.timeout_ms), (2, 2000));
         assert!(!script.allows(&"s3://photos".parse().unwrap()));
+    }
+
+    #[test]
+    fn a_call_has_room_for_the_messages_of_both_scripts() {
+        // Handed data, a body, and a socket for calls.
+        let others = 3;
+        let most = crate::inputs::DECLARED_MAX + MESSAGES_MAX + SHARED_MESSAGES_MAX + others;
+        assert!(most <= crate::ports::INPUTS_MAX, "{most}");
     }
 
     #[test]
@@ -205,6 +338,10 @@ mod tests {
             ),
             ("module = \"a.wasm\"\nallow = [\"ftp://a\"]", "allow: "),
             ("module = \"a.wasm\"\nalow = []", "unknown field"),
+            (
+                "module = \"a.wasm\"\nmax_age_s = 5",
+                "max_age_s belongs to shared_initscript",
+            ),
             ("", "missing field"),
         ] {
             let toml = format!("handler = \"a.b\"\n[initscript]\n{table}");
@@ -212,10 +349,42 @@ mod tests {
             assert!(found.contains(problem), "{table}: {found}");
         }
         let found =
-            checked("runtime = \"node\"\nhandler = \"a.b\"\n[initscript]\nmodule = \"a.wasm\"")
+            checked("handler = \"a:b\"\ninterface = \"asgi\"\n[initscript]\nmodule = \"a.wasm\"")
                 .unwrap_err();
         assert!(
-            found.contains("functions.resize.initscript: needs runtime"),
+            found.contains("functions.resize.initscript: needs a function that gets events"),
+            "{found}"
+        );
+    }
+
+    #[test]
+    fn every_runtime_that_gets_events_may_have_a_script() {
+        for function in [
+            "handler = \"a.b\"",
+            "runtime = \"node\"\nhandler = \"a.b\"",
+            "runtime = \"provided\"",
+        ] {
+            let toml = format!("{function}\n[initscript]\nmodule = \"a.wasm\"");
+            assert!(checked(&toml).is_ok(), "{toml}: {:?}", checked(&toml));
+        }
+    }
+
+    #[test]
+    fn a_shared_script_has_an_age() {
+        let spec = |table: &str| -> FunctionSpec {
+            let toml =
+                format!("handler = \"a.b\"\n[shared_initscript]\nmodule = \"a.wasm\"\n{table}");
+            toml::from_str(&toml).unwrap()
+        };
+        let name: FunctionName = "resize".parse().unwrap();
+        for (table, age) in [("", 60), ("max_age_s = 5", 5)] {
+            let config = spec(table).check(&name).unwrap();
+            assert_eq!(config.shared_initscript.unwrap().max_age_s, Some(age));
+            assert_eq!(config.initscript, None);
+        }
+        let found = spec("max_age_s = 0").check(&name).unwrap_err().to_string();
+        assert!(
+            found.contains("functions.resize.shared_initscript: max_age_s is 0"),
             "{found}"
         );
     }

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{InvocationId, WorkerId};
+use crate::initscript::ScriptRun;
 use crate::timeline::{Instant, StartKind, Timeline};
 use crate::version::Version;
 
@@ -120,6 +121,8 @@ pub enum TransferWay {
     Cached,
     /// From another function of this node, or from an initscript, which handed them over.
     Handed,
+    /// They were here, as a message of the function's shared initscript that is not too old.
+    Kept,
     /// It is no input: the run of an initscript, and the bytes of its messages.
     Script,
 }
@@ -133,6 +136,7 @@ impl TransferWay {
             Self::Shared => "shared",
             Self::Cached => "cached",
             Self::Handed => "handed",
+            Self::Kept => "kept",
             Self::Script => "script",
         }
     }
@@ -279,6 +283,8 @@ pub struct InvocationRecord {
     pub shared: Option<SharedWorker>,
     /// The inputs that were fetched for it.
     pub transfers: Vec<Transfer>,
+    /// The runs of initscripts that it waited for, or that ended since the invocation before.
+    pub scripts: Vec<ScriptRun>,
     /// Request and response bodies, bytes.
     pub bytes_in: u64,
     /// See `bytes_in`.

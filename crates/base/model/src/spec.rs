@@ -13,7 +13,7 @@ use crate::config::{FunctionConfig, ScaleConfig};
 use crate::cors::CorsSpec;
 use crate::cpu_limit::{CpuLimit, CpuLimitSpec};
 use crate::ids::FunctionName;
-use crate::initscript::{self, InitscriptSpec};
+use crate::initscript::{self, InitscriptConfig, InitscriptSpec, ScriptKind};
 use crate::inputs::{self, InputSpec};
 use crate::invokes;
 use crate::keep_alive::{self, KeepAlive, KeepAliveSpec};
@@ -117,6 +117,9 @@ pub struct FunctionSpec {
     /// A program that runs while the worker starts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub initscript: Option<InitscriptSpec>,
+    /// A program whose messages do not depend on the request: it runs once for all workers of the node.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shared_initscript: Option<InitscriptSpec>,
     /// What an idle worker does.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub keep_alive: Option<KeepAliveSpec>,
@@ -229,8 +232,7 @@ impl FunctionSpec {
             .map_err(|problem| fail("inputs_by_request", problem))?;
         let invokes = invokes::check(&self.invokes, self.invokes_own_only, is_plain)
             .map_err(|problem| fail("invokes", problem))?;
-        let initscript = initscript::check(self.initscript.as_ref(), is_plain)
-            .map_err(|problem| fail("initscript", problem))?;
+        let (initscript, shared_initscript) = self.check_scripts(&runtime, interface, &fail)?;
         let asynchronous = self.check_async(interface, &fail)?;
         let scale = self.scale.clone().unwrap_or_default().check(&fail)?;
         let keep_alive = self.check_keep_alive(&runtime, template, reuse, &scale, &fail)?;
@@ -259,8 +261,28 @@ impl FunctionSpec {
             cpu_limit,
             invokes,
             initscript,
+            shared_initscript,
             asynchronous,
         })
+    }
+
+    /// Its initscript and its shared one.
+    fn check_scripts(
+        &self,
+        runtime: &Runtime,
+        interface: Interface,
+        fail: &impl Fn(&'static str, String) -> SpecError,
+    ) -> Result<(Option<InitscriptConfig>, Option<InitscriptConfig>), SpecError> {
+        let check = |spec: Option<&InitscriptSpec>, kind: ScriptKind| {
+            let refusal = match interface {
+                Interface::Event => runtime.no_inputs(),
+                _ => Some(initscript::EVENTS_ONLY.to_owned()),
+            };
+            initscript::check(spec, kind, refusal).map_err(|problem| fail(kind.key(), problem))
+        };
+        let own = check(self.initscript.as_ref(), ScriptKind::Own)?;
+        let shared = check(self.shared_initscript.as_ref(), ScriptKind::Shared)?;
+        Ok((own, shared))
     }
 
     /// How its asynchronous invocations are run.

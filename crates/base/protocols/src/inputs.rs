@@ -4,12 +4,17 @@ use std::collections::BTreeMap;
 
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 use pilot_model::FailedInput;
+use pilot_model::initscript::MESSAGE_PREFIX;
 use pilot_model::ports::Input;
 
 /// `Pilot-Input-NAME`: the path of an input.
 const INPUT: &str = "pilot-input-";
 /// `Pilot-Failed-Input-NAME`: why an optional input could not be fetched.
 const FAILED_INPUT: &str = "pilot-failed-input-";
+/// `Pilot-Init-7`: the path of message 7 of an initscript.
+const MESSAGE: &str = "pilot-init-";
+/// `Pilot-Failed-Init-7`: why it is not there. `Pilot-Failed-Init-Script`, `-Shared`: why the script failed.
+const FAILED_MESSAGE: &str = "pilot-failed-init-";
 
 /// Sets the headers of a call's inputs. `paths` are in the order of `inputs`.
 ///
@@ -22,12 +27,16 @@ pub(crate) fn input_headers(
     headers: &mut HeaderMap,
 ) -> Result<(), String> {
     let given = inputs.iter().zip(paths);
-    let given = given.map(|(input, path)| (INPUT, &input.name, path.clone()));
+    let given = given.map(|(input, path)| {
+        let (prefix, name) = named(&input.name, INPUT, MESSAGE);
+        (prefix, name, path.clone())
+    });
     let failed = failed.iter().map(|failed| {
         // The problem is a text of the store.
         let visible = |char: char| if matches!(char, ' '..='~') { char } else { '?' };
         let problem = failed.problem.chars().map(visible).collect();
-        (FAILED_INPUT, &failed.name, problem)
+        let (prefix, name) = named(&failed.name, FAILED_INPUT, FAILED_MESSAGE);
+        (prefix, name, problem)
     });
     for (prefix, name, value) in given.chain(failed) {
         let header = HeaderName::try_from(format!("{prefix}{name}"));
@@ -39,9 +48,21 @@ pub(crate) fn input_headers(
     Ok(())
 }
 
+/// An input, or a message of an initscript: the beginning of its name, and the rest.
+fn named<'a>(
+    name: &'a str,
+    of_input: &'static str,
+    of_message: &'static str,
+) -> (&'static str, &'a str) {
+    match name.strip_prefix(MESSAGE_PREFIX) {
+        Some(id) => (of_message, id),
+        None => (of_input, name),
+    }
+}
+
 /// The variables of a program that runs once per call: `PILOT_INPUT_NAME` is the path of an input, and `PILOT_FAILED_INPUT_NAME` says why
 /// an optional one could not be fetched. The name is in capital letters, with `_` for `-`; names that are equal then cannot be declared.
-/// `paths` are in the order of `inputs`.
+/// Messages of initscripts have `PILOT_INIT_ID` and `PILOT_FAILED_INIT_ID`. `paths` are in the order of `inputs`.
 #[must_use]
 pub fn input_variables(
     inputs: &[Input],
@@ -53,20 +74,23 @@ pub fn input_variables(
         format!("{prefix}{name}")
     };
     let given = inputs.iter().zip(paths);
-    let given = given.map(|(input, path)| (variable("PILOT_INPUT_", &input.name), path.clone()));
+    let given = given.map(|(input, path)| {
+        let (prefix, name) = named(&input.name, "PILOT_INPUT_", "PILOT_INIT_");
+        (variable(prefix, name), path.clone())
+    });
     let failed = failed.iter().map(|failed| {
         // The problem is a text of the store. No variable can have a NUL.
         let problem = failed.problem.replace('\0', "?");
-        (variable("PILOT_FAILED_INPUT_", &failed.name), problem)
+        let (prefix, name) = named(&failed.name, "PILOT_FAILED_INPUT_", "PILOT_FAILED_INIT_");
+        (variable(prefix, name), problem)
     });
     given.chain(failed).collect()
 }
 
 /// Removes headers that a client has sent in place of these.
 pub(crate) fn strip(headers: &mut HeaderMap) {
-    let is_ours = |name: &&HeaderName| {
-        name.as_str().starts_with(INPUT) || name.as_str().starts_with(FAILED_INPUT)
-    };
+    let ours = [INPUT, FAILED_INPUT, MESSAGE, FAILED_MESSAGE];
+    let is_ours = |name: &&HeaderName| ours.iter().any(|prefix| name.as_str().starts_with(prefix));
     let ours: Vec<HeaderName> = headers.keys().filter(is_ours).cloned().collect();
     for name in ours {
         headers.remove(name);
@@ -83,8 +107,13 @@ mod tests {
             name: "the-mask".to_owned(),
             problem: "no\0thing".to_owned(),
         };
-        let variables = input_variables(&[], &[], &[failed]);
+        let script = FailedInput {
+            name: "init.script".to_owned(),
+            problem: "it trapped".to_owned(),
+        };
+        let variables = input_variables(&[], &[], &[failed, script]);
         assert_eq!(variables["PILOT_FAILED_INPUT_THE_MASK"], "no?thing");
+        assert_eq!(variables["PILOT_FAILED_INIT_SCRIPT"], "it trapped");
     }
 
     #[test]
@@ -97,6 +126,8 @@ mod tests {
         input_headers(&[], &[], &[failed], &mut headers).unwrap();
         assert_eq!(headers["pilot-failed-input-mask"], "kein Schl?ssel??x: y");
         headers.insert("pilot-input-image", HeaderValue::from_static("/etc/passwd"));
+        headers.insert("pilot-init-0", HeaderValue::from_static("/etc/passwd"));
+        headers.insert("pilot-failed-init-0", HeaderValue::from_static("x"));
         headers.insert("pilot-inputs", HeaderValue::from_static("x"));
         strip(&mut headers);
         assert_eq!(

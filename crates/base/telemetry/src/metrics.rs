@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use pilot_model::asynchronous::AsyncCounts;
+use pilot_model::initscript::{ScriptEnd, ScriptRun};
 use pilot_model::ports::TemplateMemory;
 use pilot_model::status::{PoolStatus, RuntimeCounts};
 use pilot_model::{
@@ -64,6 +65,8 @@ families! {
     init_duration: Histograms = INIT_DURATION with durations,
     mem_usage: Histograms = MEM_USAGE with sizes,
     cpu_usage: Histograms = CPU_USAGE with durations,
+    script_runs: Counters = SCRIPT_RUNS,
+    script_duration: Histograms = SCRIPT_DURATION with durations,
     request_bytes: Counters = REQUEST_BYTES,
     response_bytes: Counters = RESPONSE_BYTES,
     phase_duration: Histograms = PHASE_DURATION with durations,
@@ -177,6 +180,10 @@ impl Metrics {
         for outcome in ERROR_OUTCOMES {
             all.errors.remove(&with(plain, "outcome", outcome.as_str()));
         }
+        for end in ScriptEnd::ALL {
+            all.script_runs.remove(&with(named, "end", end.as_str()));
+        }
+        all.script_duration.remove(named);
         for start in [START_COLD, START_WARM] {
             all.worker_wait.remove(&with(named, "start", start));
         }
@@ -412,9 +419,22 @@ impl FunctionMetrics {
         if let Some(cpu) = record.cpu {
             self.cpu_usage.observe(cpu.total().as_secs_f64());
         }
+        for run in &record.scripts {
+            self.script_ended(*run);
+        }
         self.request_bytes.inc_by(record.bytes_in);
         self.response_bytes.inc_by(record.bytes_out);
         self.phases.observe(record);
+    }
+
+    fn script_ended(&self, run: ScriptRun) {
+        let named = &name_label(&self.name);
+        let labels = with(named, "end", run.end.as_str());
+        self.all.script_runs.get_or_create(&labels).inc();
+        if run.end != ScriptEnd::LeftOut {
+            let durations = self.all.script_duration.get_or_create(named);
+            durations.observe(run.took.as_secs_f64());
+        }
     }
 
     fn worker_started(&self, took: Duration) {

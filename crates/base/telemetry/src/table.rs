@@ -58,6 +58,10 @@ table! {
         "Peak memory of the invocation's worker so far, if it was measured.",
     CPU_USAGE: Histogram "faas_cpu_usage_seconds" ["faas_name", "faas_trigger"]
         "CPU time that an invocation's worker used for it, where it can be measured. The first invocation of a worker includes its start.",
+    SCRIPT_RUNS: Counter "pilot_initscript_runs_total" ["faas_name", "end"]
+        "Runs of initscripts; end is ok, exit (a status other than 0), trap, limit (it computed or called for too long), timeout, message (a reply that it handed over failed) or left_out (there was no room, or the module was not compiled yet).",
+    SCRIPT_DURATION: Histogram "pilot_initscript_duration_seconds" ["faas_name"]
+        "Time of a run of an initscript, with the replies that it handed over.",
     REQUEST_BYTES: Counter "pilot_request_bytes_total" ["faas_name", "faas_trigger"]
         "Bytes of the bodies of requests, also of those that failed.",
     RESPONSE_BYTES: Counter "pilot_response_bytes_total" ["faas_name", "faas_trigger"]

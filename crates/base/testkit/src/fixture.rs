@@ -86,6 +86,7 @@ pub fn config(name: &str) -> FunctionConfig {
         inputs_by_request: false,
         drop_ins: true,
         initscript: None,
+        shared_initscript: None,
         keep_alive: KeepAlive::default(),
         cpu_limit: CpuLimit::default(),
         asynchronous: pilot_model::AsyncConfig::default(),

@@ -21,6 +21,7 @@ mod dev;
 mod doctor;
 mod failure;
 mod indent;
+mod initscript;
 mod interrupt;
 mod invoke;
 mod layers;

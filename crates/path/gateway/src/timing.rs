@@ -73,8 +73,9 @@ fn entry(text: &mut Vec<u8>, name: &str, took: Duration) {
 
 /// `fetch.NAME;dur=2.000;begin=0.100;bytes=1024;hidden=1.900`: the way of an input, which other phases overlap. `begin` counts from
 /// the request's head; `hidden` is the part during which the worker started, and `streamed`, of an input that the worker could read while it
-/// arrived, the part during which the handler ran. `desc=cached`: the bytes were here; `desc=shared`: another
-/// invocation fetched them; `desc=handed`: another function or an initscript handed them over; `desc=script`: the run of an initscript.
+/// arrived, the part during which the handler ran. `desc=cached`: the bytes were here; `desc=shared`: another invocation fetched them;
+/// `desc=handed`: another function or an initscript handed them over; `desc=kept`: a shared initscript's message was here; `desc=script`: the
+/// run of an initscript.
 fn transfer_entry(text: &mut Vec<u8>, transfer: &Transfer, timeline: &Timeline) {
     text.extend_from_slice(b"fetch.");
     entry(text, &transfer.input, transfer.took());
@@ -94,6 +95,7 @@ fn transfer_entry(text: &mut Vec<u8>, transfer: &Transfer, timeline: &Timeline) 
                 TransferWay::Shared => ";desc=shared",
                 TransferWay::Cached => ";desc=cached",
                 TransferWay::Handed => ";desc=handed",
+                TransferWay::Kept => ";desc=kept",
                 TransferWay::Script => ";desc=script",
             }
         ),

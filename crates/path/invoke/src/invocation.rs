@@ -8,10 +8,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::{HeaderName, HeaderValue};
 use pilot_model::hint;
+use pilot_model::initscript::ScriptRun;
 use pilot_model::inputs::Values;
 use pilot_model::ports::{
-    Clock, Done, EventSink, Fetched, InitRunner, Input, InputFault, InputFaultKind, InputMemory,
-    InputSource, PassedInputs, PassedRequest,
+    Clock, Done, EventSink, Fetched, InitRunner, Initialised, Input, InputFault, InputFaultKind,
+    InputMemory, InputSource, PassedInputs, PassedRequest,
 };
 use pilot_model::{
     CpuTime, Event, FailedInput, FunctionName, Instant, InvocationId, InvocationRecord, Outcome,
@@ -107,8 +108,9 @@ pub(crate) struct Invocation {
     /// The memory of the inputs, until the end.
     input_memory: Vec<Arc<dyn InputMemory>>,
     pub(crate) transfers: Vec<Transfer>,
-    /// What the initscript says in the function's log.
-    pub(crate) script_said: Option<String>,
+    /// What the initscripts say in the function's log.
+    script_said: Option<String>,
+    scripts: Vec<ScriptRun>,
     /// See [`InvocationRecord::output_published`].
     pub(crate) output_published: Option<usize>,
     /// When the worker got the request, on the clock of timeouts. Not a stamp, because reading that clock again is not needed.
@@ -146,6 +148,7 @@ impl Invocation {
             input_memory: Vec::new(),
             transfers: Vec::new(),
             script_said: None,
+            scripts: Vec::new(),
             output_published: None,
             called: None,
             ended: false,
@@ -167,6 +170,23 @@ impl Invocation {
         self.input_memory.extend(fetched.memory);
         self.transfers.extend(fetched.transfers);
         fetched.fault
+    }
+
+    /// Takes what an initscript has sent. A message whose id the invocation has already is left out: its own script is taken first, then
+    /// the shared one.
+    pub(crate) fn initialised(&mut self, initialised: Initialised) {
+        let Initialised {
+            mut fetched,
+            said,
+            run,
+        } = initialised;
+        if let Some(said) = said {
+            self.script_said.get_or_insert_default().push_str(&said);
+        }
+        self.scripts.extend(run);
+        let is_new = |name: &str| !self.inputs.iter().any(|input| input.name == name);
+        fetched.inputs.retain(|input| is_new(&input.name));
+        self.fetched(fetched);
     }
 
     /// Fetches the inputs of a request that is passed through, and puts them into its extensions. Returns why there is no invocation, if a
@@ -420,6 +440,7 @@ impl Invocation {
             outcome,
             timeline: self.timeline,
             transfers: self.transfers.clone(),
+            scripts: std::mem::take(&mut self.scripts),
             memory_bytes_max: self.memory_bytes_max,
             cpu: self.cpu,
             throttled: self.throttled,

@@ -208,7 +208,7 @@ impl Platform for Invoker {
         if let Err(unfit) = inputs.and_then(|()| self.has_room_for(version)) {
             return Box::pin(async { Err(unfit) });
         }
-        if version.config.initscript.is_none() {
+        if version.config.initscripts().next().is_none() {
             return self.engine.prepare(version);
         }
         let compiled = self.context.initscripts.prepare(version);

@@ -2,7 +2,7 @@
 //!
 //! The request is announced to the pool at once, so that a worker starts while the payload arrives. The worker is leased last,
 //! when payload and inputs are complete: a slow sender and a slow store occupy no worker. If a worker has to start, the function's
-//! initscript runs beside the fetches of the inputs, and ends before the lease.
+//! initscript runs beside the fetches of the inputs, and ends before the lease. What its shared initscript has sent goes with each call.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -76,6 +76,7 @@ pub(crate) async fn join<E: From<InvokeError>>(
         values: values(config, &payload),
         event: &payload.body,
         runs_script: config.initscript.is_some() && !pool.has_free(),
+        has_shared: config.shared_initscript.is_some(),
     };
     let lease = if let Some(fault) = not_handed {
         Err(NotReady::Input(fault))
@@ -128,11 +129,12 @@ struct Wanted<'a> {
     event: &'a Bytes,
     /// A worker has to start, and there is an initscript.
     runs_script: bool,
+    has_shared: bool,
 }
 
 impl Wanted<'_> {
     fn nothing(self) -> bool {
-        !self.runs_script && !self.has_inputs()
+        !self.runs_script && !self.has_shared && !self.has_inputs()
     }
 
     fn has_inputs(self) -> bool {
@@ -166,21 +168,24 @@ impl Wanted<'_> {
                 Some(_) => Err(fetched),
             }
         };
-        let script = async {
-            Ok(match script {
-                Some(script) => script.await,
-                None => Initialised::default(),
-            })
-        };
-        match tokio::try_join!(inputs, script) {
+        let shared = self.has_shared.then(|| context.initscripts.shared(version));
+        match tokio::try_join!(inputs, ended(script), ended(shared)) {
             Err(fetched) => invocation.fetched(fetched),
-            Ok((fetched, initialised)) => {
-                invocation.script_said = initialised.said;
-                invocation.fetched(initialised.fetched);
+            Ok((fetched, own, shared)) => {
+                invocation.initialised(own);
+                invocation.initialised(shared);
                 invocation.fetched(fetched)
             }
         }
     }
+}
+
+/// Waits for a script, if there is one. It never fails.
+async fn ended(script: Option<impl Future<Output = Initialised>>) -> Result<Initialised, Fetched> {
+    Ok(match script {
+        Some(script) => script.await,
+        None => Initialised::default(),
+    })
 }
 
 /// What the placeholders of the inputs stand for.

@@ -33,7 +33,7 @@ pub(crate) fn holders(
         user,
         join_files,
     });
-    if !config.inputs.is_empty() {
+    if config.may_have_inputs() {
         holders.start_ahead();
     }
     Ok(holders)

@@ -38,7 +38,7 @@ impl ContainerInstance {
     /// With the inputs of a version.
     pub(crate) fn new(container: Arc<Container>, usage: Arc<Use>, config: &FunctionConfig) -> Self {
         let holders = holders(&container);
-        if !config.inputs.is_empty() {
+        if config.may_have_inputs() {
             holders.start_ahead();
         }
         Self {

@@ -115,8 +115,10 @@ impl Data {
 
 impl Remotes for Data {
     fn check(&self, config: &FunctionConfig) -> Result<(), String> {
-        let allowed = config.initscript.iter().flat_map(|script| &script.allow);
-        for allowed in allowed {
+        let scripts = config.initscripts();
+        let allowed =
+            scripts.flat_map(|(kind, script)| script.allow.iter().map(move |one| (kind, one)));
+        for (kind, allowed) in allowed {
             let place = allowed.place();
             let literal = place.host().trim_matches(['[', ']']).parse::<IpAddr>();
             let checked = self.target(config.name.as_str(), place).and_then(|target| {
@@ -128,8 +130,9 @@ impl Remotes for Data {
             checked.map_err(|problem| {
                 let entry = String::from(allowed.clone());
                 format!(
-                    "functions.{}.initscript.allow: \"{entry}\": {problem}",
-                    config.name
+                    "functions.{}.{}.allow: \"{entry}\": {problem}",
+                    config.name,
+                    kind.key()
                 )
             })?;
         }

@@ -2,8 +2,8 @@
 //! sections 3 and 4).
 //!
 //! [`Initscripts`] is the port [`InitRunner`](pilot_model::ports::InitRunner). `module` checks and compiles, `host` is what a script can
-//! call, `script` is a running one with its limits, and `threads` has the thread that runs scripts and the clock that stops them. What a
-//! script connects to is behind the port [`Remotes`](pilot_model::ports::Remotes). When a script runs, and what waits for it, is decided
+//! call, `script` is a running one with its limits, `shared` keeps what shared scripts have sent, and `threads` has the thread that runs scripts
+//! and the clock that stops them. What a script connects to is behind the port [`Remotes`](pilot_model::ports::Remotes). When a script runs, and what waits for it, is decided
 //! in `path/invoke`.
 //!
 //! A script is hostile. Its machine code is made here and is never taken from outside. It has no system interface (no WASI). Its memory,
@@ -15,6 +15,7 @@ mod request;
 mod room;
 mod runner;
 mod script;
+mod shared;
 #[cfg(test)]
 mod tests;
 mod threads;

@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io::Read;
 use std::path::Path;
 
-use pilot_model::initscript::InitscriptConfig;
+use pilot_model::initscript::{InitscriptConfig, ScriptKind};
 use pilot_model::size::Size;
 use wasmtime::{Config, Engine, ExternType, InstancePre, Linker, Module};
 
@@ -51,13 +51,15 @@ pub(crate) fn compile(
     linker: &Linker<Script>,
     code_dir: &Path,
     config: &InitscriptConfig,
+    kind: ScriptKind,
 ) -> Result<InstancePre<Script>, String> {
-    let named = |problem: String| format!("initscript.module \"{}\": {problem}", config.module);
+    let key = kind.key();
+    let named = |problem: String| format!("{key}.module \"{}\": {problem}", config.module);
     let bytes = read(code_dir, &config.module).map_err(named)?;
     check_kind(&bytes).map_err(|problem| named(problem.to_owned()))?;
     let module = Module::from_binary(linker.engine(), &bytes)
         .map_err(|error| named(format!("it cannot be compiled: {}", in_words(&error))))?;
-    check_exports(&module, config.memory_mb).map_err(named)?;
+    check_exports(&module, key, config.memory_mb).map_err(named)?;
     linker.instantiate_pre(&module).map_err(|error| {
         named(format!(
             "it imports what there is not: {}: a script can use only the functions of \"{}\"",
@@ -107,7 +109,7 @@ fn check_kind(bytes: &[u8]) -> Result<(), &'static str> {
     }
 }
 
-fn check_exports(module: &Module, memory_mb: u32) -> Result<(), String> {
+fn check_exports(module: &Module, key: &str, memory_mb: u32) -> Result<(), String> {
     match module.get_export("run") {
         Some(ExternType::Func(run)) if run.params().len() == 0 && run.results().len() == 0 => {}
         Some(_) => {
@@ -123,7 +125,7 @@ fn check_exports(module: &Module, memory_mb: u32) -> Result<(), String> {
     let (needs, has) = (memory.minimum() * PAGE_LEN, u64::from(memory_mb) << 20);
     if needs > has {
         return Err(format!(
-            "its memory has {} at the beginning, and initscript.memory_mb is {memory_mb}: raise it, or give the program a smaller stack",
+            "its memory has {} at the beginning, and {key}.memory_mb is {memory_mb}: raise it, or give the program a smaller stack",
             Size(needs)
         ));
     }

@@ -3,10 +3,11 @@
 use std::collections::HashMap;
 use std::future::ready;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use pilot_model::initscript::{InitscriptConfig, SCRIPT_NAME};
+use pilot_model::initscript::{InitscriptConfig, ScriptEnd, ScriptKind, ScriptRun};
 use pilot_model::ports::{Clock, Fetched, InitRunner, Initialised, Remotes};
 use pilot_model::{BoxFuture, Transfer, TransferWay, Version, VersionId};
 use tokio::runtime::Handle;
@@ -18,7 +19,8 @@ use crate::host;
 use crate::module;
 use crate::room::Room;
 use crate::script::{Script, World};
-use crate::threads::Threads;
+use crate::shared::{Kept, Shared, Slot};
+use crate::threads::{Running, Threads};
 
 /// The configuration of [`Initscripts`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,15 +42,18 @@ pub struct Initscripts {
     threads: Threads,
     room: Arc<Room>,
     world: World,
+    shared: Shared,
     /// Compilations of versions that serve already: after a start of the daemon.
     late: Mutex<JoinSet<()>>,
+    /// Runs of shared scripts, until their messages are too old.
+    shared_runs: Mutex<JoinSet<()>>,
 }
 
 /// The compiled modules.
 struct Modules {
     linker: Linker<Script>,
     /// Guards the map; held for one look-up or change. A module goes with its version.
-    compiled: Mutex<HashMap<VersionId, Compiled>>,
+    compiled: Mutex<HashMap<(VersionId, ScriptKind), Compiled>>,
     /// One permit: modules are compiled one after the other.
     compiling: Semaphore,
 }
@@ -93,7 +98,9 @@ impl Initscripts {
                 clock,
                 requests: Handle::current(),
             },
+            shared: Shared::default(),
             late: Mutex::default(),
+            shared_runs: Mutex::default(),
         })
     }
 
@@ -101,25 +108,58 @@ impl Initscripts {
     fn begin(
         &self,
         version: &Arc<Version>,
+        kind: ScriptKind,
         config: &InitscriptConfig,
         event: Bytes,
-    ) -> Result<BoxFuture<'static, Option<Initialised>>, String> {
-        let module = self.modules.of(version)?;
+    ) -> Result<Running<Initialised>, String> {
+        let module = self.modules.of(version, kind)?;
         let room = self.room.take(&version.config.name, config.memory_mb)?;
         let (version, world) = (Arc::clone(version), self.world.clone());
         let script = Script::new(version, config.clone(), event, world, room);
         let running = self.threads.run(script.run(module));
-        Ok(Box::pin(running.ok_or(STOPPING)?))
+        running.ok_or_else(|| STOPPING.to_owned())
+    }
+
+    /// Runs the shared script of a version in the background, unless it runs. The error says why it is left out.
+    fn refresh(
+        &self,
+        version: &Arc<Version>,
+        config: &InitscriptConfig,
+        slot: &Arc<Slot>,
+    ) -> Result<(), String> {
+        let Some(turn) = slot.turn() else {
+            return Ok(());
+        };
+        let event = Bytes::from_static(NO_EVENT);
+        let running = self.begin(version, ScriptKind::Shared, config, event)?;
+        let ended = self.left_out(ScriptKind::Shared, config, THREAD_ENDED.to_owned());
+        let max_age = Duration::from_secs(config.max_age_s.unwrap_or_default().into());
+        let clock = Arc::clone(&self.world.clock);
+        let mut runs = self.shared_runs.lock();
+        while runs.try_join_next().is_some() {}
+        runs.spawn_on(
+            async move {
+                let run = running.await.unwrap_or(ended);
+                turn.ended(run, clock.now(), max_age).await;
+            },
+            &self.world.requests,
+        );
+        Ok(())
     }
 
     /// What is given to the function if the script did not run.
-    fn left_out(&self, config: &InitscriptConfig, problem: String) -> Initialised {
+    fn left_out(
+        &self,
+        kind: ScriptKind,
+        config: &InitscriptConfig,
+        problem: String,
+    ) -> Initialised {
         let now = self.world.clock.now();
         Initialised {
             said: Some(format!("left out: {problem}\n")),
             fetched: Fetched {
                 transfers: vec![Transfer {
-                    input: SCRIPT_NAME.to_owned(),
+                    input: kind.transfer_name().to_owned(),
                     from: config.module.clone(),
                     bytes: 0,
                     way: TransferWay::Script,
@@ -130,24 +170,28 @@ impl Initscripts {
                 }],
                 ..Fetched::default()
             },
+            run: Some(ScriptRun {
+                end: ScriptEnd::LeftOut,
+                took: Duration::ZERO,
+            }),
         }
     }
 }
 
 impl Modules {
     /// The module of a version.
-    fn of(&self, version: &Version) -> Result<InstancePre<Script>, String> {
+    fn of(&self, version: &Version, kind: ScriptKind) -> Result<InstancePre<Script>, String> {
         let compiled = self.compiled.lock();
-        match compiled.get(&version.id) {
+        match compiled.get(&(version.id.clone(), kind)) {
             Some(compiled) => compiled.module.clone(),
             None => Err("its module is not compiled yet: the daemon has just started".to_owned()),
         }
     }
 
     /// Whether there is one already, which then stays for this version.
-    fn is_there(&self, version: &Arc<Version>) -> bool {
+    fn is_there(&self, version: &Arc<Version>, kind: ScriptKind) -> bool {
         let mut compiled = self.compiled.lock();
-        match compiled.get_mut(&version.id) {
+        match compiled.get_mut(&(version.id.clone(), kind)) {
             Some(there) if there.module.is_ok() => {
                 there.version = Arc::downgrade(version);
                 true
@@ -156,36 +200,39 @@ impl Modules {
         }
     }
 
-    /// Compiles the module of a version, on a thread that may be busy for long.
+    /// Compiles the modules of a version, on a thread that may be busy for long.
     async fn compile(self: Arc<Self>, version: Arc<Version>) -> Result<(), String> {
-        let Some(config) = version.config.initscript.clone() else {
-            return Ok(());
-        };
         let Ok(_permit) = self.compiling.acquire().await else {
             return Err(STOPPING.to_owned());
         };
-        if self.is_there(&version) {
-            return Ok(());
+        for (kind, config) in version.config.initscripts() {
+            if self.is_there(&version, kind) {
+                continue;
+            }
+            let (modules, folder) = (Arc::clone(&self), version.code_dir.clone());
+            let config = config.clone();
+            let compiling = move || module::compile(&modules.linker, &folder, &config, kind);
+            let module = spawn_blocking(compiling).await;
+            let module = module.unwrap_or_else(|_| Err("the compiler gave up".to_owned()));
+            let problem = module.as_ref().err().cloned();
+            let mut compiled = self.compiled.lock();
+            compiled.retain(|_, one| one.version.strong_count() > 0);
+            let one = Compiled {
+                version: Arc::downgrade(&version),
+                module,
+            };
+            compiled.insert((version.id.clone(), kind), one);
+            if let Some(problem) = problem {
+                return Err(problem);
+            }
         }
-        let (modules, folder) = (Arc::clone(&self), version.code_dir.clone());
-        let compiled =
-            spawn_blocking(move || module::compile(&modules.linker, &folder, &config)).await;
-        let module = compiled.unwrap_or_else(|_| Err("the compiler gave up".to_owned()));
-        let problem = module.as_ref().err().cloned();
-        let mut compiled = self.compiled.lock();
-        compiled.retain(|_, one| one.version.strong_count() > 0);
-        let one = Compiled {
-            version: Arc::downgrade(&version),
-            module,
-        };
-        compiled.insert(version.id.clone(), one);
-        problem.map_or(Ok(()), Err)
+        Ok(())
     }
 }
 
 impl InitRunner for Initscripts {
     fn prepare(&self, version: &Arc<Version>) -> BoxFuture<'static, Result<(), String>> {
-        if version.config.initscript.is_none() {
+        if version.config.initscripts().next().is_none() {
             return Box::pin(ready(Ok(())));
         }
         if let Err(problem) = self.world.remotes.check(&version.config) {
@@ -200,7 +247,8 @@ impl InitRunner for Initscripts {
     }
 
     fn activate(&self, version: &Arc<Version>) {
-        if version.config.initscript.is_none() || self.modules.is_there(version) {
+        let mut scripts = version.config.initscripts();
+        if scripts.all(|(kind, _)| self.modules.is_there(version, kind)) {
             return;
         }
         let (modules, version) = (Arc::clone(&self.modules), Arc::clone(version));
@@ -221,14 +269,51 @@ impl InitRunner for Initscripts {
         let Some(config) = &version.config.initscript else {
             return Box::pin(ready(Initialised::default()));
         };
-        match self.begin(version, config, event) {
-            Err(problem) => Box::pin(ready(self.left_out(config, problem))),
+        match self.begin(version, ScriptKind::Own, config, event) {
+            Err(problem) => Box::pin(ready(self.left_out(ScriptKind::Own, config, problem))),
             Ok(running) => {
-                let ended = self.left_out(config, "it ended the thread that ran it".to_owned());
+                let ended = self.left_out(ScriptKind::Own, config, THREAD_ENDED.to_owned());
                 Box::pin(async move { running.await.unwrap_or(ended) })
             }
         }
     }
+
+    fn shared(&self, version: &Arc<Version>) -> BoxFuture<'static, Initialised> {
+        let Some(config) = &version.config.shared_initscript else {
+            return Box::pin(ready(Initialised::default()));
+        };
+        let slot = self.shared.slot(version);
+        let now = self.world.clock.now();
+        if let Some(kept) = slot.kept(now) {
+            if kept.is_due(now) {
+                // Without room now, the next invocation tries again.
+                let _ = self.refresh(version, config, &slot);
+            }
+            return Box::pin(ready(kept.found(now)));
+        }
+        // Before the run begins, so that its end is seen.
+        let mut ends = slot.follow();
+        if let Err(problem) = self.refresh(version, config, &slot) {
+            return Box::pin(ready(self.left_out(ScriptKind::Shared, config, problem)));
+        }
+        let ended = self.left_out(ScriptKind::Shared, config, STOPPING.to_owned());
+        Box::pin(async move {
+            let is_new =
+                |kept: &Option<Arc<Kept>>| kept.as_ref().is_some_and(|kept| kept.is_valid(now));
+            match ends
+                .wait_for(is_new)
+                .await
+                .ok()
+                .and_then(|kept| kept.clone())
+            {
+                Some(kept) => kept.awaited(),
+                None => ended,
+            }
+        })
+    }
 }
 
 const STOPPING: &str = "the daemon is stopping";
+const THREAD_ENDED: &str = "it ended the thread that ran it";
+/// What a shared script reads as the event.
+const NO_EVENT: &[u8] = b"{}";

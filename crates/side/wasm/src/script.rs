@@ -8,7 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use pilot_model::initscript::{InitscriptConfig, MESSAGES_MAX, Place, SCRIPT_NAME, message_name};
+use pilot_model::initscript::{
+    InitscriptConfig, Place, ScriptEnd, ScriptKind, ScriptRun, message_name,
+};
 use pilot_model::inputs::Scheme;
 use pilot_model::ports::{
     Clock, Fetched, Initialised, InputMemory, RemoteFault, RemoteReply, Remotes,
@@ -27,6 +29,7 @@ use crate::threads::Running;
 /// The state of a running script.
 #[derive(Debug)]
 pub(crate) struct Script {
+    kind: ScriptKind,
     version: Arc<Version>,
     config: InitscriptConfig,
     pub(crate) event: Bytes,
@@ -133,7 +136,12 @@ impl Script {
             .tables(TABLES_MAX)
             .table_elements(TABLE_LEN_MAX)
             .build();
+        let kind = match config.max_age_s {
+            None => ScriptKind::Own,
+            Some(_) => ScriptKind::Shared,
+        };
         Self {
+            kind,
             began: world.clock.now(),
             deadline: Deadline::now() + wait,
             version,
@@ -178,9 +186,13 @@ impl Script {
         let script = store.into_data();
         let problem = match end {
             Ok(end) => end.err().and_then(|error| problem_of(&error)),
-            Err(_) => Some(format!(
-                "it was not ready after {} ms (initscript.timeout_ms)",
-                script.waited_ms()
+            Err(_) => Some((
+                ScriptEnd::Timeout,
+                format!(
+                    "it was not ready after {} ms ({}.timeout_ms)",
+                    script.waited_ms(),
+                    script.kind.key()
+                ),
             )),
         };
         script.finish(problem).await
@@ -192,7 +204,7 @@ impl Script {
     }
 
     /// Waits for the replies that it handed over, and collects its messages. One that fails does not take the others with it.
-    async fn finish(mut self, mut problem: Option<String>) -> Initialised {
+    async fn finish(mut self, mut problem: Option<(ScriptEnd, String)>) -> Initialised {
         let mut fetched = Fetched::default();
         let mut bytes = 0;
         let deadline = match problem {
@@ -239,15 +251,20 @@ impl Script {
                 }
                 Err(failed) => {
                     problem.get_or_insert_with(|| {
-                        format!("message {id}, {}: {failed}", transfer.from)
+                        let problem = format!("message {id}, {}: {failed}", transfer.from);
+                        (ScriptEnd::Message, problem)
                     });
                     transfer.error = Some(failed);
                 }
             }
             fetched.transfers.push(transfer);
         }
+        let (end, problem) = match problem {
+            None => (ScriptEnd::Ok, None),
+            Some((end, problem)) => (end, Some(problem)),
+        };
         let of_script = Transfer {
-            input: SCRIPT_NAME.to_owned(),
+            input: self.kind.transfer_name().to_owned(),
             from: self.config.module.clone(),
             bytes,
             way: TransferWay::Script,
@@ -256,6 +273,7 @@ impl Script {
             streamed: None,
             error: problem.clone(),
         };
+        let took = of_script.took();
         fetched.transfers.insert(0, of_script);
         if let Some(problem) = problem {
             self.say(&format!("failed: {problem}"));
@@ -263,6 +281,7 @@ impl Script {
         Initialised {
             fetched,
             said: (!self.said.is_empty()).then_some(self.said),
+            run: Some(ScriptRun { end, took }),
         }
     }
 
@@ -354,7 +373,8 @@ impl Script {
             .map_err(|_| invalid("an address must be UTF-8".to_owned()))?;
         let place: Place = address.parse().map_err(invalid)?;
         if !self.config.allows(&place) {
-            let problem = format!("{place} is not in initscript.allow of pilot.toml");
+            let key = self.kind.key();
+            let problem = format!("{place} is not in {key}.allow of pilot.toml");
             self.say(&problem);
             return Err((Code::Refused, problem));
         }
@@ -391,8 +411,9 @@ impl Script {
         };
         if !self.config.allows_key(&place, key) {
             let problem = format!(
-                "{place}/{}: initscript.allow of pilot.toml has no beginning of this key",
-                key.escape_default()
+                "{place}/{}: {}.allow of pilot.toml has no beginning of this key",
+                key.escape_default(),
+                self.kind.key()
             );
             self.say(&problem);
             return Err((Code::Refused, problem));
@@ -492,9 +513,10 @@ impl Script {
         let most = u64::from(self.config.memory_mb) << 20;
         if self.copied + len > most {
             let problem = format!(
-                "the messages that a script copies have at most {} MiB in all, as its memory (initscript.memory_mb): hand over replies \
-                 by reference",
-                self.config.memory_mb
+                "the messages that a script copies have at most {} MiB in all, as its memory ({}.memory_mb): hand over replies by \
+                 reference",
+                self.config.memory_mb,
+                self.kind.key()
             );
             return Err((Code::Limit, problem));
         }
@@ -527,8 +549,9 @@ impl Script {
         if self.messages.contains_key(&id) {
             return Err((Code::Duplicate, format!("message {id} was sent before")));
         }
-        if self.messages.len() >= MESSAGES_MAX {
-            let problem = format!("a script sends at most {MESSAGES_MAX} messages");
+        let most = self.kind.messages_max();
+        if self.messages.len() >= most {
+            let problem = format!("a script sends at most {most} messages");
             return Err((Code::Limit, problem));
         }
         Ok(())
@@ -563,16 +586,21 @@ impl Rpc {
 }
 
 /// Why it failed. `None`: it ended well.
-fn problem_of(error: &wasmtime::Error) -> Option<String> {
-    match error.downcast_ref::<Stop>() {
-        Some(Stop::Exit(0)) => return None,
-        Some(stop) => return Some(stop.to_string()),
-        None => {}
+fn problem_of(error: &wasmtime::Error) -> Option<(ScriptEnd, String)> {
+    if let Some(stop) = error.downcast_ref::<Stop>() {
+        let end = match stop {
+            Stop::Exit(0) => return None,
+            Stop::Exit(_) => ScriptEnd::Exit,
+            Stop::Cpu | Stop::Calls => ScriptEnd::Limit,
+            Stop::Memory { .. } => ScriptEnd::Trap,
+        };
+        return Some((end, stop.to_string()));
     }
-    match error.downcast_ref::<Trap>() {
-        Some(trap) => Some(trap.to_string()),
-        None => Some(in_words(error)),
-    }
+    let problem = match error.downcast_ref::<Trap>() {
+        Some(trap) => trap.to_string(),
+        None => in_words(error),
+    };
+    Some((ScriptEnd::Trap, problem))
 }
 
 fn no_handle() -> (Code, String) {

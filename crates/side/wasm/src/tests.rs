@@ -1,6 +1,8 @@
 //! Scripts that behave and scripts that do not, against remotes that are made up.
 
+mod fuzz;
 mod hostile;
+mod keeping;
 mod modules;
 mod world;
 
@@ -162,11 +164,14 @@ async fn http_has_methods_headers_and_a_body() {
     assert_eq!(done.fetched.transfers[1].from, "https://example.com/tasks");
     let asked = world.asked();
     assert_eq!(
-        (asked[0].method.as_str(), asked[0].key.as_str()),
+        (
+            asked[0].request.method.as_str(),
+            asked[0].request.key.as_str()
+        ),
         ("POST", "/tasks?token=x")
     );
     assert_eq!(
-        (asked[0].headers.len(), &asked[0].body[..]),
+        (asked[0].request.headers.len(), &asked[0].request.body[..]),
         (1, &b"body"[..])
     );
 }

@@ -8,13 +8,13 @@ use bytes::Bytes;
 use super::{BoxFuture, Fetched, InputFaultKind, InputMemory, MemoryFault, StoreObject};
 use crate::config::FunctionConfig;
 use crate::ids::FunctionName;
-use crate::initscript::Place;
+use crate::initscript::{Place, ScriptRun};
 use crate::invocation::TransferWay;
 use crate::version::Version;
 
 /// Runs the initscripts of functions.
 pub trait InitRunner: Send + Sync + Debug {
-    /// Checks and compiles the initscript of a version that is deployed. Does nothing if it has none.
+    /// Checks and compiles the initscripts of a version that is deployed. Does nothing if it has none.
     ///
     /// # Errors
     /// What is wrong with the module or with what it may connect to, and what to do.
@@ -26,6 +26,10 @@ pub trait InitRunner: Send + Sync + Debug {
     /// Runs the initscript of a version for one invocation. It ends in a limited time, whatever the script does. Dropping the future ends
     /// the script.
     fn run(&self, version: &Arc<Version>, event: Bytes) -> BoxFuture<'static, Initialised>;
+
+    /// The messages of the shared initscript of a version. If this node has them and they are not too old, the future is ready at once.
+    /// Otherwise it waits for a run, as all do that ask meanwhile. Dropping the future ends nothing.
+    fn shared(&self, version: &Arc<Version>) -> BoxFuture<'static, Initialised>;
 }
 
 /// What came of the run of an initscript.
@@ -36,6 +40,8 @@ pub struct Initialised {
     pub fetched: Fetched,
     /// For the function's log: what the script said, and why it failed.
     pub said: Option<String>,
+    /// The run, for the metrics. `None`: there was none, or another invocation has it.
+    pub run: Option<ScriptRun>,
 }
 
 /// No initscripts: for daemons and tests without them.
@@ -44,7 +50,7 @@ pub struct NoInitscripts;
 
 impl InitRunner for NoInitscripts {
     fn prepare(&self, version: &Arc<Version>) -> BoxFuture<'static, Result<(), String>> {
-        let refused = match version.config.initscript {
+        let refused = match version.config.initscripts().next() {
             None => Ok(()),
             Some(_) => Err("this daemon runs no initscripts".to_owned()),
         };
@@ -54,6 +60,10 @@ impl InitRunner for NoInitscripts {
     fn activate(&self, _: &Arc<Version>) {}
 
     fn run(&self, _: &Arc<Version>, _: Bytes) -> BoxFuture<'static, Initialised> {
+        Box::pin(std::future::ready(Initialised::default()))
+    }
+
+    fn shared(&self, _: &Arc<Version>) -> BoxFuture<'static, Initialised> {
         Box::pin(std::future::ready(Initialised::default()))
     }
 }

@@ -61,6 +61,10 @@ pub(crate) fn record(function: &str, start: StartKind, outcome: Outcome) -> Invo
         throttled: None,
         shared: None,
         transfers: Vec::new(),
+        scripts: vec![ScriptRun {
+            end: ScriptEnd::Ok,
+            took: Duration::from_millis(2),
+        }],
         bytes_in: 0,
         bytes_out: 0,
         output: Bytes::new(),

@@ -13,6 +13,7 @@ use serde_json::json;
 
 use super::client::Client;
 use super::failure::Failure;
+use super::initscript;
 use super::layers::{self, LayerSource, ReadLayer};
 use super::multipart::Multipart;
 use super::output::{self, BAD, STRONG};
@@ -115,6 +116,7 @@ pub(super) fn up(client: &Client, args: &UpArgs) -> anyhow::Result<()> {
 /// [`Failure::Refused`] if the daemon refuses; otherwise the error of packing or of the connection.
 pub(super) fn deploy(client: &Client, target: &Target, show: Show) -> anyhow::Result<DeployReport> {
     let progress = Progress::new(target.name.as_str(), show);
+    initscript::build(target, |message| progress.tell(message))?;
     progress.tell("packing");
     let archive = pack::pack(&target.folder, Kind::Code)?;
     let files = archive.content.files();
@@ -126,6 +128,7 @@ pub(super) fn deploy(client: &Client, target: &Target, show: Show) -> anyhow::Re
     let layers: Vec<ReadLayer> = layers.collect::<anyhow::Result<_>>()?;
     layers::check_size(target.name.as_str(), &archive.content, &layers)?;
     let mut spec = target.spec.clone();
+    initscript::without_sources(&mut spec);
     for layer in &layers {
         layer.upload(client, |message| progress.tell(message))?;
         spec.layers.push(layer.reference());

@@ -21,6 +21,19 @@ pub(super) struct NewArgs {
     /// The template
     #[arg(short, long, default_value = "event")]
     template: Template,
+    /// The template with an initscript, which runs while the function's worker starts; it needs Rust
+    #[arg(long, conflicts_with = "template")]
+    initscript: bool,
+}
+
+impl NewArgs {
+    fn template(&self) -> Template {
+        if self.initscript {
+            Template::Initscript
+        } else {
+            self.template
+        }
+    }
 }
 
 /// A template of a function.
@@ -40,6 +53,8 @@ enum Template {
     Provided,
     /// An HTTP server of its own, in Python
     Http,
+    /// As event, with an initscript in Rust
+    Initscript,
 }
 
 impl Template {
@@ -61,6 +76,7 @@ impl Template {
             Self::Node => files!("node", "pilot.toml", "index.mjs", "package.json"),
             Self::Provided => files!("provided", "pilot.toml", "bootstrap.py"),
             Self::Http => files!("http", "pilot.toml", "server.py"),
+            Self::Initscript => INITSCRIPT,
         }
     }
 
@@ -73,6 +89,10 @@ impl Template {
             Self::Event | Self::Node | Self::Provided => command_for(
                 endpoint,
                 &format!("invoke {name} --data '{{\"name\": \"Ada\"}}'"),
+            ),
+            Self::Initscript => command_for(
+                endpoint,
+                &format!("invoke {name} --timeline --data '{{\"name\": \"Ada\"}}'"),
             ),
             Self::Asgi | Self::Wsgi | Self::Http => format!("curl {functions}/fn/{name}/"),
             Self::Image => {
@@ -87,17 +107,23 @@ pub(super) fn run(connection: &Connection, args: &NewArgs) -> anyhow::Result<()>
     let endpoint = connection.endpoint();
     let endpoint = endpoint.as_deref().map(|given| given.trim_end_matches('/'));
     let name = name_of(&args.path)?;
-    let written = write(&args.path, &name, args.template)?;
+    let template = args.template();
+    let written = write(&args.path, &name, template)?;
     let mut text = String::new();
     for path in written {
         text.push_str(&format!("{GOOD}+{GOOD:#} {}\n", path.display()));
     }
     let folder = args.path.display();
+    if matches!(template, Template::Initscript) {
+        text.push_str(&format!(
+            "\nrustup target add wasm32-unknown-unknown    {DIM}# once, to build the initscript{DIM:#}"
+        ));
+    }
     text.push_str(&format!(
         "\npilot dev {folder}       {DIM}# serves it, and again with every edit{DIM:#}\n\
          {}    {DIM}# or into a running daemon, and then{DIM:#}\n{}\n",
         command_for(endpoint, &format!("deploy {folder}")),
-        args.template.first_call(&name, endpoint)
+        template.first_call(&name, endpoint)
     ));
     output::print(&text)
 }
@@ -127,12 +153,64 @@ fn write(folder: &Path, name: &FunctionName, template: Template) -> anyhow::Resu
     let files = template.files().iter().filter(|(_, text)| !text.is_empty());
     let written = files.map(|(file, text)| {
         let path = folder.join(file);
+        if let Some(folder) = path.parent() {
+            fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
+        }
         fs::write(&path, text.replace(NAME, name.as_str()))
             .with_context(|| path.display().to_string())?;
         Ok(path)
     });
     written.collect()
 }
+
+/// The template with an initscript, and the library that it is written with.
+const INITSCRIPT: &[(&str, &str)] = &[
+    (
+        "pilot.toml",
+        include_str!("../../templates/initscript/pilot.toml"),
+    ),
+    ("app.py", include_str!("../../templates/initscript/app.py")),
+    (
+        "README.md",
+        include_str!("../../templates/initscript/README.md"),
+    ),
+    (
+        ".pilotignore",
+        include_str!("../../templates/initscript/.pilotignore"),
+    ),
+    (
+        ".gitignore",
+        include_str!("../../templates/initscript/gitignore"),
+    ),
+    (
+        "initscript/Cargo.toml",
+        include_str!("../../templates/initscript/initscript/Cargo.toml"),
+    ),
+    (
+        "initscript/src/lib.rs",
+        include_str!("../../templates/initscript/initscript/src/lib.rs"),
+    ),
+    (
+        "initscript/.cargo/config.toml",
+        include_str!("../../../../../sdk/initscript/.cargo/config.toml"),
+    ),
+    (
+        "initscript/sdk/Cargo.toml",
+        include_str!("../../templates/initscript/initscript/sdk/Cargo.toml"),
+    ),
+    (
+        "initscript/sdk/src/lib.rs",
+        include_str!("../../../../../sdk/initscript/src/lib.rs"),
+    ),
+    (
+        "initscript/sdk/src/host.rs",
+        include_str!("../../../../../sdk/initscript/src/host.rs"),
+    ),
+    (
+        "initscript/sdk/src/text.rs",
+        include_str!("../../../../../sdk/initscript/src/text.rs"),
+    ),
+];
 
 /// The placeholder of the function's name in the templates.
 const NAME: &str = "__NAME__";

@@ -76,6 +76,7 @@ pub(super) fn fetches_of_header(header: &str) -> Vec<Fetch> {
             Some((_, "cached")) => TransferWay::Cached,
             Some((_, "shared")) => TransferWay::Shared,
             Some((_, "handed")) => TransferWay::Handed,
+            Some((_, "kept")) => TransferWay::Kept,
             Some((_, "script")) => TransferWay::Script,
             _ => TransferWay::Fetched,
         };

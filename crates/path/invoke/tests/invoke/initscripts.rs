@@ -53,8 +53,30 @@ impl InitRunner for Slow {
                     ..Fetched::default()
                 },
                 said: Some("failed: it is made up\n".to_owned()),
+                run: None,
             }
         })
+    }
+
+    fn shared(&self, _: &Arc<Version>) -> BoxFuture<'static, Initialised> {
+        let transfer = Transfer {
+            input: "init.7".to_owned(),
+            from: "s3://models/weights".to_owned(),
+            bytes: 0,
+            way: TransferWay::Kept,
+            began: pilot_model::Instant(0),
+            ended: pilot_model::Instant(0),
+            error: None,
+        };
+        let initialised = Initialised {
+            fetched: Fetched {
+                transfers: vec![transfer],
+                ..Fetched::default()
+            },
+            said: None,
+            run: None,
+        };
+        Box::pin(std::future::ready(initialised))
     }
 }
 
@@ -65,6 +87,7 @@ fn scripted(config: &mut FunctionConfig) {
         allow: Vec::new(),
         memory_mb: 2,
         timeout_ms: 1000,
+        max_age_s: None,
     });
 }
 
@@ -104,4 +127,22 @@ async fn a_client_that_hangs_up_ends_the_script() {
     sleep(SCRIPT * 2).await;
     let ended = slow.ends.load(Ordering::SeqCst);
     assert_eq!((slow.runs.load(Ordering::SeqCst), ended), (1, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_shared_script_has_sent_goes_with_every_call() {
+    let fixture = Fixture::running(Arc::new(Slow::default()));
+    fixture.deploy(|config| {
+        scripted(config);
+        config.shared_initscript = config.initscript.clone();
+    });
+    for (start, names) in [
+        (StartKind::Cold, vec![SCRIPT_NAME, "init.7"]),
+        (StartKind::Warm, vec!["init.7"]),
+    ] {
+        let response = fixture.call().await.unwrap();
+        let transfers = response.transfers.iter();
+        let found: Vec<&str> = transfers.map(|one| one.input.as_str()).collect();
+        assert_eq!((response.start, found), (start, names));
+    }
 }

@@ -80,6 +80,7 @@ fn record(name: &str, id: &str, start: StartKind, outcome: Outcome, output: &'st
         throttled: None,
         shared: None,
         transfers: Vec::new(),
+        scripts: Vec::new(),
         bytes_in: 0,
         bytes_out: 0,
         output: Bytes::from_static(output.as_bytes()),

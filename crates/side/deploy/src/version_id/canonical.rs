@@ -42,6 +42,7 @@ pub(super) fn canonical(config: &FunctionConfig) -> String {
         drop_ins,
         invokes,
         initscript,
+        shared_initscript,
         keep_alive,
         cpu_limit,
         asynchronous,
@@ -79,6 +80,7 @@ pub(super) fn canonical(config: &FunctionConfig) -> String {
     form.add("drop_ins", *drop_ins, true);
     form.add("invokes", invokes, &Invokes::default());
     form.add("initscript", initscript, &None);
+    form.add("shared_initscript", shared_initscript, &None);
     form.add("cpu_limit", cpu_limit, &CpuLimit::default());
     form.add("keep_alive", keep_alive, &KeepAlive::default());
     add_async(&mut form, asynchronous);

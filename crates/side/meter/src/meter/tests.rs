@@ -76,6 +76,7 @@ fn invoked(name: &str, number: u32) -> Event {
         throttled: None,
         shared: None,
         transfers: Vec::new(),
+        scripts: Vec::new(),
         bytes_in: 3,
         bytes_out: 5,
         output: Bytes::new(),

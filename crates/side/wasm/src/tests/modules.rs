@@ -154,11 +154,49 @@ fn everything_that_describes_the_host_names_the_same_functions() {
     let wit = names_of(&read("sdk/initscript/initscript.wit"), "", ": func(");
     let here = names_of(&read("crates/side/wasm/src/host.rs"), "\"", "\",");
     let manual = names_of(&read("docs/initscripts.md"), "| `", "(");
+    let c = read("sdk/initscript/c/pilotlight_initscript.h");
+    let mut c = names_of(&c, "PILOTLIGHT_HOST(", ")");
+    assert!(c.remove("name"), "the macro's argument");
     assert!(sdk.len() >= 14);
+    assert_eq!(sdk, c);
     assert_eq!(sdk, wit);
     assert_eq!(sdk, here);
     assert_eq!(sdk, manual);
-    // Its types are compared when the tests' modules are linked.
     let tests: BTreeSet<String> = names_of(&script(""), "\"pilotlight_v1\" \"", "\"");
     assert_eq!(sdk, tests);
+}
+
+/// A module with exactly the imports that the description has is linked: parameters and results are the same.
+#[test]
+fn the_types_of_the_description_are_those_of_the_host() {
+    let wit = fs::read_to_string(root().join("sdk/initscript/initscript.wit")).unwrap();
+    let core = |kind: &str| match kind.trim() {
+        "string" | "list<u8>" => "i32 i32",
+        "u32" | "s32" => "i32",
+        "u64" | "s64" => "i64",
+        other => panic!("{other} is not a type of the interface"),
+    };
+    let functions = wit.lines().filter_map(|line| {
+        let (name, rest) = line.trim().split_once(": func(")?;
+        let (parameters, result) = rest.split_once(')')?;
+        let kinds = parameters.split(',').filter_map(|one| one.split_once(':'));
+        let kinds: Vec<&str> = kinds.map(|(_, kind)| core(kind)).collect();
+        let result = result.trim_end_matches(';').trim().strip_prefix("->");
+        let result = result.map_or(String::new(), |kind| format!("(result {})", core(kind)));
+        let name = name.replace('-', "_");
+        (name != "export run").then(|| {
+            let parameters = kinds.join(" ");
+            format!(r#"(import "pilotlight_v1" "{name}" (func (param {parameters}) {result}))"#)
+        })
+    });
+    let imports: Vec<String> = functions.collect();
+    assert!(imports.len() >= 14, "{imports:?}");
+    let engine = crate::module::engine().unwrap();
+    let linker = crate::host::linker(&engine).unwrap();
+    for import in imports {
+        let module = wat::parse_str(format!("(module {import})")).unwrap();
+        let module = wasmtime::Module::from_binary(&engine, &module).unwrap();
+        let linked = linker.instantiate_pre(&module);
+        assert!(linked.is_ok(), "{import}: {:?}", linked.err());
+    }
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use pilot_model::initscript::{InitscriptConfig, Place};
+use pilot_model::initscript::{InitscriptConfig, Place, ScriptEnd};
 use pilot_model::ports::{
     Fetched, InitRunner, Initialised, Input, InputFaultKind, InputKind, InputMemory, MemoryFault,
     RemoteFault, RemoteReply, RemoteRequest, Remotes, StoreObject,
@@ -56,13 +56,28 @@ impl World {
         objects.insert(place.to_owned(), body.to_vec());
     }
 
-    pub(super) fn asked(&self) -> Vec<RemoteRequest> {
-        let asked = self.store.asked.lock();
-        asked.iter().map(|(_, request)| request.clone()).collect()
+    pub(super) fn remove(&self, place: &str) {
+        self.store.objects.lock().remove(place);
+    }
+
+    pub(super) fn asked(&self) -> Vec<Asked> {
+        self.store.asked.lock().clone()
     }
 
     pub(super) fn last_asked(&self) -> Instant {
-        self.store.asked.lock().last().unwrap().0
+        self.store.asked.lock().last().unwrap().at
+    }
+
+    /// Waits until nobody has the memory of a reply or a message any more.
+    pub(super) async fn is_empty(&self) {
+        let began = Instant::now();
+        while Arc::strong_count(&self.store.used) > 1 {
+            assert!(
+                began.elapsed() < Duration::from_secs(30),
+                "memory is leaked"
+            );
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
     }
 
     /// A version of the function `f` with this module.
@@ -84,10 +99,14 @@ impl World {
             .to_vec(),
             memory_mb: 2,
             timeout_ms: 60_000,
+            max_age_s: None,
         };
         change(&mut config);
         let version = pilot_testkit::version_with("f", 1, |function| {
-            function.initscript = Some(config);
+            match config.max_age_s {
+                None => function.initscript = Some(config),
+                Some(_) => function.shared_initscript = Some(config),
+            }
             function.timeout = Duration::from_secs(60);
         });
         let mut version = Version::clone(&version);
@@ -119,8 +138,7 @@ impl World {
     ) -> Done {
         let version = self.deploy(text, change).await;
         let run = self.initscripts.run(&version, Bytes::from_static(event));
-        let Initialised { fetched, said } = run.await;
-        Done { fetched, said }
+        Done::of(run.await)
     }
 
     /// Waits until a script runs again.
@@ -151,9 +169,16 @@ fn id_of(module: &[u8]) -> VersionId {
 pub(super) struct Done {
     pub(super) fetched: Fetched,
     pub(super) said: Option<String>,
+    pub(super) end: Option<ScriptEnd>,
 }
 
 impl Done {
+    pub(super) fn of(run: Initialised) -> Self {
+        let Initialised { fetched, said, run } = run;
+        let end = run.map(|run| run.end);
+        Self { fetched, said, end }
+    }
+
     /// Names and contents of what the function gets.
     pub(super) fn messages(&self) -> Vec<(String, Vec<u8>)> {
         let messages = self.fetched.inputs.iter().map(|input| {
@@ -173,7 +198,17 @@ impl Done {
 #[derive(Debug, Default)]
 struct Store {
     objects: Mutex<HashMap<String, Vec<u8>>>,
-    asked: Mutex<Vec<(Instant, RemoteRequest)>>,
+    asked: Mutex<Vec<Asked>>,
+    /// Each memory has a clone.
+    used: Arc<()>,
+}
+
+/// A request, when it came, and to which place.
+#[derive(Debug, Clone)]
+pub(super) struct Asked {
+    pub(super) at: Instant,
+    pub(super) place: String,
+    pub(super) request: RemoteRequest,
 }
 
 impl Remotes for Store {
@@ -189,7 +224,12 @@ impl Remotes for Store {
     ) -> BoxFuture<'static, Result<RemoteReply, RemoteFault>> {
         let path = request.key.split('?').next().unwrap_or_default();
         let object = format!("{place}/{}", path.trim_start_matches('/'));
-        self.asked.lock().push((Instant::now(), request));
+        self.asked.lock().push(Asked {
+            at: Instant::now(),
+            place: place.to_string(),
+            request,
+        });
+        let used = Arc::clone(&self.used);
         let body = self.objects.lock().get(&object).cloned();
         Box::pin(async move {
             if object.ends_with("/slow") {
@@ -200,7 +240,7 @@ impl Remotes for Store {
                 problem: "there is no such object".to_owned(),
             })?;
             Ok(RemoteReply {
-                memory: Arc::new(Memory(body)),
+                memory: Arc::new(Memory(body, used)),
                 object: Some(Arc::new(StoreObject::S3 {
                     endpoint: None,
                     bucket: "photos".to_owned(),
@@ -218,12 +258,16 @@ impl Remotes for Store {
         _: &FunctionName,
         bytes: Vec<u8>,
     ) -> BoxFuture<'static, Result<Arc<dyn InputMemory>, MemoryFault>> {
-        Box::pin(async move { Ok(Arc::new(Memory(bytes)) as Arc<dyn InputMemory>) })
+        let memory = Memory(bytes, Arc::clone(&self.used));
+        Box::pin(async move { Ok(Arc::new(memory) as Arc<dyn InputMemory>) })
     }
 }
 
 #[derive(Debug)]
-struct Memory(Vec<u8>);
+struct Memory(
+    Vec<u8>,
+    #[expect(dead_code, reason = "it is counted")] Arc<()>,
+);
 
 impl InputMemory for Memory {
     fn bytes(&self) -> u64 {

@@ -40,6 +40,11 @@ const KEYS: &[(&str, &str, &str)] = &[
         "",
         "initscript = { module = \"init.wasm\", allow = [\"s3://photos\"] }",
     ),
+    (
+        "shared_initscript",
+        "",
+        "shared_initscript = { module = \"init.wasm\", allow = [\"s3://photos\"] }",
+    ),
     ("keep_alive", "", "keep_alive = { behaviour = \"freeze\" }"),
     ("cpu_limit", "", "cpu_limit = { period_ms = 20 }"),
     ("async", "", "async = { retries = 1 }"),

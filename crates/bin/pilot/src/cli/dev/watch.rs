@@ -10,6 +10,7 @@ use notify::event::{AccessKind, AccessMode};
 use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher};
 use pilot_model::FunctionName;
 
+use super::super::initscript;
 use super::super::pack::{self, Ignore, Kind};
 use super::super::project::{Project, Target};
 use super::message::Message;
@@ -31,6 +32,8 @@ struct Root {
     ignore: Ignore,
     /// The folders and zip files of its layers.
     layers: Vec<PathBuf>,
+    /// The crates of its initscripts.
+    sources: Vec<PathBuf>,
 }
 
 impl Watch {
@@ -83,11 +86,22 @@ impl Watch {
                     }
                     layers.push(path);
                 }
+                let mut sources = Vec::new();
+                for source in initscript::sources(target) {
+                    let Ok(source) = real(&source) else { continue };
+                    let code = source.join("src");
+                    if code.is_dir() {
+                        wanted.extend(pack::folders(&code, Kind::Code)?);
+                    }
+                    wanted.insert(source.clone());
+                    sources.push(source);
+                }
                 Ok(Root {
                     name: target.name.clone(),
                     ignore: Ignore::of(&folder, Kind::Code)?,
                     folder,
                     layers,
+                    sources,
                 })
             })
             .collect::<anyhow::Result<_>>()?;
@@ -119,6 +133,11 @@ impl Watch {
         };
         if root.layers.iter().any(|layer| path.starts_with(layer)) {
             return true;
+        }
+        let mut sources = root.sources.iter();
+        if let Some(inside) = sources.find_map(|source| path.strip_prefix(source).ok()) {
+            // Not what its build writes: it would never end.
+            return inside.starts_with("src") || inside == Path::new("Cargo.toml");
         }
         match path.strip_prefix(&root.folder) {
             Ok(inside) => inside == Path::new(".pilotignore") || !root.ignore.covers(inside),
@@ -217,6 +236,30 @@ mod tests {
             .map(|target| watch.concerns(target, &path))
             .collect();
         assert_eq!(concerned, [true, false], "{}", path.display());
+    }
+
+    #[test]
+    fn an_edit_of_an_initscript_concerns_its_function_and_what_its_build_writes_nobody() {
+        let dir = tempfile::tempdir().unwrap();
+        project(dir.path());
+        let text = "[functions.a]\npath = \"a\"\n[functions.a.initscript]\nmodule = \"init.wasm\"\nsource = \"script\"\n[functions.b]\npath = \"b\"\n";
+        fs::write(dir.path().join("pilot.toml"), text).unwrap();
+        fs::create_dir_all(dir.path().join("a/script/src")).unwrap();
+        let project = Project::read(dir.path(), None).unwrap();
+        let (sender, inbox) = mpsc::channel();
+        let watch = Watch::start(&project, sender).unwrap();
+        fs::write(dir.path().join("a/script/src/lib.rs"), "").unwrap();
+        let path = next_change(&inbox);
+        let [a, b] = project.targets.as_slice() else {
+            panic!()
+        };
+        assert!(watch.concerns(a, &path), "{}", path.display());
+        assert!(!watch.concerns(b, &path));
+        let script = real(&dir.path().join("a/script")).unwrap();
+        assert!(watch.concerns(a, &script.join("Cargo.toml")));
+        for written in ["Cargo.lock", "target/release/.cargo-lock"] {
+            assert!(!watch.concerns(a, &script.join(written)), "{written}");
+        }
     }
 
     #[test]
