@@ -63,6 +63,7 @@ impl InitRunner for Slow {
             input: "init.7".to_owned(),
             from: "s3://models/weights".to_owned(),
             bytes: 0,
+            streamed: None,
             way: TransferWay::Kept,
             began: pilot_model::Instant(0),
             ended: pilot_model::Instant(0),
