@@ -7,6 +7,6 @@
 mod state;
 
 pub use state::{
-    Action, Arrival, Counts, Ending, Key, Mean, PRESSURE_HOLD, PoolState, RestStage, RestTimes,
-    Settings, StartFault, WaiterId, backoff,
+    Action, Arrival, Class, Counts, Ending, Key, Mean, PRESSURE_HOLD, PoolState, RestStage,
+    RestTimes, Settings, StartFault, Urgency, Wait, WaiterId, backoff,
 };

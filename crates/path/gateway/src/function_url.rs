@@ -18,6 +18,7 @@ use pilot_protocols::FREE_LEN;
 
 use crate::application;
 use crate::cors::Sharing;
+use crate::deadline;
 use crate::errors::{AnswerError, RequestError};
 use crate::forward;
 use crate::lambda_api::Named;
@@ -92,6 +93,7 @@ async fn invoke(
         received: context.received,
         client_context: None,
         trace: Some(context.trace()),
+        urgency: deadline::of(&context.head.headers, context.received)?,
         chain: None,
     };
     let websocket = match interface {

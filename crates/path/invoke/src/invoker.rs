@@ -58,6 +58,7 @@ impl Invoker {
             PoolLimits {
                 queue_max: limits.queue_max,
                 start_wait_max: limits.start_wait_max,
+                wait_max: limits.wait_max,
                 memory_bytes_max: limits.memory_bytes_max,
                 memory_sample_every: limits.memory_sample_every,
                 workers_max: limits.workers_max,
@@ -91,8 +92,9 @@ impl Invoker {
     /// Invokes and waits for the answer, or for the head of a streamed one. Dropping the future cancels the invocation.
     ///
     /// A worker starts while `payload` is still arriving. The function's timeout counts from the call of the handler, as in
-    /// Lambda. Before that, the request waits for a busy worker at most for the same time, and for a starting one at most for
-    /// [`Limits::start_wait_max`]; then it is refused.
+    /// Lambda. Before that, the request waits for a busy worker at most for `scale.max_wait_s`, or [`Limits::wait_max`], or else for
+    /// the same time, and for a starting one at most for [`Limits::start_wait_max`]; then it is refused. It is refused at once if the
+    /// queue takes longer, or too long for the deadline of [`Request::urgency`].
     ///
     /// # Errors
     /// The payload's own errors, and [`InvokeError`]. Errors of the function itself are a [`Response`].
@@ -347,13 +349,25 @@ fn without_input(invocation: Invocation, fault: &InputFault) -> Response {
     invocation.answer(now, Outcome::InputError, output, body)
 }
 
+/// What a client is told to wait: as long as the queue takes now, seconds, or 1 if that is not known.
+fn retry_after_s(wait: Option<Duration>) -> u32 {
+    let seconds = wait.map_or(1, |wait| wait.as_millis().div_ceil(1000));
+    u32::try_from(seconds)
+        .unwrap_or(u32::MAX)
+        .clamp(1, RETRY_AFTER_S_MAX)
+}
+
+/// The longest that a client is told to wait, seconds.
+const RETRY_AFTER_S_MAX: u32 = 60;
+
 /// An invocation that got no worker. If the handler cannot be imported, that is the function's error and therefore an answer.
 fn refused(mut invocation: Invocation, refusal: Refusal) -> Result<Response, InvokeError> {
     let now = invocation.now();
     let name = invocation.version.config.name.clone();
-    let throttled = |reason| InvokeError::TooManyRequests {
+    let throttled = |reason, wait: Option<Duration>| InvokeError::TooManyRequests {
         name: name.clone(),
         reason,
+        retry_after_s: retry_after_s(wait),
     };
     let (outcome, output, error) = match refusal {
         Refusal::Start(StartError::Import { body, output }) => {
@@ -379,15 +393,20 @@ fn refused(mut invocation: Invocation, refusal: Refusal) -> Result<Response, Inv
             let name = name.clone();
             (outcome, output, InvokeError::StartFailed { name, error })
         }
-        Refusal::Full => (
+        Refusal::Full(wait) => (
             Outcome::Throttled,
             Bytes::new(),
-            throttled(ThrottleReason::QueueFull),
+            throttled(ThrottleReason::QueueFull, wait),
         ),
-        Refusal::TimedOut => (
+        Refusal::Late(wait) => (
             Outcome::Throttled,
             Bytes::new(),
-            throttled(ThrottleReason::QueueTimeout),
+            throttled(ThrottleReason::Late, wait),
+        ),
+        Refusal::TimedOut(wait) => (
+            Outcome::Throttled,
+            Bytes::new(),
+            throttled(ThrottleReason::QueueTimeout, wait),
         ),
         Refusal::Closed => (Outcome::Cancelled, Bytes::new(), InvokeError::ShuttingDown),
     };

@@ -25,6 +25,8 @@ pub struct PoolLimits {
     pub queue_max: usize,
     /// The longest that a request waits for a worker that is being started.
     pub start_wait_max: Duration,
+    /// The longest that a request waits for a busy worker, if its function does not say. `None`: the function's timeout.
+    pub wait_max: Option<Duration>,
     /// When the PSS of all workers and templates exceeds this, those that were unused longest are evicted; `None`: no limit.
     pub memory_bytes_max: Option<u64>,
     /// How often memory is sampled.

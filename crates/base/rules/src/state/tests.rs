@@ -1,6 +1,7 @@
 //! Property tests of the state machine: random arrivals, starts, deaths, releases and times. A model records which worker serves
 //! which request.
 
+mod admission;
 mod start_rules;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,8 +33,9 @@ fn settings() -> Settings {
 #[derive(Debug, Clone)]
 enum Step {
     Arrive,
+    ArriveWithin(Bounds),
     Announce,
-    Claim(usize),
+    Claim(usize, Bounds),
     Retract(usize),
     Ready(usize),
     StartFailed(usize, StartFault),
@@ -48,7 +50,39 @@ enum Step {
     Revive,
     Renew,
     Evict(usize),
+    GiveUp,
     Close,
+}
+
+/// How long a request may wait, how long its caller has, and whether there is one.
+#[derive(Debug, Clone, Copy)]
+struct Bounds {
+    longest: u64,
+    left: Option<u64>,
+    class: Class,
+}
+
+impl Bounds {
+    fn wait(self, now: Instant) -> Wait {
+        Wait {
+            longest: Duration::from_nanos(self.longest),
+            urgency: Urgency {
+                class: self.class,
+                finish_by: self.left.map(|left| Instant(now.0 + left)),
+            },
+        }
+    }
+}
+
+prop_compose! {
+    fn bounds()(
+        longest in prop_oneof![Just(u64::MAX), 0_u64..500 * MS],
+        left in prop::option::of(0_u64..800 * MS),
+        background in any::<bool>(),
+    ) -> Bounds {
+        let class = if background { Class::Background } else { Class::Caller };
+        Bounds { longest, left, class }
+    }
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -63,9 +97,10 @@ fn step() -> impl Strategy<Value = Step> {
         4 => Just(StartFault::Transient),
     ];
     prop_oneof![
-        30 => Just(Step::Arrive),
+        20 => Just(Step::Arrive),
+        15 => bounds().prop_map(Step::ArriveWithin),
         8 => Just(Step::Announce),
-        6 => any::<usize>().prop_map(Step::Claim),
+        6 => (any::<usize>(), bounds()).prop_map(|(at, bounds)| Step::Claim(at, bounds)),
         2 => any::<usize>().prop_map(Step::Retract),
         20 => any::<usize>().prop_map(Step::Ready),
         4 => (any::<usize>(), fault).prop_map(|(at, fault)| Step::StartFailed(at, fault)),
@@ -80,6 +115,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => Just(Step::Revive),
         2 => Just(Step::Renew),
         3 => any::<usize>().prop_map(Step::Evict),
+        2 => Just(Step::GiveUp),
         1 => prop_oneof![99 => Just(Step::Pass(1)), 1 => Just(Step::Close)],
     ]
 }
@@ -124,6 +160,10 @@ struct World {
     /// Those that were told to rest since their last lease, and whether it was the second time.
     rested: BTreeSet<(u64, bool)>,
     waiting: Vec<(WaiterId, u64)>,
+    /// Requests for which no caller waits.
+    background: BTreeSet<u64>,
+    /// By when requests must have ended.
+    deadlines: BTreeMap<u64, Instant>,
     /// Includes requests that lost their place because their start failed.
     announced: Vec<WaiterId>,
     requests: u64,
@@ -143,6 +183,8 @@ impl World {
             workers: BTreeMap::new(),
             rested: BTreeSet::new(),
             waiting: Vec::new(),
+            background: BTreeSet::new(),
+            deadlines: BTreeMap::new(),
             announced: Vec::new(),
             requests: 0,
             arrivals: 0,
@@ -179,12 +221,26 @@ impl World {
                     to, key, worker, ..
                 } => {
                     let id = self.end_wait(to);
-                    let first = self.waiting.iter().all(|(other, _)| id < *other);
-                    assert!(first, "out of order");
+                    let comes_first = |(other, request): &(WaiterId, u64)| {
+                        let of_caller = !self.background.contains(&to);
+                        match (of_caller, !self.background.contains(request)) {
+                            (true, false) => true,
+                            (false, true) => false,
+                            _ => id < *other,
+                        }
+                    };
+                    assert!(self.waiting.iter().all(comes_first), "out of order");
+                    let end = self.deadlines.get(&to);
+                    assert!(end.is_none_or(|end| self.now <= *end), "served too late");
                     self.lease(key, worker);
                 }
                 Action::Fail(to) => {
                     self.end_wait(to);
+                }
+                Action::Refuse(to) => {
+                    self.end_wait(to);
+                    let may_be = self.background.contains(&to) || self.deadlines.contains_key(&to);
+                    assert!(may_be, "refused without a reason");
                 }
                 Action::Rest(worker, stage) => {
                     assert!(self.workers[&worker].is_empty(), "a leased worker rests");
@@ -214,9 +270,34 @@ impl World {
         match arrival {
             Arrival::Leased(key, worker, _) => self.lease(key, worker),
             Arrival::Queued(id) => self.waiting.push((id, request)),
-            Arrival::Full => assert_eq!(self.waiting.len(), self.settings.queue_max),
+            Arrival::Late(_) => {
+                assert!(
+                    !self.workers.is_empty(),
+                    "refused for a wait that is not known"
+                );
+                assert!(self.state.free.is_empty(), "refused beside a free slot");
+            }
+            Arrival::Full(_) => {
+                assert_eq!(self.waiting.len(), self.settings.queue_max);
+                let waiting = self.waiting.iter();
+                let displaced = waiting.filter(|(_, other)| self.background.contains(other));
+                assert!(displaced.count() == 0 || self.background.contains(&request));
+            }
             Arrival::Closed => assert!(self.closed),
         }
+    }
+
+    /// The number of a request that arrives with these bounds.
+    fn bounded(&mut self, bounds: Bounds) -> u64 {
+        let request = self.requests;
+        self.requests += 1;
+        if let Some(end) = bounds.wait(self.now).urgency.finish_by {
+            self.deadlines.insert(request, end);
+        }
+        if bounds.class == Class::Background {
+            self.background.insert(request);
+        }
+        request
     }
 
     /// A request arrives or is announced.
@@ -239,14 +320,23 @@ impl World {
                 self.arrivals += announced.iter().count() as u64;
                 self.announced.extend(announced);
             }
-            Step::Claim(at) => {
+            Step::ArriveWithin(bounds) => {
+                let request = self.bounded(bounds);
+                self.arrivals += u64::from(!self.closed);
+                let wait = bounds.wait(self.now);
+                let arrival = self
+                    .state
+                    .arrive_within(self.now, wait, || request, actions);
+                self.arrived(arrival, request);
+            }
+            Step::Claim(at, bounds) => {
                 if self.announced.is_empty() {
                     return;
                 }
                 let id = self.announced.remove(at % self.announced.len());
-                let request = self.requests;
-                self.requests += 1;
-                let arrival = self.state.claim(self.now, id, || request, actions);
+                let request = self.bounded(bounds);
+                let wait = bounds.wait(self.now);
+                let arrival = self.state.claim(self.now, id, wait, || request, actions);
                 self.arrived(arrival, request);
             }
             Step::Retract(at) => {
@@ -264,9 +354,12 @@ impl World {
     fn take(&mut self, step: &Step) {
         let mut actions = Vec::new();
         match *step {
-            Step::Arrive | Step::FoundDead | Step::Announce | Step::Claim(_) | Step::Retract(_) => {
-                self.take_request(step, &mut actions)
-            }
+            Step::Arrive
+            | Step::ArriveWithin(_)
+            | Step::FoundDead
+            | Step::Announce
+            | Step::Claim(..)
+            | Step::Retract(_) => self.take_request(step, &mut actions),
             Step::Ready(at) => {
                 let Some(key) = nth(&self.starting, at) else {
                     return;
@@ -330,6 +423,16 @@ impl World {
                 };
                 assert!(self.state.evict(self.now, *key, &mut actions));
             }
+            Step::GiveUp => {
+                let draining = self.state.draining();
+                let had = self.workers.len();
+                let gave = self.state.give_up(self.now, &mut actions);
+                assert_eq!(
+                    gave,
+                    had > draining,
+                    "a worker that could be given up is kept"
+                );
+            }
             Step::Close => {
                 self.closed = true;
                 self.state.close(&mut actions);
@@ -365,6 +468,9 @@ impl World {
             .iter()
             .filter(|waiter| waiter.handle.is_none());
         assert_eq!(announced.count(), self.state.announced);
+        let waiting = self.waiting.iter();
+        let background = waiting.filter(|(_, request)| self.background.contains(request));
+        assert_eq!(background.count(), self.state.background);
         if !self.waiting.is_empty() {
             assert!(
                 counts.starting + counts.busy > 0,
@@ -729,7 +835,7 @@ fn an_announced_request_takes_the_worker_that_came_up_meanwhile() {
     let mut actions = Vec::new();
     state.ready(Instant(MS), key, 7, &mut actions);
     assert_eq!(state.counts().idle, 1, "it holds no worker");
-    let arrival = state.claim(Instant(2 * MS), id, || 0, &mut actions);
+    let arrival = state.claim(Instant(2 * MS), id, Wait::UNBOUNDED, || 0, &mut actions);
     assert_eq!(arrival, Arrival::Leased(key, 7, StartKind::Cold));
     assert!(actions.is_empty());
     assert_eq!(state.observe(Instant(3 * MS), None).arrivals, 1);
@@ -739,7 +845,7 @@ fn an_announced_request_takes_the_worker_that_came_up_meanwhile() {
 fn an_announced_request_waits_on_for_the_start_that_it_caused() {
     let (id, mut state, key) = announced(settings());
     let mut actions = Vec::new();
-    let arrival = state.claim(Instant(MS), id, || 5, &mut actions);
+    let arrival = state.claim(Instant(MS), id, Wait::UNBOUNDED, || 5, &mut actions);
     assert_eq!(arrival, Arrival::Queued(id));
     assert!(actions.is_empty(), "a second start is ordered: {actions:?}");
     state.ready(Instant(2 * MS), key, 7, &mut actions);

@@ -154,6 +154,7 @@ pub(crate) fn request(invoker: &Invoker, version: Arc<Version>) -> Request {
         trace: None,
         arn,
         inputs: BTreeMap::new(),
+        urgency: pilot_invoke::Urgency::CALLER,
         chain: None,
     }
 }

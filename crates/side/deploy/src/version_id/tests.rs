@@ -34,6 +34,8 @@ fn defaults() -> FunctionSpec {
             spare: Some(0),
             idle_s: Some(60.0),
             policy: Some(PolicySpec::Line("demand".to_owned())),
+            max_wait_s: None,
+            reserved: Some(0),
         }),
         asynchronous: Some(AsyncSpec {
             retries: Some(2),
@@ -65,14 +67,20 @@ fn specs() -> impl Strategy<Value = FunctionSpec> {
             "static:2",
             "smoothing-markov:reading=literal",
         ]),
+        proptest::option::of(proptest::sample::select(&[1.0, 1.5][..])),
+        proptest::option::of(0_u32..2),
     )
-        .prop_map(|(min, max, spare, idle_s, policy)| ScaleSpec {
-            min,
-            max,
-            spare,
-            idle_s,
-            policy: policy.map(PolicySpec::Line),
-        });
+        .prop_map(
+            |(min, max, spare, idle_s, policy, max_wait_s, reserved)| ScaleSpec {
+                min,
+                max,
+                spare,
+                idle_s,
+                policy: policy.map(PolicySpec::Line),
+                max_wait_s,
+                reserved,
+            },
+        );
     (
         word(&["python", "python3.11"]),
         word(&["app.handler", "app.app", "app.other"]),

@@ -290,9 +290,12 @@ async fn a_pool_whose_workers_serve_once_runs_on_one_runtime() {
     let version = version_of("web", 1, |config| config.reuse = pilot_model::Reuse::Once);
     let pool = pools.open(Arc::clone(&version));
     for round in 1..=5 {
-        let lease = match pool.lease(clock.now(), None).unwrap() {
+        let lease = match pool
+            .lease(clock.now(), crate::Urgency::CALLER, None)
+            .unwrap()
+        {
             crate::Leased::Now(lease) => lease,
-            crate::Leased::Later(waiting) => waiting.lease(Duration::from_secs(1)).await.unwrap(),
+            crate::Leased::Later(waiting) => waiting.lease().await.unwrap(),
         };
         let mut lease = lease;
         lease.begin();
