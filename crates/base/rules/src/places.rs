@@ -230,7 +230,11 @@ mod tests {
         let mut places = Places::new(4);
         assert!(places.reserve(&9, 2).is_empty());
         assert_eq!(asked(&mut places, 1, 5).len(), 3);
-        assert_eq!(asked(&mut places, 9, 3).len(), 1, "the third is an ordinary one");
+        assert_eq!(
+            asked(&mut places, 9, 3).len(),
+            1,
+            "the third is an ordinary one"
+        );
         assert!(!places.may_lose_one(&9));
         assert!(places.may_lose_one(&1));
         // A reservation of a full daemon is met as places become free.

@@ -155,12 +155,12 @@ impl Invoker {
         self.context.pools.close().await;
     }
 
-    /// Whether all functions' workers that are always kept, and those that are kept ready, fit together with those of this version.
-    /// A quarter of the places stays free for everything else.
+    /// Whether all functions' workers that are always kept, those that are kept ready, and reserved ones fit together with those of
+    /// this version. A quarter of the places stays free for everything else.
     fn has_room_for(&self, version: &Version) -> Result<(), StartError> {
         let kept = |version: &Version| {
             let scale = &version.config.scale;
-            u64::from(scale.min) + u64::from(scale.spare)
+            (u64::from(scale.min) + u64::from(scale.spare)).max(u64::from(scale.reserved))
         };
         let functions = self.functions.load();
         let others: u64 = functions
@@ -177,8 +177,9 @@ impl Invoker {
         let scale = &version.config.scale;
         Err(StartError::Full {
             problem: format!(
-                "scale.min = {} and scale.spare = {} keep more workers than there is room for: this daemon can keep {room}, and other                  functions keep {others} of them; lower them, or raise limits.workers",
-                scale.min, scale.spare
+                "scale.min = {}, scale.spare = {} and scale.reserved = {} keep more workers than there is room for: this daemon can keep \
+                 {room}, and other functions keep {others} of them; lower them, or raise limits.workers",
+                scale.min, scale.spare, scale.reserved
             ),
         })
     }
@@ -224,6 +225,9 @@ impl Platform for Invoker {
 
     fn activate(&self, version: Arc<Version>) {
         self.context.initscripts.activate(&version);
+        let config = &version.config;
+        let pools = &self.context.pools;
+        pools.reserve(&config.name, config.scale.reserved);
         let older_max = self.limits.older_versions_max;
         let replaced = self.change(|functions| {
             let name = version.config.name.as_str().to_owned();
@@ -282,6 +286,7 @@ impl Platform for Invoker {
 
     fn remove(&self, name: &FunctionName) {
         let removed = self.change(|functions| functions.remove(name.as_str()));
+        self.context.pools.reserve(name, 0);
         for pool in removed.iter().flat_map(Function::pools) {
             pool.retire();
         }

@@ -11,12 +11,13 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use pilot_model::ports::{StartStamps, Worker};
 use pilot_model::{CpuTime, EndReason, Instant, SharedWorker, StartKind};
-use tokio::sync::{OwnedSemaphorePermit, oneshot};
+use tokio::sync::oneshot;
 use tokio::time::timeout_at;
 
 use crate::pool::{Pool, Refusal};
 use crate::printing::Printing;
 use crate::resting::Resting;
+use crate::room::Place;
 use pilot_rules::{Ending, Key, WaiterId};
 
 /// A worker with what the pool notes about it.
@@ -41,7 +42,7 @@ pub(crate) struct PooledWorker {
     /// The same of the time for which it was throttled.
     throttled: Mutex<Duration>,
     /// Its place among the workers of all versions.
-    _place: OwnedSemaphorePermit,
+    _place: Place,
 }
 
 impl PooledWorker {
@@ -49,7 +50,7 @@ impl PooledWorker {
         worker: Arc<dyn Worker>,
         resting: Option<Resting>,
         printing: Option<Printing>,
-        place: OwnedSemaphorePermit,
+        place: Place,
     ) -> Self {
         Self {
             worker,

@@ -15,8 +15,10 @@ mod lease;
 mod memory;
 mod pool;
 mod pools;
+mod pressure;
 mod printing;
 mod resting;
+mod room;
 mod tasks;
 
 pub use engine_table::EngineTable;

@@ -15,13 +15,14 @@ use pilot_model::status::{ForecastStatus, PoolStatus};
 use pilot_model::{
     Event, Instant, Interface, ScaleConfig, Seldom, StartKind, Version, WorkerRecord,
 };
-use tokio::sync::{OwnedSemaphorePermit, oneshot};
+use tokio::sync::oneshot;
 
 use crate::forecasting::Forecast;
 use crate::lease::{Announcement, Lease, PooledWorker, WaitingRequest};
 use crate::pools::{BackgroundJob, PoolsInner};
 use crate::printing::Printing;
 use crate::resting::Resting;
+use crate::room::Place;
 use pilot_rules::{
     Action, Arrival, Ending, Key, PoolState, Settings, StartFault, Urgency, Wait, WaiterId,
 };
@@ -353,6 +354,18 @@ impl Pool {
         evicted
     }
 
+    /// Gives one worker up, whose place another function needs. Returns whether there was one.
+    pub(crate) fn give_up(self: &Arc<Self>) -> bool {
+        let mut gave = false;
+        self.change(|state, now, todo| gave = state.give_up(now, todo));
+        gave
+    }
+
+    /// Workers that end with their leases.
+    pub(crate) fn draining(&self) -> usize {
+        self.state.lock().draining()
+    }
+
     pub(crate) fn workers(&self) -> Vec<Arc<PooledWorker>> {
         self.state.lock().workers().map(Arc::clone).collect()
     }
@@ -553,7 +566,12 @@ impl Pool {
             open: true,
         };
         self.shared.tasks.spawn(async move {
-            let result = match order.pool.shared.place().await {
+            let result = match order
+                .pool
+                .shared
+                .place(&order.pool.version.config.name)
+                .await
+            {
                 Ok(place) => start.await.map(|worker| Started { worker, place }),
                 Err(full) => Err(full),
             };
@@ -570,7 +588,7 @@ fn count<T>(all: impl Iterator<Item = T>) -> u32 {
 /// A new worker, and its place among all workers.
 struct Started {
     worker: Arc<dyn Worker>,
-    place: OwnedSemaphorePermit,
+    place: Place,
 }
 
 /// Reports every ordered start to the state machine, even if its task panics or is aborted.

@@ -281,6 +281,7 @@ async fn a_pool_whose_workers_serve_once_runs_on_one_runtime() {
         crate::PoolLimits {
             queue_max: 10,
             start_wait_max: Duration::from_secs(10),
+            wait_max: None,
             memory_bytes_max: None,
             workers_max: 1_000,
             memory_sample_every: Duration::from_secs(3600),
