@@ -103,10 +103,10 @@ async fn invoke(
     let (handshake, messages) = websocket.unzip();
     let payload = async {
         Ok::<_, RequestError>(if interface == Interface::Event {
-            let body = context.read_body().await?;
+            let body = context.read_body(&named.name).await?;
             event_payload(&mut context, place, &named.name, &body)
         } else {
-            let (body, rest) = context.read_front().await?;
+            let (body, rest) = context.read_front(&named.name).await?;
             Payload {
                 websocket: messages,
                 ..application_payload(&mut context, place, body, rest)

@@ -119,7 +119,7 @@ pub(crate) async fn invoke(
         chain: None,
     };
     let payload = async {
-        let body = context.read_body().await?;
+        let body = context.read_body(&named.name).await?;
         checked_event(body).map(Payload::event)
     };
     let is_chain = !targets.is_empty();

@@ -2,6 +2,7 @@
 //! which request.
 
 mod admission;
+mod announced;
 mod start_rules;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -769,118 +770,4 @@ fn a_spare_worker_is_replaced_off_the_path() {
     assert!(due <= Instant(6 * MS));
     state.tick(due, &mut actions);
     assert_eq!(starts(&actions), 1);
-}
-
-#[test]
-fn a_burst_of_long_calls_gets_its_workers_within_a_few_reviews() {
-    // A start takes 1.5 ms, each further one 0.7 ms. The handler takes 100 ms, which is not known before.
-    let mut state = PoolState::<u64, u64>::new(settings());
-    let mut actions = Vec::new();
-    for request in 0..50 {
-        state.arrive(Instant(0), || request, &mut actions);
-    }
-    assert_eq!(starts(&actions), 1);
-    let mut now = 0;
-    let mut ready_at: Vec<(u64, Key)> = Vec::new();
-    let mut last_ready = 0;
-    let mut worker = 0;
-    let mut given = 0;
-    while given < 50 {
-        for action in std::mem::take(&mut actions) {
-            match action {
-                Action::Start(key) => {
-                    last_ready = (now + 1_500_000).max(last_ready + 700_000);
-                    ready_at.push((last_ready, key));
-                }
-                Action::Give { .. } => given += 1,
-                other => panic!("{other:?}"),
-            }
-        }
-        ready_at.sort_unstable_by_key(|(at, _)| std::cmp::Reverse(*at));
-        let next_ready = ready_at.last().map_or(u64::MAX, |(at, _)| *at);
-        // The timer wheel has a resolution of one millisecond.
-        let next_tick = state.due().0.max(now).div_ceil(MS) * MS + MS;
-        if next_ready <= next_tick {
-            now = next_ready;
-            if let Some((_, key)) = ready_at.pop() {
-                worker += 1;
-                state.ready(Instant(now), key, worker, &mut actions);
-            }
-        } else {
-            now = next_tick;
-            state.tick(Instant(now), &mut actions);
-        }
-    }
-    assert!(
-        now < 60 * MS,
-        "the last worker is there after {} ms",
-        now / MS
-    );
-}
-
-/// Announces a request in a new pool. Returns its id, the state, and the start that was ordered.
-fn announced(settings: Settings) -> (WaiterId, PoolState<u64, u64>, Key) {
-    let mut state = PoolState::new(settings);
-    let mut actions = Vec::new();
-    let id = state.announce(Instant(0), &mut actions).unwrap();
-    let [Action::Start(key)] = actions[..] else {
-        panic!("{actions:?}");
-    };
-    (id, state, key)
-}
-
-#[test]
-fn an_announced_request_takes_the_worker_that_came_up_meanwhile() {
-    let (id, mut state, key) = announced(settings());
-    let mut actions = Vec::new();
-    state.ready(Instant(MS), key, 7, &mut actions);
-    assert_eq!(state.counts().idle, 1, "it holds no worker");
-    let arrival = state.claim(Instant(2 * MS), id, Wait::UNBOUNDED, || 0, &mut actions);
-    assert_eq!(arrival, Arrival::Leased(key, 7, StartKind::Cold));
-    assert!(actions.is_empty());
-    assert_eq!(state.observe(Instant(3 * MS), None).arrivals, 1);
-}
-
-#[test]
-fn an_announced_request_waits_on_for_the_start_that_it_caused() {
-    let (id, mut state, key) = announced(settings());
-    let mut actions = Vec::new();
-    let arrival = state.claim(Instant(MS), id, Wait::UNBOUNDED, || 5, &mut actions);
-    assert_eq!(arrival, Arrival::Queued(id));
-    assert!(actions.is_empty(), "a second start is ordered: {actions:?}");
-    state.ready(Instant(2 * MS), key, 7, &mut actions);
-    let [
-        Action::Give {
-            to: 5,
-            kind: StartKind::Cold,
-            fresh: true,
-            ..
-        },
-    ] = actions[..]
-    else {
-        panic!("{actions:?}");
-    };
-}
-
-#[test]
-fn who_is_here_takes_the_worker_that_was_started_for_an_announced_request() {
-    let (_, mut state, key) = announced(settings());
-    let mut actions = Vec::new();
-    state.ready(Instant(MS), key, 7, &mut actions);
-    let arrival = state.arrive(Instant(2 * MS), || 0, &mut actions);
-    assert_eq!(arrival, Arrival::Leased(key, 7, StartKind::Warm));
-}
-
-#[test]
-fn a_request_that_is_announced_for_ever_causes_one_start() {
-    let (id, mut state, key) = announced(settings());
-    let mut actions = Vec::new();
-    state.ready(Instant(MS), key, 7, &mut actions);
-    for second in 1..600 {
-        state.tick(Instant(second * 1000 * MS), &mut actions);
-    }
-    assert!(matches!(actions[..], [Action::Retire(7, _)]), "{actions:?}");
-    state.retract(id);
-    assert!(state.is_empty());
-    assert_eq!(state.observe(Instant(700_000 * MS), None).arrivals, 0);
 }
