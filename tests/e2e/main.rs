@@ -38,6 +38,7 @@ mod library;
 mod machine;
 mod mishaps;
 mod neighbours;
+mod overload;
 mod package;
 mod pool;
 mod prune;

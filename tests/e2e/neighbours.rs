@@ -264,16 +264,16 @@ fn a_function_that_prints_without_end_is_slowed_down_and_its_neighbour_is_not() 
 const SLEEPER: &str =
     "import time\ndef handler(event, context):\n    time.sleep(event)\n    return event\n";
 
-fn daemon_with_six_workers() -> Daemon {
+fn daemon_with_workers(workers: u32) -> Daemon {
     daemon_with(DaemonOptions {
-        config: Some("[limits]\nworkers = 6\n".to_owned()),
+        config: Some(format!("[limits]\nworkers = {workers}\n")),
         ..DaemonOptions::default()
     })
 }
 
 #[test]
 fn workers_that_are_always_kept_must_fit_on_the_machine() {
-    let daemon = daemon_with_six_workers();
+    let daemon = daemon_with_workers(6);
     daemon.upload_code("first", &json!({"scale": {"min": 3}}), ECHO);
     let code = archive(&[ArchiveEntry::text("app.py", ECHO)]);
     let keys = json!({"scale": {"min": 10_000, "max": 10_000}});
@@ -289,7 +289,7 @@ fn workers_that_are_always_kept_must_fit_on_the_machine() {
 
 #[test]
 fn with_all_places_taken_idle_workers_make_room_and_requests_wait_or_are_told_to_retry() {
-    let daemon = daemon_with_six_workers();
+    let daemon = daemon_with_workers(6);
     for name in ["busy", "idle", "late"] {
         daemon.upload_code(name, &json!({"timeout_s": 20}), SLEEPER);
     }
@@ -306,7 +306,22 @@ fn with_all_places_taken_idle_workers_make_room_and_requests_wait_or_are_told_to
         (daemon.workers("busy", "busy") == 6).then_some(())
     });
     assert_eq!(daemon.workers("idle", "idle"), 0);
-    // Another function has no worker to wait for.
+    // Requests of the function that has workers wait for them.
+    for mut connection in connections {
+        assert_eq!(connection.receive("POST").ok().json(), 3);
+    }
+    assert_eq!(answer(&daemon, "late", json!(0)), 0);
+
+    // Where there are fewer places than functions, no function is entitled to one.
+    let daemon = daemon_with_workers(1);
+    for name in ["busy", "late"] {
+        daemon.upload_code(name, &json!({"timeout_s": 20}), SLEEPER);
+    }
+    let mut running = daemon.connect();
+    running.send(&invocation("busy", &json!(3)));
+    eventually("the place is busy", || {
+        (daemon.workers("busy", "busy") == 1).then_some(())
+    });
     let refused = daemon.invoke("late", &json!(0));
     assert_eq!(refused.status, 503, "{}", refused.text());
     assert_eq!(refused.header("retry-after"), Some("1"));
@@ -315,11 +330,7 @@ fn with_all_places_taken_idle_workers_make_room_and_requests_wait_or_are_told_to
         "{}",
         refused.text()
     );
-    // Requests of the function that has workers wait for them.
-    for mut connection in connections {
-        assert_eq!(connection.receive("POST").ok().json(), 3);
-    }
-    assert_eq!(answer(&daemon, "late", json!(0)), 0);
+    assert_eq!(running.receive("POST").ok().json(), 3);
 }
 
 #[test]

@@ -189,4 +189,20 @@ pub struct ScaleConfig {
     /// How their number follows the traffic. Configurations that were stored before policies existed have none.
     #[serde(default)]
     pub policy: Policy,
+    /// The longest that a request waits for a busy worker. `None`: as the daemon's configuration says.
+    #[serde(
+        default,
+        rename = "max_wait_s",
+        with = "crate::seconds::option",
+        skip_serializing_if = "Option::is_none"
+    )]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<f64>))]
+    pub max_wait: Option<Duration>,
+    /// Workers that other functions leave room for, whatever they need.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub reserved: u32,
+}
+
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }

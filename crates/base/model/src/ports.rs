@@ -30,7 +30,7 @@ pub use build::{
 };
 pub use control::{ControlPlane, Observation, Observed, Platform, Scaling, SecretUser};
 pub use costs::{CostError, Costs, CostsOf, UsageRows};
-pub use engine::{Engine, StartError, TemplateMemory};
+pub use engine::{Engine, MemoryPressure, StartError, TemplateMemory};
 pub use handover::{BlankMemory, MemoryFault};
 pub use http::{BodyError, PassedInputs, PassedRequest, PassedResponse, StreamedBody};
 pub use initscript::{

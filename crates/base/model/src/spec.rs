@@ -154,6 +154,12 @@ pub struct ScaleSpec {
     /// How their number follows the traffic: a policy's name, or a table with the name and constants.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub policy: Option<PolicySpec>,
+    /// The longest that a request waits for a busy worker, seconds. Beyond it, it is refused, at once if that can be foreseen.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_wait_s: Option<f64>,
+    /// So many workers always have a place, whatever other functions need.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reserved: Option<u32>,
 }
 
 /// A key with an invalid value. `key` is its path below the function.
@@ -391,12 +397,20 @@ impl ScaleSpec {
                 .check()
                 .map_err(|error| fail(error.key, error.problem))
         })?;
+        let max_wait_s = self.max_wait_s.map(|wait| in_range(wait, 0.0, 900.0));
+        let max_wait_s = max_wait_s
+            .transpose()
+            .map_err(|problem| fail("scale.max_wait_s", problem))?;
+        let reserved = in_range(self.reserved.unwrap_or(0), 0, max)
+            .map_err(|problem| fail("scale.reserved", problem))?;
         Ok(ScaleConfig {
             min,
             max,
             spare,
             idle: Duration::from_secs_f64(idle_s),
             policy,
+            max_wait: max_wait_s.map(Duration::from_secs_f64),
+            reserved,
         })
     }
 }

@@ -2,12 +2,14 @@
 //! happened, and returns actions. No I/O, no clock, no lock; `pool.rs` is its driver.
 //!
 //! Invariants, property-tested in `state/tests.rs`: no request waits while a worker has a free slot; while a request waits, a worker
-//! is busy or starting; there are at most `max` workers; no worker has more than `concurrency` leases; requests are served in the
-//! order in which they came; each gets a worker, fails or is abandoned exactly once; a leased worker is never retired.
+//! is busy or starting; there are at most `max` workers; no worker has more than `concurrency` leases; requests of callers are
+//! served in the order in which they came, and the others after them; each gets a worker, fails, is refused or is abandoned exactly
+//! once; a leased worker is never retired.
 //!
 //! A request may be announced before it can use a worker ([`PoolState::announce`]). It then has a place in the queue, and a worker is
 //! started for it if that pays, but it holds none: free workers go to requests that can use them.
 
+mod admission;
 mod estimate;
 mod idle;
 mod keeping;
@@ -25,13 +27,16 @@ use std::time::Duration;
 
 use pilot_model::{EndReason, Instant, Reuse, StartKind};
 
+pub use admission::Wait;
 use estimate::{Arrivals, StartTimes};
 pub use estimate::{Mean, backoff};
 use idle::IdleList;
 use lease_ages::LeaseAges;
 use resting::Rested;
 pub use resting::{RestStage, RestTimes};
-pub use words::{Action, Arrival, Counts, Ending, Key, Settings, StartFault, WaiterId};
+pub use words::{
+    Action, Arrival, Class, Counts, Ending, Key, Settings, StartFault, Urgency, WaiterId,
+};
 
 /// The arrival rate is observed over this part of T: a rise that is over then no longer counts as one.
 const SPANS: u64 = 4;
@@ -54,10 +59,14 @@ pub struct PoolState<W, Q> {
     queue: VecDeque<Waiter<Q>>,
     /// Requests of the queue that are announced and have not come yet.
     announced: usize,
+    /// Requests of the queue that have come and for which no caller waits.
+    background: usize,
     next_waiter: u64,
     starting: u32,
     up: u32,
     service: Mean,
+    /// The same, over more invocations.
+    service_steady: Mean,
     start_times: StartTimes,
     /// How often requests arrive.
     recent: Arrivals,
@@ -115,6 +124,7 @@ struct Waiter<Q> {
     id: WaiterId,
     /// `None`: it is announced, but has not arrived yet.
     handle: Option<Q>,
+    wait: Wait,
     /// A worker became ready while it was announced: no other worker is started for it before it arrives.
     met: bool,
     /// A start was ordered for it.
@@ -135,6 +145,11 @@ impl<Q> Waiter<Q> {
         } else {
             StartKind::Warm
         }
+    }
+
+    /// A caller waits for its answer.
+    fn is_caller(&self) -> bool {
+        self.wait.urgency.class == Class::Caller
     }
 
     /// Announced, and no worker became ready for it.
@@ -183,10 +198,12 @@ impl<W: Clone, Q> PoolState<W, Q> {
             rested: Rested::default(),
             queue: VecDeque::new(),
             announced: 0,
+            background: 0,
             next_waiter: 0,
             starting: 0,
             up: 0,
             service: Mean::default(),
+            service_steady: Mean::default(),
             start_times: StartTimes::default(),
             recent: Arrivals::default(),
             last_arrival: None,
@@ -198,10 +215,21 @@ impl<W: Clone, Q> PoolState<W, Q> {
         }
     }
 
-    /// A request arrives. `handle` is made only if it has to wait.
+    /// A request arrives whose caller waits for as long as it takes. `handle` is made only if it has to wait.
     pub fn arrive(
         &mut self,
         now: Instant,
+        handle: impl FnOnce() -> Q,
+        actions: &mut Vec<Action<W, Q>>,
+    ) -> Arrival<W> {
+        self.arrive_within(now, Wait::UNBOUNDED, handle, actions)
+    }
+
+    /// A request arrives that may wait only so long. `handle` is made only if it has to wait.
+    pub fn arrive_within(
+        &mut self,
+        now: Instant,
+        wait: Wait,
         handle: impl FnOnce() -> Q,
         actions: &mut Vec<Action<W, Q>>,
     ) -> Arrival<W> {
@@ -209,7 +237,7 @@ impl<W: Clone, Q> PoolState<W, Q> {
             return Arrival::Closed;
         }
         self.count_arrival(now);
-        self.take_or_wait(now, handle, actions)
+        self.take_or_wait(now, wait, handle, actions)
     }
 
     /// A request is on its way: its head has arrived, its payload has not. It counts as an arrival. `None`: the queue is full or
@@ -219,7 +247,7 @@ impl<W: Clone, Q> PoolState<W, Q> {
             return None;
         }
         self.count_arrival(now);
-        let id = self.enqueue(None);
+        let id = self.enqueue(None, Wait::UNBOUNDED);
         self.announced += 1;
         self.order_starts(now, Some(id), actions);
         self.note_hope();
@@ -231,6 +259,7 @@ impl<W: Clone, Q> PoolState<W, Q> {
         &mut self,
         now: Instant,
         id: WaiterId,
+        wait: Wait,
         handle: impl FnOnce() -> Q,
         actions: &mut Vec<Action<W, Q>>,
     ) -> Arrival<W> {
@@ -239,28 +268,49 @@ impl<W: Clone, Q> PoolState<W, Q> {
         }
         let Some(at) = self.position(id) else {
             // Its start failed and it lost its place in the queue.
-            return self.take_or_wait(now, handle, actions);
+            return self.take_or_wait(now, wait, handle, actions);
         };
         if let Some(&key) = self.free.last()
             && let Some(worker) = self.lease(now, key)
         {
             let kind = self
-                .queue
                 .remove(at)
                 .map_or(StartKind::Warm, |waiter| waiter.kind(false));
-            self.announced -= 1;
             self.refill_soon(now);
             return Arrival::Leased(key, worker, kind);
         }
-        self.announced -= 1;
-        if self.waiting() > self.settings.queue_max {
-            self.queue.remove(at);
-            return Arrival::Full;
+        if !self.has_place(wait, actions) {
+            self.remove(at);
+            return Arrival::Full(self.expected_wait(now));
         }
-        self.queue[at].handle = Some(handle());
+        // The one that gave its place up may have been before it.
+        let Some(waiter) = self.waiter(id) else {
+            return Arrival::Full(self.expected_wait(now));
+        };
+        waiter.handle = Some(handle());
+        waiter.wait = wait;
+        self.announced -= 1;
+        self.background += usize::from(wait.urgency.class == Class::Background);
         self.demand_max = self.demand_max.max(self.demand());
         self.order_starts(now, Some(id), actions);
-        Arrival::Queued(id)
+        self.queued(now, id)
+    }
+
+    /// Whether the queue has a place for a request, perhaps that of another one.
+    fn has_place(&mut self, wait: Wait, actions: &mut Vec<Action<W, Q>>) -> bool {
+        self.waiting() < self.settings.queue_max
+            || wait.urgency.class == Class::Caller && self.displace(actions)
+    }
+
+    /// A request is in the queue. If it cannot be served in time, it leaves the queue again.
+    fn queued(&mut self, now: Instant, id: WaiterId) -> Arrival<W> {
+        match self.too_late(now, id) {
+            None => Arrival::Queued(id),
+            Some(wait) => {
+                drop(self.abandon(id));
+                Arrival::Late(wait)
+            }
+        }
     }
 
     /// An announced request will not arrive: it no longer counts as an arrival.
@@ -268,8 +318,7 @@ impl<W: Clone, Q> PoolState<W, Q> {
         if let Some(at) = self.position(id)
             && self.queue[at].handle.is_none()
         {
-            self.queue.remove(at);
-            self.announced -= 1;
+            self.remove(at);
         }
         self.arrivals = self.arrivals.saturating_sub(1);
     }
@@ -287,6 +336,7 @@ impl<W: Clone, Q> PoolState<W, Q> {
     fn take_or_wait(
         &mut self,
         now: Instant,
+        wait: Wait,
         handle: impl FnOnce() -> Q,
         actions: &mut Vec<Action<W, Q>>,
     ) -> Arrival<W> {
@@ -296,22 +346,24 @@ impl<W: Clone, Q> PoolState<W, Q> {
             self.refill_soon(now);
             return Arrival::Leased(key, worker, StartKind::Warm);
         }
-        if self.waiting() >= self.settings.queue_max {
-            return Arrival::Full;
+        if !self.has_place(wait, actions) {
+            return Arrival::Full(self.expected_wait(now));
         }
-        let id = self.enqueue(Some(handle()));
+        let id = self.enqueue(Some(handle()), wait);
+        self.background += usize::from(wait.urgency.class == Class::Background);
         self.demand_max = self.demand_max.max(self.demand());
         self.order_starts(now, Some(id), actions);
         self.note_hope();
-        Arrival::Queued(id)
+        self.queued(now, id)
     }
 
-    fn enqueue(&mut self, handle: Option<Q>) -> WaiterId {
+    fn enqueue(&mut self, handle: Option<Q>, wait: Wait) -> WaiterId {
         let id = WaiterId(self.next_waiter);
         self.next_waiter += 1;
         self.queue.push_back(Waiter {
             id,
             handle,
+            wait,
             met: false,
             caused: false,
             hoped: false,
@@ -347,11 +399,7 @@ impl<W: Clone, Q> PoolState<W, Q> {
     /// A request gives up waiting. `None`: it no longer waits: it was served or has failed.
     pub fn abandon(&mut self, waiter: WaiterId) -> Option<Q> {
         let at = self.position(waiter)?;
-        let waiter = self.queue.remove(at)?;
-        if waiter.handle.is_none() {
-            self.announced -= 1;
-        }
-        waiter.handle
+        self.remove(at)?.handle
     }
 
     /// Whether this request waits for a start that is in progress, and not for a busy worker.
@@ -550,6 +598,7 @@ impl<W: Clone, Q> PoolState<W, Q> {
     /// Fails all waiting requests and forgets the announced ones.
     fn fail_all(&mut self, actions: &mut Vec<Action<W, Q>>) {
         self.announced = 0;
+        self.background = 0;
         let handles = self.queue.drain(..).filter_map(|waiter| waiter.handle);
         actions.extend(handles.map(Action::Fail));
     }
@@ -663,12 +712,11 @@ impl<W: Clone, Q> PoolState<W, Q> {
         actions: &mut Vec<Action<W, Q>>,
     ) {
         while self.waiting() > 0 && self.free.last() == Some(&key) {
-            let is_here = |waiter: &Waiter<Q>| waiter.handle.is_some();
-            let at = match self.announced {
-                0 => 0,
-                _ => self.queue.iter().position(is_here).unwrap_or(0),
-            };
-            let (Some(worker), Some(waiter)) = (self.lease(now, key), self.queue.remove(at)) else {
+            let at = self.next_in_turn();
+            if self.refuse_if_late(now, at, actions) {
+                continue;
+            }
+            let (Some(worker), Some(waiter)) = (self.lease(now, key), self.remove(at)) else {
                 return;
             };
             let kind = waiter.kind(fresh);
@@ -685,13 +733,15 @@ impl<W: Clone, Q> PoolState<W, Q> {
     /// Adds the service time of a lease that ended.
     fn sample(&mut self, now: Instant, since: Instant, ending: Ending) {
         let took = now.since(since);
-        match ending {
-            Ending::Reusable => self.service.add(took),
+        let counts = match ending {
+            Ending::Reusable => true,
             // The invocation was cut short: it would have taken at least this long.
-            Ending::Lost(_) if self.service.value().is_some_and(|mean| took > mean) => {
-                self.service.add(took);
-            }
-            Ending::Lost(_) | Ending::Unused => {}
+            Ending::Lost(_) => self.service.value().is_some_and(|mean| took > mean),
+            Ending::Unused => false,
+        };
+        if counts {
+            self.service.add(took);
+            self.service_steady.add_steadily(took);
         }
     }
 

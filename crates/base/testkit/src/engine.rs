@@ -7,7 +7,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use pilot_model::deployment::TemplateReport;
 use pilot_model::ports::{
-    Call, Clock, Engine, PassedRequest, StartError, StartStamps, TemplateMemory, Worker,
+    Call, Clock, Engine, MemoryPressure, PassedRequest, StartError, StartStamps, TemplateMemory,
+    Worker,
 };
 use pilot_model::{BoxFuture, Version, VersionId, WorkerId};
 
@@ -27,6 +28,7 @@ struct Script {
     behaviour: Behaviour,
     pss: u64,
     templates: Vec<TemplateMemory>,
+    pressure: MemoryPressure,
     asked: usize,
     prepared: Vec<VersionId>,
     forgotten: Vec<VersionId>,
@@ -53,6 +55,7 @@ impl FakeEngine {
                 behaviour: Behaviour::default(),
                 pss: 0,
                 templates: Vec::new(),
+                pressure: MemoryPressure::None,
                 asked: 0,
                 prepared: Vec::new(),
                 forgotten: Vec::new(),
@@ -92,6 +95,11 @@ impl FakeEngine {
     /// `prewarmed` is evicted for its memory.
     pub fn templates_are(&self, templates: Vec<TemplateMemory>) {
         self.script.lock().templates = templates;
+    }
+
+    /// How short memory is from now on.
+    pub fn memory_is(&self, pressure: MemoryPressure) {
+        self.script.lock().pressure = pressure;
     }
 
     /// Number of starts so far.
@@ -213,6 +221,10 @@ impl Engine for FakeEngine {
         script
             .templates
             .retain(|template| template.name != version.id.as_str());
+    }
+
+    fn memory_pressure(&self) -> MemoryPressure {
+        self.script.lock().pressure
     }
 
     fn templates(&self) -> Vec<TemplateMemory> {

@@ -77,6 +77,8 @@ pub fn config(name: &str) -> FunctionConfig {
             spare: 0,
             idle: Duration::from_secs(60),
             policy: Policy::Demand,
+            max_wait: None,
+            reserved: 0,
         },
         owner,
         layers: Vec::new(),

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use anyhow::Context;
 use http_body_util::BodyExt;
@@ -379,6 +380,7 @@ fn invoker_limits(config: &DaemonConfig) -> pilot_invoke::Limits {
     let limits = &config.limits;
     pilot_invoke::Limits {
         queue_max: limits.queue,
+        wait_max: limits.max_wait_s.map(Duration::from_secs_f64),
         workers_max: limits.workers_max(),
         older_versions_max: VERSIONS_KEPT - 1,
         memory_bytes_max: limits.memory_mb.map(|limit| limit.get() << 20),

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use pilot_invoke::{HttpBody, InvokeError, Invoker, Payload, Request, Response, ResponseBody};
+use pilot_invoke::{
+    HttpBody, InvokeError, Invoker, Payload, Request, Response, ResponseBody, Urgency,
+};
 use pilot_model::ports::{AsyncRequest, AsyncRunner, AsyncTarget, AttemptEnd, NoTarget};
 use pilot_model::{BoxFuture, FunctionName, Version};
 
@@ -58,6 +60,7 @@ async fn attempt(invoker: &Invoker, asked: AsyncRequest) -> AttemptEnd {
         client_context: asked.client_context,
         trace: asked.trace,
         inputs: std::collections::BTreeMap::new(),
+        urgency: Urgency::BACKGROUND,
         chain: None,
     };
     let payload = async { Ok::<_, InvokeError>(Payload::event(asked.payload)) };

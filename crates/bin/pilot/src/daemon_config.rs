@@ -118,6 +118,8 @@ pub(crate) struct Limits {
     pub(crate) async_mb: NonZeroU32,
     /// Highest number of waiting requests of one function.
     pub(crate) queue: usize,
+    /// The longest that a request waits for a busy worker, seconds, if its function does not say. By default the function's timeout.
+    pub(crate) max_wait_s: Option<f64>,
     /// Highest number of open connections to the address for functions.
     pub(crate) connections: usize,
     /// How many of them may come from one address. `None`: three quarters.
@@ -155,6 +157,7 @@ impl Default for Limits {
             async_records: ASYNC_RECORDS,
             async_mb: ASYNC_MB,
             queue: 1000,
+            max_wait_s: None,
             connections: 1024,
             connections_per_address: None,
             control_connections: 256,
@@ -512,6 +515,12 @@ fn parse(text: &str, path: &Path) -> anyhow::Result<File> {
         (
             "limits.control_connections",
             limits.control_connections >= 1,
+        ),
+        (
+            "limits.max_wait_s",
+            limits
+                .max_wait_s
+                .is_none_or(|wait| (0.0..=900.0).contains(&wait)),
         ),
         ("limits.drain_s", (0.0..=3600.0).contains(&limits.drain_s)),
         (

@@ -7,15 +7,17 @@
 
 pub(crate) mod disk;
 
+use std::collections::HashMap;
 use std::error::Error;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http_body::Body;
+use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, Sleep};
 
@@ -29,18 +31,41 @@ pub(crate) struct BodyReader {
     patience: Duration,
     /// One permit per KiB.
     in_flight: Arc<Semaphore>,
+    /// How much of it one function may have.
+    shares: Arc<Shares>,
     /// For bodies that arrive slowly. `None`: they stay in memory.
     disk: Option<Arc<Disk>>,
 }
 
-/// A share of the memory for bodies. Small bodies have none.
+/// The permits of each function whose bodies are in flight.
+#[derive(Debug)]
+struct Shares {
+    permits: usize,
+    /// Bounded: each one belongs to a body of more than 64 KiB. Locked for one look-up.
+    functions: Mutex<HashMap<String, Weak<Semaphore>>>,
+}
+
+impl Shares {
+    fn of(&self, function: &str) -> Arc<Semaphore> {
+        let mut functions = self.functions.lock();
+        if let Some(share) = functions.get(function).and_then(Weak::upgrade) {
+            return share;
+        }
+        functions.retain(|_, share| share.strong_count() > 0);
+        let share = Arc::new(Semaphore::new(self.permits));
+        functions.insert(function.to_owned(), Arc::downgrade(&share));
+        share
+    }
+}
+
+/// A share of the memory for bodies: of all, and of its function. Small bodies have none.
 #[derive(Debug, Default)]
-struct Hold(Option<OwnedSemaphorePermit>);
+struct Hold(Option<[OwnedSemaphorePermit; 2]>);
 
 /// A large body. Its share of the memory for bodies is returned when the last reference to its bytes is dropped.
 struct Held {
     bytes: Bytes,
-    _share: OwnedSemaphorePermit,
+    _share: [OwnedSemaphorePermit; 2],
 }
 
 impl AsRef<[u8]> for Held {
@@ -64,7 +89,7 @@ impl Hold {
 
 impl BodyReader {
     /// `bytes_max`: largest body. `patience`: longest wait for its next piece. `in_flight_bytes_max`: limit for all bodies of more
-    /// than 64 KiB together, without those in `files`.
+    /// than 64 KiB together, without those in `files`; those of one function have half of it.
     pub(crate) fn new(
         bytes_max: usize,
         patience: Duration,
@@ -76,20 +101,24 @@ impl BodyReader {
             bytes_max,
             patience,
             in_flight: Arc::new(Semaphore::new(permits)),
+            shares: Arc::new(Shares {
+                permits: (permits / 2).max(bytes_max.div_ceil(1024)).min(permits),
+                functions: Mutex::default(),
+            }),
             disk: files.map(|files| Arc::new(Disk::new(files, patience))),
         }
     }
 
-    /// Reads it to its end.
+    /// Reads it to its end. It is for this function.
     ///
     /// # Errors
     /// [`RequestError::TooLarge`] as soon as that is known, [`RequestError::BodiesFull`], [`RequestError::Malformed`] if it is not
     /// what the head says, [`RequestError::Body`] if it stalls.
-    pub(crate) async fn read<B>(&self, body: B) -> Result<Bytes, RequestError>
+    pub(crate) async fn read<B>(&self, function: &str, body: B) -> Result<Bytes, RequestError>
     where
         B: Body<Data = Bytes, Error: Error> + Unpin,
     {
-        match self.read_front(body).await? {
+        match self.read_front(function, body).await? {
             (whole, None) => Ok(whole),
             (_, Some(_)) => Err(RequestError::TooLarge {
                 limit: self.bytes_max,
@@ -101,7 +130,11 @@ impl BodyReader {
     ///
     /// # Errors
     /// As [`BodyReader::read`], without the first.
-    pub(crate) async fn read_front<B>(&self, body: B) -> Result<(Bytes, Option<B>), RequestError>
+    pub(crate) async fn read_front<B>(
+        &self,
+        function: &str,
+        body: B,
+    ) -> Result<(Bytes, Option<B>), RequestError>
     where
         B: Body<Data = Bytes, Error: Error> + Unpin,
     {
@@ -125,7 +158,9 @@ impl BodyReader {
         loop {
             match source.next().await? {
                 Next::Piece(piece) => {
-                    front = self.add(front, piece, announced, &mut hold).await?;
+                    front = self
+                        .add(front, piece, announced, (function, &mut hold))
+                        .await?;
                     if front.len() > self.bytes_max {
                         return Ok((front.finish(hold).await?, Some(source.body)));
                     }
@@ -146,7 +181,7 @@ impl BodyReader {
         front: Front,
         piece: Bytes,
         announced: usize,
-        hold: &mut Hold,
+        (function, hold): (&str, &mut Hold),
     ) -> Result<Front, RequestError> {
         let len = front.len() + piece.len();
         let mut bytes = match front {
@@ -155,18 +190,18 @@ impl BodyReader {
                 return Ok(Front::OnDisk(file));
             }
             Front::Nothing => {
-                self.admit(len, hold)?;
+                self.admit(len, function, hold)?;
                 return Ok(Front::One(piece));
             }
             Front::One(first) => {
-                self.admit(len, hold)?;
+                self.admit(len, function, hold)?;
                 let capacity = announced.min(ANNOUNCED_BYTES_MAX).max(len);
                 let mut bytes = BytesMut::with_capacity(capacity);
                 bytes.extend_from_slice(&first);
                 bytes
             }
             Front::Several(bytes) => {
-                self.admit(len, hold)?;
+                self.admit(len, function, hold)?;
                 bytes
             }
         };
@@ -198,24 +233,33 @@ impl BodyReader {
     }
 
     /// Reserves the memory of a body with `len` bytes so far.
-    fn admit(&self, len: usize, hold: &mut Hold) -> Result<(), RequestError> {
+    fn admit(&self, len: usize, function: &str, hold: &mut Hold) -> Result<(), RequestError> {
         if len <= FREE_BYTES {
             return Ok(());
         }
-        let held = hold.0.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
+        let held = hold.0.as_ref();
+        let held = held.map_or(0, |[of_all, _]| of_all.num_permits());
         let wanted = len.div_ceil(1024);
         if wanted <= held {
             return Ok(());
         }
         let more = u32::try_from(wanted - held).map_err(|_| RequestError::BodiesFull)?;
-        let permit = self
-            .in_flight
-            .clone()
-            .try_acquire_many_owned(more)
-            .map_err(|_| RequestError::BodiesFull)?;
+        let take = |from: Arc<Semaphore>| {
+            let permit = from.try_acquire_many_owned(more);
+            permit.map_err(|_| RequestError::BodiesFull)
+        };
+        let share = match &hold.0 {
+            Some([_, of_function]) => Arc::clone(of_function.semaphore()),
+            None => self.shares.of(function),
+        };
+        let permits = [take(Arc::clone(&self.in_flight))?, take(share)?];
         match &mut hold.0 {
-            Some(held) => held.merge(permit),
-            none => *none = Some(permit),
+            Some(held) => {
+                for (held, more) in held.iter_mut().zip(permits) {
+                    held.merge(more);
+                }
+            }
+            none => *none = Some(permits),
         }
         Ok(())
     }
@@ -383,20 +427,20 @@ mod tests {
     #[test]
     fn a_body_in_one_piece_is_not_copied() {
         let bytes = Bytes::from_static(b"{\"a\": 1}");
-        let whole = block_on(reader(100).read(Full::new(bytes.clone()))).unwrap();
+        let whole = block_on(reader(100).read("f", Full::new(bytes.clone()))).unwrap();
         assert_eq!(whole.as_ptr(), bytes.as_ptr());
     }
 
     #[test]
     fn a_body_that_announces_too_much_is_refused_unread() {
-        let result = block_on(reader(10).read(Full::new(Bytes::from_static(b"eleven bytes"))));
+        let result = block_on(reader(10).read("f", Full::new(Bytes::from_static(b"eleven bytes"))));
         assert!(matches!(result, Err(RequestError::TooLarge { limit: 10 })));
     }
 
     #[test]
     fn a_body_that_does_not_come_times_out() {
         let never = StreamBody::new(futures_util::stream::pending::<Result<_, Infallible>>());
-        let result = block_on(reader(10).read(never));
+        let result = block_on(reader(10).read("f", never));
         assert!(matches!(result, Err(RequestError::Body { .. })));
     }
 
@@ -405,8 +449,8 @@ mod tests {
         block_on(async {
             let reader = reader(1024 * 1024);
             let large = || Full::new(Bytes::from(vec![0; 600 * 1024]));
-            let first = reader.read(large()).await.unwrap();
-            let second = reader.read(large());
+            let first = reader.read("f", large()).await.unwrap();
+            let second = reader.read("f", large());
             assert!(matches!(second.await, Err(RequestError::BodiesFull)));
             drop(first);
             assert_eq!(reader.in_flight.available_permits(), 1024);
@@ -449,6 +493,31 @@ mod tests {
         }
     }
 
+    #[test]
+    fn the_bodies_of_one_function_leave_half_of_the_memory_to_others() {
+        const LEN: usize = 100 * 1024;
+        let reader = BodyReader::new(LEN, Duration::from_secs(30), 4 * LEN, None);
+        let read = |function: &'static str| {
+            block_on(reader.read(function, Full::new(Bytes::from(vec![0; LEN]))))
+        };
+        let mut kept: Vec<Bytes> = Vec::new();
+        for function in ["a", "a", "b", "b"] {
+            kept.push(read(function).unwrap());
+            if kept.len() == 2 {
+                assert!(matches!(read("a"), Err(RequestError::BodiesFull)));
+            }
+        }
+        assert!(matches!(read("c"), Err(RequestError::BodiesFull)));
+        // What one gives back, another one gets.
+        drop(kept.pop());
+        assert!(matches!(read("a"), Err(RequestError::BodiesFull)));
+        kept.push(read("c").unwrap());
+        drop(kept);
+        assert!(read("d").is_ok());
+        let known = reader.shares.functions.lock().len();
+        assert_eq!(known, 1, "functions without bodies are forgotten");
+    }
+
     #[tokio::test(start_paused = true)]
     async fn an_announced_body_reserves_nothing_before_it_comes() {
         let reader = BodyReader::new(1 << 20, Duration::from_secs(30), 1 << 20, None);
@@ -457,7 +526,7 @@ mod tests {
             let reader = reader.clone();
             async move {
                 let body = Slow::new(1 << 20, vec![Bytes::from_static(b"x"); 3]);
-                reader.read(body).await
+                reader.read("f", body).await
             }
         });
         let trickling = futures_util::future::join_all(declared);
@@ -465,7 +534,7 @@ mod tests {
             tokio::time::sleep(Duration::from_secs(10)).await;
             assert_eq!(reader.in_flight.available_permits(), permits);
             reader
-                .read(Full::new(Bytes::from(vec![0; 900 * 1024])))
+                .read("f", Full::new(Bytes::from(vec![0; 900 * 1024])))
                 .await
         };
         let (trickled, honest) = tokio::join!(trickling, honest);
@@ -481,14 +550,14 @@ mod tests {
         let reader = BodyReader::new(1 << 20, patience, 1 << 20, None);
         let begun = Instant::now();
         let trickle = Slow::new(1 << 20, vec![Bytes::from_static(b"x"); 1000]);
-        let result = reader.read(trickle).await;
+        let result = reader.read("f", trickle).await;
         assert!(matches!(result, Err(RequestError::Body { .. })));
         assert!(begun.elapsed() < 2 * patience, "{:?}", begun.elapsed());
         let enough = Bytes::from(vec![0; 1100]);
         let slow = Slow::new(20 * 1100, vec![enough; 20]);
         let begun = Instant::now();
         // All of it comes; then it does not end, because this body never does.
-        let result = reader.read(slow).await;
+        let result = reader.read("f", slow).await;
         assert!(matches!(result, Err(RequestError::Body { .. })));
         assert!(begun.elapsed() > Duration::from_secs(20));
     }
@@ -529,7 +598,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_slow_body_lies_on_the_disk_and_holds_no_memory() {
         let reader = reader_with_disk(2048, || true);
-        let whole = reader.read(slow_pieces(20)).await.unwrap();
+        let whole = reader.read("f", slow_pieces(20)).await.unwrap();
         assert_eq!(reader.in_flight.available_permits(), KIB);
         assert_eq!(disk_free(&reader), 2048 - 800);
         assert!(whole == all_of(20));
@@ -543,7 +612,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_slow_body_that_is_too_large_is_returned_with_its_rest() {
         let reader = reader_with_disk(2048, || true);
-        let (front, rest) = reader.read_front(slow_pieces(30)).await.unwrap();
+        let (front, rest) = reader.read_front("f", slow_pieces(30)).await.unwrap();
         assert!(front == all_of(26), "{} bytes", front.len());
         let rest = http_body_util::BodyExt::collect(rest.unwrap()).await;
         assert!([front, rest.unwrap().to_bytes()].concat() == all_of(30));
@@ -556,7 +625,7 @@ mod tests {
             reader_with_disk(64, || true),
         ] {
             let free = disk_free(&reader);
-            let whole = reader.read(slow_pieces(20)).await.unwrap();
+            let whole = reader.read("f", slow_pieces(20)).await.unwrap();
             assert!(whole == all_of(20));
             assert_eq!(reader.in_flight.available_permits(), KIB - 800);
             assert_eq!(disk_free(&reader), free);
@@ -566,7 +635,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn slow_bodies_have_a_limit_on_the_disk() {
         let reader = reader_with_disk(400, || true);
-        let result = reader.read(slow_pieces(20)).await;
+        let result = reader.read("f", slow_pieces(20)).await;
         assert!(matches!(result, Err(RequestError::BodiesFull)));
         assert_eq!(disk_free(&reader), 400);
     }
@@ -575,7 +644,7 @@ mod tests {
     async fn a_fast_body_is_not_written() {
         let reader = reader_with_disk(2048, || panic!("asked for room"));
         let sent = vec![vec![7; 40 * KIB]; 20];
-        let whole = reader.read(pieces(sent.clone())).await.unwrap();
+        let whole = reader.read("f", pieces(sent.clone())).await.unwrap();
         assert!(whole == sent.concat());
     }
 
@@ -585,7 +654,7 @@ mod tests {
             sent in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..20), 0..8),
         ) {
             let all: Vec<u8> = sent.concat();
-            match block_on(reader(60).read(pieces(sent))) {
+            match block_on(reader(60).read("f", pieces(sent))) {
                 Ok(whole) => prop_assert_eq!(whole, all),
                 Err(RequestError::TooLarge { .. }) => prop_assert!(all.len() > 60),
                 Err(other) => prop_assert!(false, "{other}"),

@@ -317,11 +317,13 @@ fn invoke_row(error: &InvokeError) -> Row {
         InvokeError::FunctionNotFound { .. } | InvokeError::VersionNotFound { .. } => {
             Row::user(S::NOT_FOUND, "ResourceNotFoundException")
         }
-        InvokeError::TooManyRequests { reason, .. } => {
-            Row::user(S::TOO_MANY_REQUESTS, "TooManyRequestsException")
-                .with_reason(reason.as_str())
-                .retry_after(1)
-        }
+        InvokeError::TooManyRequests {
+            reason,
+            retry_after_s,
+            ..
+        } => Row::user(S::TOO_MANY_REQUESTS, "TooManyRequestsException")
+            .with_reason(reason.as_str())
+            .retry_after(*retry_after_s),
         InvokeError::PayloadTooLarge { .. } => {
             Row::user(S::PAYLOAD_TOO_LARGE, "RequestTooLargeException")
         }

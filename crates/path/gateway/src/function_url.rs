@@ -18,6 +18,7 @@ use pilot_protocols::FREE_LEN;
 
 use crate::application;
 use crate::cors::Sharing;
+use crate::deadline;
 use crate::errors::{AnswerError, RequestError};
 use crate::forward;
 use crate::lambda_api::Named;
@@ -92,6 +93,7 @@ async fn invoke(
         received: context.received,
         client_context: None,
         trace: Some(context.trace()),
+        urgency: deadline::of(&context.head.headers, context.received)?,
         chain: None,
     };
     let websocket = match interface {
@@ -101,10 +103,10 @@ async fn invoke(
     let (handshake, messages) = websocket.unzip();
     let payload = async {
         Ok::<_, RequestError>(if interface == Interface::Event {
-            let body = context.read_body().await?;
+            let body = context.read_body(&named.name).await?;
             event_payload(&mut context, place, &named.name, &body)
         } else {
-            let (body, rest) = context.read_front().await?;
+            let (body, rest) = context.read_front(&named.name).await?;
             Payload {
                 websocket: messages,
                 ..application_payload(&mut context, place, body, rest)

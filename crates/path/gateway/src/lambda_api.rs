@@ -22,6 +22,7 @@ use pilot_model::{Interface, Version};
 use pilot_protocols::{FREE_LEN, Reserved};
 use serde_json::value::RawValue;
 
+use crate::deadline;
 use crate::errors::{self, RequestError};
 use crate::headers;
 use crate::reply::{Reply, ReplyBody};
@@ -114,10 +115,11 @@ pub(crate) async fn invoke(
         received: context.received,
         client_context,
         trace: Some(context.trace()),
+        urgency: deadline::of(&context.head.headers, context.received)?,
         chain: None,
     };
     let payload = async {
-        let body = context.read_body().await?;
+        let body = context.read_body(&named.name).await?;
         checked_event(body).map(Payload::event)
     };
     let is_chain = !targets.is_empty();

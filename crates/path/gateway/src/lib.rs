@@ -13,6 +13,7 @@ mod config;
 mod connection;
 mod control;
 mod cors;
+mod deadline;
 mod dispatch;
 mod errors;
 mod event_stream;

@@ -75,7 +75,10 @@ impl RequestContext<'_> {
         }
         let grant = match token::take(&*self.gate.config.tokens, &mut self.head.headers) {
             Ok(grant) => grant,
-            Err(TokenError::Missing) => self.signer(presigned).await?,
+            Err(TokenError::Missing) => {
+                let function = functions.first().copied().unwrap_or_default();
+                self.signer(function, presigned).await?
+            }
             Err(wrong) => return Err(wrong.into()),
         };
         let permits = |function: &&str| grant.permits(Role::Invoke, function);
@@ -87,7 +90,11 @@ impl RequestContext<'_> {
     }
 
     /// What the signature of the request permits. Everything that can be checked without the body is checked before it is read.
-    async fn signer(&mut self, presigned: Presigned) -> Result<Arc<Grant>, RequestError> {
+    async fn signer(
+        &mut self,
+        function: &str,
+        presigned: Presigned,
+    ) -> Result<Arc<Grant>, RequestError> {
         let query = self.uri.query().filter(|_| presigned == Presigned::Taken);
         let Some(signature) = Signature::of(&self.head.headers, query)? else {
             return Err(TokenError::Missing.into());
@@ -111,12 +118,12 @@ impl RequestContext<'_> {
             SignedPayload::Unsigned => verify(self, UNSIGNED)?,
             SignedPayload::Said(hash) => {
                 verify(self, &hash)?;
-                if self.hold_body().await? != hash {
+                if self.hold_body(function).await? != hash {
                     return Err(SignatureError::Body.into());
                 }
             }
             SignedPayload::OfBody => {
-                let hash = self.hold_body().await?;
+                let hash = self.hold_body(function).await?;
                 verify(self, &hash)?;
             }
         }
@@ -125,25 +132,25 @@ impl RequestContext<'_> {
     }
 
     /// Reads the body, and keeps it for those who read it next. Returns its hash.
-    async fn hold_body(&mut self) -> Result<String, RequestError> {
-        let body = self.read_body().await?;
+    async fn hold_body(&mut self, function: &str) -> Result<String, RequestError> {
+        let body = self.read_body(function).await?;
         let hash = signature::sha256(&body);
         self.held = Some(body);
         Ok(hash)
     }
 
-    /// Reads the body. The second call returns an empty one.
+    /// Reads the body, which is for this function. The second call returns an empty one.
     ///
     /// # Errors
     /// See [`BodyReader::read`](crate::body::BodyReader::read).
-    pub(crate) async fn read_body(&mut self) -> Result<Bytes, RequestError> {
+    pub(crate) async fn read_body(&mut self, function: &str) -> Result<Bytes, RequestError> {
         if let Some(held) = self.held.take() {
             return Ok(held);
         }
         let Some(body) = self.body.take() else {
             return Ok(Bytes::new());
         };
-        let body = self.gate.bodies.read(body).await;
+        let body = self.gate.bodies.read(function, body).await;
         let body = body.inspect_err(|error| self.count_slow(error))?;
         self.line.usage().body_was_read();
         Ok(body)
@@ -155,6 +162,7 @@ impl RequestContext<'_> {
     /// See [`BodyReader::read_front`](crate::body::BodyReader::read_front).
     pub(crate) async fn read_front(
         &mut self,
+        function: &str,
     ) -> Result<(Bytes, Option<StreamedBody>), RequestError> {
         if let Some(held) = self.held.take() {
             return Ok((held, None));
@@ -162,7 +170,7 @@ impl RequestContext<'_> {
         let Some(body) = self.body.take() else {
             return Ok((Bytes::new(), None));
         };
-        let front = self.gate.bodies.read_front(body).await;
+        let front = self.gate.bodies.read_front(function, body).await;
         let (front, rest) = front.inspect_err(|error| self.count_slow(error))?;
         *self.body = rest;
         if self.body.is_none() {

@@ -41,6 +41,8 @@ pub enum InvokeError {
         name: FunctionName,
         /// Which limit.
         reason: ThrottleReason,
+        /// When the client should try again, seconds.
+        retry_after_s: u32,
     },
     /// The payload exceeds the limit.
     #[error("the payload of {} is over the limit of {}", Size(*.bytes as u64), Size(*.bytes_max as u64))]
@@ -94,7 +96,9 @@ pub enum InvokeError {
 pub enum ThrottleReason {
     /// `scale.max` workers are busy and the queue is full.
     QueueFull,
-    /// It waited in the queue for as long as the function's timeout.
+    /// The queue takes longer than it may wait, or than the caller's deadline permits.
+    Late,
+    /// It waited in the queue for as long as it may.
     QueueTimeout,
 }
 
@@ -104,6 +108,7 @@ impl ThrottleReason {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::QueueFull => "ReservedFunctionConcurrentInvocationLimitExceeded",
+            Self::Late => "FunctionInvocationRateLimitExceeded",
             Self::QueueTimeout => "ReservedFunctionInvocationRateLimitExceeded",
         }
     }
@@ -113,8 +118,12 @@ impl std::fmt::Display for ThrottleReason {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::QueueFull => "its queue is full; try again, or raise scale.max",
+            Self::Late => {
+                "no worker becomes free before its deadline (scale.max_wait_s, timeout_s, or what the request says); try again, or raise \
+                 scale.max"
+            }
             Self::QueueTimeout => {
-                "no worker became free within its timeout; try again, or raise scale.max"
+                "no worker became free in time (scale.max_wait_s, timeout_s, or what the request says); try again, or raise scale.max"
             }
         })
     }

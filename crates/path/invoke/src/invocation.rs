@@ -18,7 +18,7 @@ use pilot_model::{
     CpuTime, Event, FailedInput, FunctionName, Instant, InvocationId, InvocationRecord, Outcome,
     SharedWorker, StartKind, Timeline, Transfer, TransferWay, Version, WorkerId, WorkerOrigin,
 };
-use pilot_pool::{Lease, Pools};
+use pilot_pool::{Lease, Pools, Urgency};
 use pilot_protocols::MemoryBudget;
 use tokio::sync::Notify;
 use tokio::time::Instant as Deadline;
@@ -88,6 +88,7 @@ pub(crate) struct Invocation {
     pub(crate) version: Arc<Version>,
     pub(crate) timeline: Timeline,
     pub(crate) start: StartKind,
+    pub(crate) urgency: Urgency,
     pub(crate) bytes_out: u64,
     pub(crate) bytes_in: u64,
     worker: Option<WorkerId>,
@@ -133,6 +134,7 @@ impl Invocation {
             version: Arc::clone(&request.version),
             timeline,
             start: StartKind::Warm,
+            urgency: request.urgency,
             bytes_out: 0,
             bytes_in: 0,
             worker: None,

@@ -58,6 +58,7 @@ impl Invoker {
             PoolLimits {
                 queue_max: limits.queue_max,
                 start_wait_max: limits.start_wait_max,
+                wait_max: limits.wait_max,
                 memory_bytes_max: limits.memory_bytes_max,
                 memory_sample_every: limits.memory_sample_every,
                 workers_max: limits.workers_max,
@@ -91,8 +92,9 @@ impl Invoker {
     /// Invokes and waits for the answer, or for the head of a streamed one. Dropping the future cancels the invocation.
     ///
     /// A worker starts while `payload` is still arriving. The function's timeout counts from the call of the handler, as in
-    /// Lambda. Before that, the request waits for a busy worker at most for the same time, and for a starting one at most for
-    /// [`Limits::start_wait_max`]; then it is refused.
+    /// Lambda. Before that, the request waits for a busy worker at most for `scale.max_wait_s`, or [`Limits::wait_max`], or else for
+    /// the same time, and for a starting one at most for [`Limits::start_wait_max`]; then it is refused. It is refused at once if the
+    /// queue takes longer, or too long for the deadline of [`Request::urgency`].
     ///
     /// # Errors
     /// The payload's own errors, and [`InvokeError`]. Errors of the function itself are a [`Response`].
@@ -153,12 +155,12 @@ impl Invoker {
         self.context.pools.close().await;
     }
 
-    /// Whether all functions' workers that are always kept, and those that are kept ready, fit together with those of this version.
-    /// A quarter of the places stays free for everything else.
+    /// Whether all functions' workers that are always kept, those that are kept ready, and reserved ones fit together with those of
+    /// this version. A quarter of the places stays free for everything else.
     fn has_room_for(&self, version: &Version) -> Result<(), StartError> {
         let kept = |version: &Version| {
             let scale = &version.config.scale;
-            u64::from(scale.min) + u64::from(scale.spare)
+            (u64::from(scale.min) + u64::from(scale.spare)).max(u64::from(scale.reserved))
         };
         let functions = self.functions.load();
         let others: u64 = functions
@@ -175,8 +177,9 @@ impl Invoker {
         let scale = &version.config.scale;
         Err(StartError::Full {
             problem: format!(
-                "scale.min = {} and scale.spare = {} keep more workers than there is room for: this daemon can keep {room}, and other                  functions keep {others} of them; lower them, or raise limits.workers",
-                scale.min, scale.spare
+                "scale.min = {}, scale.spare = {} and scale.reserved = {} keep more workers than there is room for: this daemon can keep \
+                 {room}, and other functions keep {others} of them; lower them, or raise limits.workers",
+                scale.min, scale.spare, scale.reserved
             ),
         })
     }
@@ -222,6 +225,9 @@ impl Platform for Invoker {
 
     fn activate(&self, version: Arc<Version>) {
         self.context.initscripts.activate(&version);
+        let config = &version.config;
+        let pools = &self.context.pools;
+        pools.reserve(&config.name, config.scale.reserved);
         let older_max = self.limits.older_versions_max;
         let replaced = self.change(|functions| {
             let name = version.config.name.as_str().to_owned();
@@ -280,6 +286,7 @@ impl Platform for Invoker {
 
     fn remove(&self, name: &FunctionName) {
         let removed = self.change(|functions| functions.remove(name.as_str()));
+        self.context.pools.reserve(name, 0);
         for pool in removed.iter().flat_map(Function::pools) {
             pool.retire();
         }
@@ -347,13 +354,25 @@ fn without_input(invocation: Invocation, fault: &InputFault) -> Response {
     invocation.answer(now, Outcome::InputError, output, body)
 }
 
+/// What a client is told to wait: as long as the queue takes now, seconds, or 1 if that is not known.
+fn retry_after_s(wait: Option<Duration>) -> u32 {
+    let seconds = wait.map_or(1, |wait| wait.as_millis().div_ceil(1000));
+    u32::try_from(seconds)
+        .unwrap_or(u32::MAX)
+        .clamp(1, RETRY_AFTER_S_MAX)
+}
+
+/// The longest that a client is told to wait, seconds.
+const RETRY_AFTER_S_MAX: u32 = 60;
+
 /// An invocation that got no worker. If the handler cannot be imported, that is the function's error and therefore an answer.
 fn refused(mut invocation: Invocation, refusal: Refusal) -> Result<Response, InvokeError> {
     let now = invocation.now();
     let name = invocation.version.config.name.clone();
-    let throttled = |reason| InvokeError::TooManyRequests {
+    let throttled = |reason, wait: Option<Duration>| InvokeError::TooManyRequests {
         name: name.clone(),
         reason,
+        retry_after_s: retry_after_s(wait),
     };
     let (outcome, output, error) = match refusal {
         Refusal::Start(StartError::Import { body, output }) => {
@@ -379,15 +398,20 @@ fn refused(mut invocation: Invocation, refusal: Refusal) -> Result<Response, Inv
             let name = name.clone();
             (outcome, output, InvokeError::StartFailed { name, error })
         }
-        Refusal::Full => (
+        Refusal::Full(wait) => (
             Outcome::Throttled,
             Bytes::new(),
-            throttled(ThrottleReason::QueueFull),
+            throttled(ThrottleReason::QueueFull, wait),
         ),
-        Refusal::TimedOut => (
+        Refusal::Late(wait) => (
             Outcome::Throttled,
             Bytes::new(),
-            throttled(ThrottleReason::QueueTimeout),
+            throttled(ThrottleReason::Late, wait),
+        ),
+        Refusal::TimedOut(wait) => (
+            Outcome::Throttled,
+            Bytes::new(),
+            throttled(ThrottleReason::QueueTimeout, wait),
         ),
         Refusal::Closed => (Outcome::Cancelled, Bytes::new(), InvokeError::ShuttingDown),
     };

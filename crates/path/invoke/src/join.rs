@@ -199,8 +199,7 @@ fn values<'a>(config: &'a FunctionConfig, payload: &'a Payload) -> Values<'a> {
     }
 }
 
-/// Waits for a worker: for a busy one at most for the function's timeout, for a starting one at most for
-/// [`Limits::start_wait_max`](crate::Limits::start_wait_max).
+/// Waits for a worker, for as long as [`Invoker::invoke`](crate::Invoker::invoke) says.
 pub(crate) async fn lease(
     pool: &Arc<Pool>,
     invocation: &mut Invocation,
@@ -209,9 +208,9 @@ pub(crate) async fn lease(
     let timeline = &invocation.timeline;
     let now = timeline.inputs_ready.or(timeline.admitted);
     let now = now.unwrap_or(timeline.received);
-    let lease = match pool.lease(now, announcement)? {
+    let lease = match pool.lease(now, invocation.urgency, announcement)? {
         Leased::Now(lease) => lease,
-        Leased::Later(waiting) => waiting.lease(invocation.version.config.timeout).await?,
+        Leased::Later(waiting) => waiting.lease().await?,
     };
     invocation.leased(&lease);
     Ok(lease)

@@ -25,5 +25,6 @@ pub use error::{InvokeError, ThrottleReason};
 pub use invoker::Invoker;
 pub use limits::Limits;
 pub use passing::{PassedBody, Tunnel, TunnelEnd, TunnelTraffic};
+pub use pilot_pool::{Class, Urgency};
 pub use request::{Chain, Payload, Request};
 pub use response::{Response, ResponseBody};

@@ -11,6 +11,8 @@ pub struct Limits {
     pub queue_max: usize,
     /// The longest that a request waits for a worker that is being started, if the function's timeout is shorter.
     pub start_wait_max: Duration,
+    /// The longest that a request waits for a busy worker, if its function does not say. `None`: the function's timeout.
+    pub wait_max: Option<Duration>,
     /// Largest payload, bytes. Lambda's is 6 MiB.
     pub payload_bytes_max: usize,
     /// When the PSS of all workers and templates exceeds this, idle workers and then templates are evicted; `None`: no limit.
@@ -30,6 +32,7 @@ impl Default for Limits {
         Self {
             queue_max: 1000,
             start_wait_max: Duration::from_secs(30),
+            wait_max: None,
             payload_bytes_max: 6 * 1024 * 1024,
             memory_bytes_max: None,
             memory_sample_every: Duration::from_secs(5),

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use pilot_model::inputs::InputConfig;
 use pilot_model::ports::{InputMemory, StreamedBody};
 use pilot_model::{FunctionName, HttpRequestHead, Instant, InvocationId, Version};
+use pilot_pool::Urgency;
 use tokio::time::Instant as Deadline;
 
 /// One request to one version. The version comes from [`Invoker::find`](crate::Invoker::find).
@@ -27,6 +28,8 @@ pub struct Request {
     pub arn: String,
     /// Inputs that the request names, in addition to those that the function declares.
     pub inputs: BTreeMap<String, InputConfig>,
+    /// Whether a caller waits for the answer, and until when.
+    pub urgency: Urgency,
     /// The function that invokes this one. `None`: a client does.
     pub chain: Option<Chain>,
 }

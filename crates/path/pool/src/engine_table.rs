@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use pilot_model::deployment::TemplateReport;
-use pilot_model::ports::{Engine, StartError, TemplateMemory, Worker};
+use pilot_model::ports::{Engine, MemoryPressure, StartError, TemplateMemory, Worker};
 use pilot_model::status::RuntimeStatus;
 use pilot_model::{BoxFuture, EngineKind, Version, WorkerId};
 
@@ -57,6 +57,12 @@ impl Engine for EngineTable {
         engines.fold(0, |relieved, (_, engine)| {
             relieved + engine.relieve(bytes.saturating_sub(relieved))
         })
+    }
+
+    fn memory_pressure(&self) -> MemoryPressure {
+        let engines = self.0.iter();
+        let levels = engines.map(|(_, engine)| engine.memory_pressure());
+        levels.max().unwrap_or_default()
     }
 
     fn runtimes(&self, version: &Version) -> Option<RuntimeStatus> {

@@ -11,12 +11,13 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use pilot_model::ports::{StartStamps, Worker};
 use pilot_model::{CpuTime, EndReason, Instant, SharedWorker, StartKind};
-use tokio::sync::{OwnedSemaphorePermit, oneshot};
+use tokio::sync::oneshot;
 use tokio::time::timeout_at;
 
 use crate::pool::{Pool, Refusal};
 use crate::printing::Printing;
 use crate::resting::Resting;
+use crate::room::Place;
 use pilot_rules::{Ending, Key, WaiterId};
 
 /// An exchange that takes less was throttled for less. Reading the kernel's counter takes 1.3 µs.
@@ -44,7 +45,7 @@ pub(crate) struct PooledWorker {
     /// The same of the time for which it was throttled. `None`: not yet read.
     throttled: Mutex<Option<Duration>>,
     /// Its place among the workers of all versions.
-    _place: OwnedSemaphorePermit,
+    _place: Place,
 }
 
 impl PooledWorker {
@@ -52,7 +53,7 @@ impl PooledWorker {
         worker: Arc<dyn Worker>,
         resting: Option<Resting>,
         printing: Option<Printing>,
-        place: OwnedSemaphorePermit,
+        place: Place,
     ) -> Self {
         Self {
             worker,
@@ -371,6 +372,8 @@ pub struct WaitingRequest {
     pool: Arc<Pool>,
     id: WaiterId,
     answer: oneshot::Receiver<Result<Lease, Refusal>>,
+    /// Until the deadline of its caller.
+    left: Option<Duration>,
 }
 
 impl WaitingRequest {
@@ -378,20 +381,28 @@ impl WaitingRequest {
         pool: Arc<Pool>,
         id: WaiterId,
         answer: oneshot::Receiver<Result<Lease, Refusal>>,
+        left: Option<Duration>,
     ) -> Self {
-        Self { pool, id, answer }
+        Self {
+            pool,
+            id,
+            answer,
+            left,
+        }
     }
 
-    /// Waits for a worker: at most `patience` for a busy one, and at most
+    /// Waits for a worker: for a busy one as long as the function, or the daemon, says, and at most
     /// [`PoolLimits::start_wait_max`](crate::PoolLimits::start_wait_max) for a starting one. Otherwise a function whose import
-    /// takes longer than its timeout could never start.
+    /// takes longer than its timeout could never start. The deadline of its caller ends both.
     ///
     /// # Errors
-    /// [`Refusal::TimedOut`], or the error of the start that it waited for.
-    pub async fn lease(mut self, patience: Duration) -> Result<Lease, Refusal> {
+    /// [`Refusal::TimedOut`], [`Refusal::Late`], or the error of the start that it waited for.
+    pub async fn lease(mut self) -> Result<Lease, Refusal> {
+        let left = self.left.unwrap_or(Duration::MAX);
+        let patience = self.pool.wait_max();
         let begun = tokio::time::Instant::now();
-        let last = begun + patience.max(self.pool.start_wait_max());
-        let mut until = begun + patience;
+        let last = begun + patience.max(self.pool.start_wait_max()).min(left);
+        let mut until = begun + patience.min(left);
         loop {
             if let Ok(answer) = timeout_at(until, &mut self.answer).await {
                 return answer.unwrap_or(Err(Refusal::Closed));
@@ -403,7 +414,10 @@ impl WaitingRequest {
         }
         // Leave the queue first: after that, either the answer is in the channel or it never comes.
         self.pool.abandon(self.id);
-        self.answer.try_recv().unwrap_or(Err(Refusal::TimedOut))
+        let wait = self.pool.expected_wait();
+        self.answer
+            .try_recv()
+            .unwrap_or(Err(Refusal::TimedOut(wait)))
     }
 }
 

@@ -15,12 +15,15 @@ mod lease;
 mod memory;
 mod pool;
 mod pools;
+mod pressure;
 mod printing;
 mod resting;
+mod room;
 mod tasks;
 
 pub use engine_table::EngineTable;
 pub use keyed::{KeyedParts, KeyedPool, KeyedSettings, MachineMemory, machine_memory};
 pub use lease::{Announcement, Lease, WaitingRequest};
+pub use pilot_rules::{Class, Urgency};
 pub use pool::{Leased, Pool, Refusal};
 pub use pools::{PoolLimits, Pools};

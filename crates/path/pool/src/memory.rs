@@ -13,6 +13,7 @@ use pilot_rules::Key;
 use crate::lease::PooledWorker;
 use crate::pool::Pool;
 use crate::pools::PoolsInner;
+use crate::room::Room;
 
 /// Samples in an endless loop.
 pub(crate) async fn sample(shared: Weak<PoolsInner>, every: Duration) {
@@ -88,13 +89,59 @@ fn bytes_over(workers: u64, templates: &[TemplateMemory], budget: u64) -> u64 {
     over
 }
 
-/// Evicts the idle worker that was unused longest, if there is one.
-pub(crate) fn evict_oldest(pools: &[Arc<Pool>]) {
-    for idle in by_last_use(pools) {
-        if idle.pool.evict(idle.key) {
-            return;
-        }
+/// Evicts the idle worker that was unused longest, of those whose places are not reserved. Returns whether there was one.
+pub(crate) fn evict_oldest(pools: &[Arc<Pool>], room: &Room) -> bool {
+    let mut idle = by_last_use(pools).into_iter();
+    idle.any(|idle| {
+        room.may_lose_one(&idle.pool.version().config.name) && idle.pool.evict(idle.key)
+    })
+}
+
+/// Evicts so many workers that were idle since `before`, those first that were unused longest. Returns how many there were.
+pub(crate) fn evict_idle(pools: &[Arc<Pool>], share: Share, before: Instant) -> usize {
+    let mut idle = by_last_use(pools);
+    idle.retain(|idle| idle.touched <= before);
+    let most = match share {
+        Share::Some => idle.len().div_ceil(4),
+        Share::All => idle.len(),
+    };
+    let evicted = idle
+        .iter()
+        .take(most)
+        .filter(|idle| idle.pool.evict(idle.key));
+    evicted.count()
+}
+
+/// Drops templates of functions without workers, the coldest first. Returns how many there were.
+pub(crate) fn drop_templates(pools: &[Arc<Pool>], share: Share) -> usize {
+    let cold = coldest_first(pools);
+    let most = match share {
+        Share::Some => cold.len().div_ceil(4),
+        Share::All => cold.len(),
+    };
+    for pool in cold.iter().take(most) {
+        pool.forget_template();
     }
+    most
+}
+
+/// How much is given back at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Share {
+    /// A quarter, and at least one.
+    Some,
+    /// Everything.
+    All,
+}
+
+/// The pools that have a template and no workers. Those that were unused longest come first.
+fn coldest_first(pools: &[Arc<Pool>]) -> Vec<&Arc<Pool>> {
+    let cold = pools.iter();
+    let mut cold: Vec<_> = cold
+        .filter_map(|pool| Some((pool.cold_since()?, pool)))
+        .collect();
+    cold.sort_by_key(|(since, _)| *since);
+    cold.into_iter().map(|(_, pool)| pool).collect()
 }
 
 /// An idle worker.
@@ -132,12 +179,7 @@ fn relieve(pools: &[Arc<Pool>], mut over: u64, templates: &[TemplateMemory]) {
             over = over.saturating_sub(idle.bytes);
         }
     }
-    let mut cold: Vec<_> = pools
-        .iter()
-        .filter_map(|pool| Some((pool.cold_since()?, pool)))
-        .collect();
-    cold.sort_by_key(|(since, _)| *since);
-    for (_, pool) in cold {
+    for pool in coldest_first(pools) {
         if over == 0 {
             break;
         }

@@ -15,14 +15,17 @@ use pilot_model::status::{ForecastStatus, PoolStatus};
 use pilot_model::{
     Event, Instant, Interface, ScaleConfig, Seldom, StartKind, Version, WorkerRecord,
 };
-use tokio::sync::{OwnedSemaphorePermit, oneshot};
+use tokio::sync::oneshot;
 
 use crate::forecasting::Forecast;
 use crate::lease::{Announcement, Lease, PooledWorker, WaitingRequest};
 use crate::pools::{BackgroundJob, PoolsInner};
 use crate::printing::Printing;
 use crate::resting::Resting;
-use pilot_rules::{Action, Arrival, Ending, Key, PoolState, Settings, StartFault, WaiterId};
+use crate::room::Place;
+use pilot_rules::{
+    Action, Arrival, Ending, Key, PoolState, Settings, StartFault, Urgency, Wait, WaiterId,
+};
 
 type Waiter = oneshot::Sender<Result<Lease, Refusal>>;
 type Todo = Vec<Action<Arc<PooledWorker>, Waiter>>;
@@ -31,6 +34,8 @@ type Todo = Vec<Action<Arc<PooledWorker>, Waiter>>;
 #[derive(Debug)]
 pub struct Pool {
     version: Arc<Version>,
+    /// The longest that a request waits for a busy worker.
+    wait_max: Duration,
     shared: Arc<PoolsInner>,
     /// Guards the decisions; never held across an await, nor while actions are executed.
     state: Mutex<PoolState<Arc<PooledWorker>, Waiter>>,
@@ -56,12 +61,15 @@ pub enum Leased {
 /// Why a request gets no lease.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// The queue is full.
+    /// The queue is full. How long the requests in it wait, if that is known.
     #[error("the queue is full")]
-    Full,
-    /// The request waited for as long as it was allowed to.
+    Full(Option<Duration>),
+    /// The queue takes longer than the request may wait, or its deadline. How long the queue takes, if that is known.
+    #[error("no worker becomes free in time")]
+    Late(Option<Duration>),
+    /// The request waited for as long as it was allowed to. How long the queue takes, if that is known.
     #[error("no worker became free in time")]
-    TimedOut,
+    TimedOut(Option<Duration>),
     /// No worker could be started.
     #[error(transparent)]
     Start(StartError),
@@ -78,7 +86,10 @@ impl Pool {
         let limits = &shared.limits;
         let settings = Settings::new(&version.config, limits.queue_max, limits.start_rule);
         let state = PoolState::new(settings);
+        let config = &version.config;
+        let wait_max = config.scale.max_wait.or(limits.wait_max);
         Self {
+            wait_max: wait_max.unwrap_or(config.timeout),
             due: AtomicU64::new(state.due().0),
             version,
             shared,
@@ -112,12 +123,17 @@ impl Pool {
     /// A worker, or a place in the queue. `announcement` is this request's, if it was announced.
     ///
     /// # Errors
-    /// [`Refusal::Full`], [`Refusal::Closed`].
+    /// [`Refusal::Full`], [`Refusal::Late`], [`Refusal::Closed`].
     pub fn lease(
         self: &Arc<Self>,
         now: Instant,
+        urgency: Urgency,
         announcement: Option<Announcement>,
     ) -> Result<Leased, Refusal> {
+        let wait = Wait {
+            longest: self.wait_max,
+            urgency,
+        };
         let announced = announcement.map(Announcement::kept);
         let mut todo = Todo::new();
         let mut answer = None;
@@ -129,8 +145,8 @@ impl Pool {
                 sender
             };
             let arrival = match announced {
-                Some((Some(id), _)) => state.claim(now, id, handle, &mut todo),
-                _ => state.arrive(now, handle, &mut todo),
+                Some((Some(id), _)) => state.claim(now, id, wait, handle, &mut todo),
+                _ => state.arrive_within(now, wait, handle, &mut todo),
             };
             match arrival {
                 Arrival::Leased(key, pooled, _) if !pooled.worker.is_alive() => {
@@ -154,10 +170,12 @@ impl Pool {
                     Arc::clone(self),
                     id,
                     answer,
+                    urgency.finish_by.map(|end| end.since(now)),
                 ))),
                 None => Err(Refusal::Closed),
             },
-            Arrival::Full => Err(Refusal::Full),
+            Arrival::Late(wait) => Err(Refusal::Late(Some(wait))),
+            Arrival::Full(wait) => Err(Refusal::Full(wait)),
             Arrival::Closed => Err(Refusal::Closed),
         }
     }
@@ -307,6 +325,16 @@ impl Pool {
         self.state.lock().awaits_start(waiter)
     }
 
+    /// How long a request would wait for a busy worker now, at least.
+    pub(crate) fn expected_wait(&self) -> Option<Duration> {
+        let now = self.now();
+        self.state.lock().expected_wait(now)
+    }
+
+    pub(crate) fn wait_max(&self) -> Duration {
+        self.wait_max
+    }
+
     pub(crate) fn start_wait_max(&self) -> Duration {
         self.shared.limits.start_wait_max
     }
@@ -324,6 +352,18 @@ impl Pool {
         let mut evicted = false;
         self.change(|state, now, todo| evicted = state.evict(now, key, todo));
         evicted
+    }
+
+    /// Gives one worker up, whose place another function needs. Returns whether there was one.
+    pub(crate) fn give_up(self: &Arc<Self>) -> bool {
+        let mut gave = false;
+        self.change(|state, now, todo| gave = state.give_up(now, todo));
+        gave
+    }
+
+    /// Workers that end with their leases.
+    pub(crate) fn draining(&self) -> usize {
+        self.state.lock().draining()
     }
 
     pub(crate) fn workers(&self) -> Vec<Arc<PooledWorker>> {
@@ -487,6 +527,9 @@ impl Pool {
                     let refusal = error.cloned().map_or(Refusal::Closed, Refusal::Start);
                     let _ = waiter.send(Err(refusal));
                 }
+                Action::Refuse(waiter) => {
+                    let _ = waiter.send(Err(Refusal::Late(None)));
+                }
                 Action::Rest(pooled, stage) => {
                     self.shared
                         .in_background(BackgroundJob::Rest(pooled, stage));
@@ -523,7 +566,12 @@ impl Pool {
             open: true,
         };
         self.shared.tasks.spawn(async move {
-            let result = match order.pool.shared.place().await {
+            let result = match order
+                .pool
+                .shared
+                .place(&order.pool.version.config.name)
+                .await
+            {
                 Ok(place) => start.await.map(|worker| Started { worker, place }),
                 Err(full) => Err(full),
             };
@@ -540,7 +588,7 @@ fn count<T>(all: impl Iterator<Item = T>) -> u32 {
 /// A new worker, and its place among all workers.
 struct Started {
     worker: Arc<dyn Worker>,
-    place: OwnedSemaphorePermit,
+    place: Place,
 }
 
 /// Reports every ordered start to the state machine, even if its task panics or is aborted.

@@ -7,14 +7,16 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use pilot_model::forecast::MakeForecaster;
 use pilot_model::ports::{Clock, Engine, EventSink, StartError};
-use pilot_model::{EndReason, Instant, StartRule, Version, WorkerId};
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use pilot_model::{EndReason, FunctionName, Instant, StartRule, Version, WorkerId};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::timeout;
 
 use crate::forecasting;
 use crate::lease::PooledWorker;
 use crate::memory;
 use crate::pool::Pool;
+use crate::pressure;
+use crate::room::{Place, Room};
 use crate::tasks::Tasks;
 use pilot_rules::{Key, RestStage};
 
@@ -25,6 +27,8 @@ pub struct PoolLimits {
     pub queue_max: usize,
     /// The longest that a request waits for a worker that is being started.
     pub start_wait_max: Duration,
+    /// The longest that a request waits for a busy worker, if its function does not say. `None`: the function's timeout.
+    pub wait_max: Option<Duration>,
     /// When the PSS of all workers and templates exceeds this, those that were unused longest are evicted; `None`: no limit.
     pub memory_bytes_max: Option<u64>,
     /// How often memory is sampled.
@@ -44,6 +48,9 @@ pub struct Pools {
 /// The longest that a start waits until another worker has ended.
 const PLACE_WAIT_MAX: Duration = Duration::from_secs(1);
 
+/// The longest that a start waits until memory is not short any more.
+const MEMORY_WAIT_MAX: Duration = Duration::from_secs(2);
+
 /// What the pools share.
 #[derive(Debug)]
 pub(crate) struct PoolsInner {
@@ -60,8 +67,10 @@ pub(crate) struct PoolsInner {
     /// Bounded by the number of workers and versions: each sends at most one job.
     background_jobs: mpsc::UnboundedSender<BackgroundJob>,
     workers: AtomicU64,
-    /// One permit for each worker that may still be started.
-    pub(crate) places: Arc<Semaphore>,
+    /// The places of all workers.
+    pub(crate) room: Arc<Room>,
+    /// Memory is so short that no worker is started.
+    pub(crate) memory_is_short: watch::Sender<bool>,
     /// Workers or templates may have started since the last sample.
     stirred: AtomicBool,
     /// When the timer task runs next, nanoseconds. While it runs: never, so that every earlier due time notifies it.
@@ -108,7 +117,8 @@ impl Pools {
             pools: Mutex::new(Vec::new()),
             background_jobs,
             workers: AtomicU64::new(0),
-            places: Arc::new(Semaphore::new(places.min(Semaphore::MAX_PERMITS))),
+            room: Room::new(places),
+            memory_is_short: watch::Sender::new(false),
             stirred: AtomicBool::new(true),
             ticker_at: AtomicU64::new(u64::MAX),
             ticker: Notify::new(),
@@ -121,7 +131,8 @@ impl Pools {
             Arc::clone(&shared.forecast_wake),
             PoolsInner::forecast,
         ));
-        shared.tasks.spawn(memory::sample(weak, every));
+        shared.tasks.spawn(memory::sample(weak.clone(), every));
+        shared.tasks.spawn(pressure::watch(weak));
         Self { shared }
     }
 
@@ -134,6 +145,11 @@ impl Pools {
         self.shared.stir();
         self.shared.wake_ticker_by(pool.due());
         pool
+    }
+
+    /// Other functions leave so many places of workers to this one.
+    pub fn reserve(&self, function: &FunctionName, workers: u32) {
+        self.shared.room.reserve(function, workers as usize);
     }
 
     /// Runs a task that ends with the pools.
@@ -168,24 +184,54 @@ impl PoolsInner {
         WorkerId(self.workers.fetch_add(1, Ordering::Relaxed) + 1)
     }
 
-    /// The place of a new worker. Where all are taken, the idle worker that was unused longest makes room, and this waits for a
-    /// limited time until a worker has ended.
+    /// The place of a new worker of this function. Where all are taken, the idle worker that was unused longest makes room, and this
+    /// waits for a limited time until a worker has ended. If no worker is idle and the function has fewer than its share, a worker of
+    /// the function with the most of them ends with its invocation.
     ///
     /// # Errors
     /// [`StartError::Full`].
-    pub(crate) async fn place(&self) -> Result<OwnedSemaphorePermit, StartError> {
-        let places = Arc::clone(&self.places);
-        if let Ok(place) = Arc::clone(&places).try_acquire_owned() {
-            return Ok(place);
+    pub(crate) async fn place(&self, function: &FunctionName) -> Result<Place, StartError> {
+        let mut short = self.memory_is_short.subscribe();
+        let enough = short.wait_for(|is_short| !is_short);
+        if timeout(MEMORY_WAIT_MAX, enough).await.is_err() {
+            return Err(StartError::Full {
+                problem: "the memory of all functions together is almost used up (limits.total_memory_mb); try again".to_owned(),
+            });
         }
-        memory::evict_oldest(&self.pools());
-        let place = timeout(PLACE_WAIT_MAX, places.acquire_owned()).await;
-        place.ok().and_then(Result::ok).ok_or_else(|| StartError::Full {
+        let asked = match self.room.ask(function) {
+            Ok(place) => return Ok(place),
+            Err(asked) => asked,
+        };
+        let patience = if self.make_room(function) {
+            self.limits.start_wait_max
+        } else {
+            PLACE_WAIT_MAX
+        };
+        let place = asked.within(patience).await;
+        place.ok_or_else(|| StartError::Full {
             problem: format!(
                 "{} workers are running, which is the limit of this daemon; try again, or raise limits.workers",
                 self.limits.workers_max
             ),
         })
+    }
+
+    /// All places are taken, and this function waits for one. Returns whether it is entitled to one.
+    fn make_room(&self, function: &FunctionName) -> bool {
+        let pools = self.pools();
+        let evicted = memory::evict_oldest(&pools, &self.room);
+        let entitled = self.room.is_short(function);
+        if evicted || !entitled {
+            return entitled;
+        }
+        let coming = pools.iter().map(|pool| pool.draining()).sum();
+        if let Some(debtor) = self.room.debtor(coming) {
+            let theirs = pools
+                .iter()
+                .filter(|pool| pool.version().config.name == debtor);
+            let _ = theirs.into_iter().any(Pool::give_up);
+        }
+        entitled
     }
 
     /// The next sample must not be skipped.

@@ -17,6 +17,7 @@
 
 mod cpu;
 mod freezer;
+mod pressure;
 mod rest;
 mod total;
 mod v1;

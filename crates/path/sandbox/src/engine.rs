@@ -16,13 +16,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use pilot_model::deployment::TemplateReport;
-use pilot_model::ports::{BoxFuture, Engine, StartError, TemplateMemory, Worker};
+use pilot_model::ports::{BoxFuture, Engine, MemoryPressure, StartError, TemplateMemory, Worker};
 use pilot_model::timeline::Instant;
 use pilot_model::{EnvironmentId, Version, VersionId, WorkerId};
 use pilot_sys::clock::monotonic_ns;
 use pilot_sys::seqpacket;
 use pilot_wire::control::Role;
 
+use crate::cgroup::Hierarchy;
 use crate::child::Child;
 use crate::engine::nodes::{Base, BaseKey, Function};
 use crate::engine::prewarmer::SandboxPrewarmer;
@@ -109,6 +110,11 @@ impl Engine for ForkEngine {
 
     fn forget(&self, version: &Arc<Version>) {
         self.tree.functions.remove(&version.id);
+    }
+
+    fn memory_pressure(&self) -> MemoryPressure {
+        let groups = self.tree.machine.isolation.cgroups();
+        groups.map_or(MemoryPressure::None, Hierarchy::memory_pressure)
     }
 
     fn templates(&self) -> Vec<TemplateMemory> {

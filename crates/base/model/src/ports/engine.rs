@@ -38,11 +38,28 @@ pub trait Engine: Send + Sync + Debug {
         0
     }
 
+    /// How short the memory of all templates and workers together is. Not for the path.
+    fn memory_pressure(&self) -> MemoryPressure {
+        MemoryPressure::None
+    }
+
     /// What is kept for a version that does not fork. `None`: it forks, or it is unknown.
     fn runtimes(&self, version: &Version) -> Option<RuntimeStatus> {
         let _ = version;
         None
     }
+}
+
+/// How short memory is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum MemoryPressure {
+    /// There is enough, or it is not known.
+    #[default]
+    None,
+    /// What nobody uses should be given back.
+    High,
+    /// Nothing should be started.
+    Critical,
 }
 
 /// Why a worker or template did not start.

@@ -23,6 +23,16 @@ impl Mean {
         });
     }
 
+    /// Adds a sample to a mean that a single sample hardly moves: it weighs one thirty-second.
+    pub(crate) fn add_steadily(&mut self, sample: Duration) {
+        let sample = nanos(sample);
+        self.0 = Some(match self.0 {
+            None => sample,
+            Some(mean) if sample >= mean => mean + (sample - mean) / 32,
+            Some(mean) => mean - (mean - sample) / 32,
+        });
+    }
+
     /// Adds a sample of a duration that noise can only increase: a shorter sample weighs three quarters, a longer one an eighth.
     fn add_to_low(&mut self, sample: Duration) {
         let sample = nanos(sample);

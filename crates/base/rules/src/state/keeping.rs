@@ -177,8 +177,52 @@ impl<W: Clone, Q> PoolState<W, Q> {
         self.want(Instant(0));
     }
 
-    /// Leases this worker no more, and retires it as soon as it has no lease.
+    /// Gives one worker up, whose place another function needs: the one that has been idle longest; if none is idle, one that serves
+    /// few, when its leases end. Returns whether there was one.
+    pub fn give_up(&mut self, now: Instant, actions: &mut Vec<Action<W, Q>>) -> bool {
+        let least_used = || {
+            let places = (0_u32..).zip(&self.places);
+            let leased = places.filter_map(|(at, place)| match place {
+                Some(Place::Up {
+                    leases,
+                    draining: None,
+                    ..
+                }) => Some((*leases, Key(at))),
+                _ => None,
+            });
+            leased.min_by_key(|(leases, _)| *leases).map(|(_, key)| key)
+        };
+        let Some(key) = self.coldest_idle().or_else(least_used) else {
+            return false;
+        };
+        self.hold_until = self.hold_until.max(now.after(super::PRESSURE_HOLD));
+        self.drain(key, EndReason::Scaled, actions);
+        true
+    }
+
+    /// Workers that end with their leases.
+    #[must_use]
+    pub fn draining(&self) -> usize {
+        let places = self.places.iter().flatten();
+        let draining = |place: &&Place<W>| {
+            matches!(
+                place,
+                Place::Up {
+                    draining: Some(_),
+                    ..
+                }
+            )
+        };
+        places.filter(draining).count()
+    }
+
+    /// Replaces this worker.
     pub(super) fn replace(&mut self, key: Key, actions: &mut Vec<Action<W, Q>>) {
+        self.drain(key, EndReason::Retired, actions);
+    }
+
+    /// Leases this worker no more, and retires it as soon as it has no lease.
+    fn drain(&mut self, key: Key, reason: EndReason, actions: &mut Vec<Action<W, Q>>) {
         let Some(Place::Up {
             leases,
             since_sum,
@@ -188,9 +232,9 @@ impl<W: Clone, Q> PoolState<W, Q> {
         else {
             return;
         };
-        *draining = Some(EndReason::Retired);
+        *draining = Some(reason);
         if *leases == 0 {
-            self.retire(key, EndReason::Retired, actions);
+            self.retire(key, reason, actions);
             return;
         }
         // With one slot, the sum is when the one lease began. It ends later, but then no request gets the worker.

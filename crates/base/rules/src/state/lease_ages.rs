@@ -27,6 +27,11 @@ impl LeaseAges {
         }
     }
 
+    /// When the oldest one began.
+    pub(super) fn oldest(&self) -> Option<Instant> {
+        self.0.front().copied()
+    }
+
     /// How many there are.
     pub(super) fn len(&self) -> u64 {
         self.0.len() as u64

@@ -1,6 +1,8 @@
 //! Property tests of the state machine: random arrivals, starts, deaths, releases and times. A model records which worker serves
 //! which request.
 
+mod admission;
+mod announced;
 mod start_rules;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,8 +34,9 @@ fn settings() -> Settings {
 #[derive(Debug, Clone)]
 enum Step {
     Arrive,
+    ArriveWithin(Bounds),
     Announce,
-    Claim(usize),
+    Claim(usize, Bounds),
     Retract(usize),
     Ready(usize),
     StartFailed(usize, StartFault),
@@ -48,7 +51,39 @@ enum Step {
     Revive,
     Renew,
     Evict(usize),
+    GiveUp,
     Close,
+}
+
+/// How long a request may wait, how long its caller has, and whether there is one.
+#[derive(Debug, Clone, Copy)]
+struct Bounds {
+    longest: u64,
+    left: Option<u64>,
+    class: Class,
+}
+
+impl Bounds {
+    fn wait(self, now: Instant) -> Wait {
+        Wait {
+            longest: Duration::from_nanos(self.longest),
+            urgency: Urgency {
+                class: self.class,
+                finish_by: self.left.map(|left| Instant(now.0 + left)),
+            },
+        }
+    }
+}
+
+prop_compose! {
+    fn bounds()(
+        longest in prop_oneof![Just(u64::MAX), 0_u64..500 * MS],
+        left in prop::option::of(0_u64..800 * MS),
+        background in any::<bool>(),
+    ) -> Bounds {
+        let class = if background { Class::Background } else { Class::Caller };
+        Bounds { longest, left, class }
+    }
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -63,9 +98,10 @@ fn step() -> impl Strategy<Value = Step> {
         4 => Just(StartFault::Transient),
     ];
     prop_oneof![
-        30 => Just(Step::Arrive),
+        20 => Just(Step::Arrive),
+        15 => bounds().prop_map(Step::ArriveWithin),
         8 => Just(Step::Announce),
-        6 => any::<usize>().prop_map(Step::Claim),
+        6 => (any::<usize>(), bounds()).prop_map(|(at, bounds)| Step::Claim(at, bounds)),
         2 => any::<usize>().prop_map(Step::Retract),
         20 => any::<usize>().prop_map(Step::Ready),
         4 => (any::<usize>(), fault).prop_map(|(at, fault)| Step::StartFailed(at, fault)),
@@ -80,6 +116,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => Just(Step::Revive),
         2 => Just(Step::Renew),
         3 => any::<usize>().prop_map(Step::Evict),
+        2 => Just(Step::GiveUp),
         1 => prop_oneof![99 => Just(Step::Pass(1)), 1 => Just(Step::Close)],
     ]
 }
@@ -124,6 +161,10 @@ struct World {
     /// Those that were told to rest since their last lease, and whether it was the second time.
     rested: BTreeSet<(u64, bool)>,
     waiting: Vec<(WaiterId, u64)>,
+    /// Requests for which no caller waits.
+    background: BTreeSet<u64>,
+    /// By when requests must have ended.
+    deadlines: BTreeMap<u64, Instant>,
     /// Includes requests that lost their place because their start failed.
     announced: Vec<WaiterId>,
     requests: u64,
@@ -143,6 +184,8 @@ impl World {
             workers: BTreeMap::new(),
             rested: BTreeSet::new(),
             waiting: Vec::new(),
+            background: BTreeSet::new(),
+            deadlines: BTreeMap::new(),
             announced: Vec::new(),
             requests: 0,
             arrivals: 0,
@@ -179,12 +222,26 @@ impl World {
                     to, key, worker, ..
                 } => {
                     let id = self.end_wait(to);
-                    let first = self.waiting.iter().all(|(other, _)| id < *other);
-                    assert!(first, "out of order");
+                    let comes_first = |(other, request): &(WaiterId, u64)| {
+                        let of_caller = !self.background.contains(&to);
+                        match (of_caller, !self.background.contains(request)) {
+                            (true, false) => true,
+                            (false, true) => false,
+                            _ => id < *other,
+                        }
+                    };
+                    assert!(self.waiting.iter().all(comes_first), "out of order");
+                    let end = self.deadlines.get(&to);
+                    assert!(end.is_none_or(|end| self.now <= *end), "served too late");
                     self.lease(key, worker);
                 }
                 Action::Fail(to) => {
                     self.end_wait(to);
+                }
+                Action::Refuse(to) => {
+                    self.end_wait(to);
+                    let may_be = self.background.contains(&to) || self.deadlines.contains_key(&to);
+                    assert!(may_be, "refused without a reason");
                 }
                 Action::Rest(worker, stage) => {
                     assert!(self.workers[&worker].is_empty(), "a leased worker rests");
@@ -214,9 +271,34 @@ impl World {
         match arrival {
             Arrival::Leased(key, worker, _) => self.lease(key, worker),
             Arrival::Queued(id) => self.waiting.push((id, request)),
-            Arrival::Full => assert_eq!(self.waiting.len(), self.settings.queue_max),
+            Arrival::Late(_) => {
+                assert!(
+                    !self.workers.is_empty(),
+                    "refused for a wait that is not known"
+                );
+                assert!(self.state.free.is_empty(), "refused beside a free slot");
+            }
+            Arrival::Full(_) => {
+                assert_eq!(self.waiting.len(), self.settings.queue_max);
+                let waiting = self.waiting.iter();
+                let displaced = waiting.filter(|(_, other)| self.background.contains(other));
+                assert!(displaced.count() == 0 || self.background.contains(&request));
+            }
             Arrival::Closed => assert!(self.closed),
         }
+    }
+
+    /// The number of a request that arrives with these bounds.
+    fn bounded(&mut self, bounds: Bounds) -> u64 {
+        let request = self.requests;
+        self.requests += 1;
+        if let Some(end) = bounds.wait(self.now).urgency.finish_by {
+            self.deadlines.insert(request, end);
+        }
+        if bounds.class == Class::Background {
+            self.background.insert(request);
+        }
+        request
     }
 
     /// A request arrives or is announced.
@@ -239,14 +321,23 @@ impl World {
                 self.arrivals += announced.iter().count() as u64;
                 self.announced.extend(announced);
             }
-            Step::Claim(at) => {
+            Step::ArriveWithin(bounds) => {
+                let request = self.bounded(bounds);
+                self.arrivals += u64::from(!self.closed);
+                let wait = bounds.wait(self.now);
+                let arrival = self
+                    .state
+                    .arrive_within(self.now, wait, || request, actions);
+                self.arrived(arrival, request);
+            }
+            Step::Claim(at, bounds) => {
                 if self.announced.is_empty() {
                     return;
                 }
                 let id = self.announced.remove(at % self.announced.len());
-                let request = self.requests;
-                self.requests += 1;
-                let arrival = self.state.claim(self.now, id, || request, actions);
+                let request = self.bounded(bounds);
+                let wait = bounds.wait(self.now);
+                let arrival = self.state.claim(self.now, id, wait, || request, actions);
                 self.arrived(arrival, request);
             }
             Step::Retract(at) => {
@@ -264,9 +355,12 @@ impl World {
     fn take(&mut self, step: &Step) {
         let mut actions = Vec::new();
         match *step {
-            Step::Arrive | Step::FoundDead | Step::Announce | Step::Claim(_) | Step::Retract(_) => {
-                self.take_request(step, &mut actions)
-            }
+            Step::Arrive
+            | Step::ArriveWithin(_)
+            | Step::FoundDead
+            | Step::Announce
+            | Step::Claim(..)
+            | Step::Retract(_) => self.take_request(step, &mut actions),
             Step::Ready(at) => {
                 let Some(key) = nth(&self.starting, at) else {
                     return;
@@ -330,6 +424,16 @@ impl World {
                 };
                 assert!(self.state.evict(self.now, *key, &mut actions));
             }
+            Step::GiveUp => {
+                let draining = self.state.draining();
+                let had = self.workers.len();
+                let gave = self.state.give_up(self.now, &mut actions);
+                assert_eq!(
+                    gave,
+                    had > draining,
+                    "a worker that could be given up is kept"
+                );
+            }
             Step::Close => {
                 self.closed = true;
                 self.state.close(&mut actions);
@@ -365,6 +469,9 @@ impl World {
             .iter()
             .filter(|waiter| waiter.handle.is_none());
         assert_eq!(announced.count(), self.state.announced);
+        let waiting = self.waiting.iter();
+        let background = waiting.filter(|(_, request)| self.background.contains(request));
+        assert_eq!(background.count(), self.state.background);
         if !self.waiting.is_empty() {
             assert!(
                 counts.starting + counts.busy > 0,
@@ -663,118 +770,4 @@ fn a_spare_worker_is_replaced_off_the_path() {
     assert!(due <= Instant(6 * MS));
     state.tick(due, &mut actions);
     assert_eq!(starts(&actions), 1);
-}
-
-#[test]
-fn a_burst_of_long_calls_gets_its_workers_within_a_few_reviews() {
-    // A start takes 1.5 ms, each further one 0.7 ms. The handler takes 100 ms, which is not known before.
-    let mut state = PoolState::<u64, u64>::new(settings());
-    let mut actions = Vec::new();
-    for request in 0..50 {
-        state.arrive(Instant(0), || request, &mut actions);
-    }
-    assert_eq!(starts(&actions), 1);
-    let mut now = 0;
-    let mut ready_at: Vec<(u64, Key)> = Vec::new();
-    let mut last_ready = 0;
-    let mut worker = 0;
-    let mut given = 0;
-    while given < 50 {
-        for action in std::mem::take(&mut actions) {
-            match action {
-                Action::Start(key) => {
-                    last_ready = (now + 1_500_000).max(last_ready + 700_000);
-                    ready_at.push((last_ready, key));
-                }
-                Action::Give { .. } => given += 1,
-                other => panic!("{other:?}"),
-            }
-        }
-        ready_at.sort_unstable_by_key(|(at, _)| std::cmp::Reverse(*at));
-        let next_ready = ready_at.last().map_or(u64::MAX, |(at, _)| *at);
-        // The timer wheel has a resolution of one millisecond.
-        let next_tick = state.due().0.max(now).div_ceil(MS) * MS + MS;
-        if next_ready <= next_tick {
-            now = next_ready;
-            if let Some((_, key)) = ready_at.pop() {
-                worker += 1;
-                state.ready(Instant(now), key, worker, &mut actions);
-            }
-        } else {
-            now = next_tick;
-            state.tick(Instant(now), &mut actions);
-        }
-    }
-    assert!(
-        now < 60 * MS,
-        "the last worker is there after {} ms",
-        now / MS
-    );
-}
-
-/// Announces a request in a new pool. Returns its id, the state, and the start that was ordered.
-fn announced(settings: Settings) -> (WaiterId, PoolState<u64, u64>, Key) {
-    let mut state = PoolState::new(settings);
-    let mut actions = Vec::new();
-    let id = state.announce(Instant(0), &mut actions).unwrap();
-    let [Action::Start(key)] = actions[..] else {
-        panic!("{actions:?}");
-    };
-    (id, state, key)
-}
-
-#[test]
-fn an_announced_request_takes_the_worker_that_came_up_meanwhile() {
-    let (id, mut state, key) = announced(settings());
-    let mut actions = Vec::new();
-    state.ready(Instant(MS), key, 7, &mut actions);
-    assert_eq!(state.counts().idle, 1, "it holds no worker");
-    let arrival = state.claim(Instant(2 * MS), id, || 0, &mut actions);
-    assert_eq!(arrival, Arrival::Leased(key, 7, StartKind::Cold));
-    assert!(actions.is_empty());
-    assert_eq!(state.observe(Instant(3 * MS), None).arrivals, 1);
-}
-
-#[test]
-fn an_announced_request_waits_on_for_the_start_that_it_caused() {
-    let (id, mut state, key) = announced(settings());
-    let mut actions = Vec::new();
-    let arrival = state.claim(Instant(MS), id, || 5, &mut actions);
-    assert_eq!(arrival, Arrival::Queued(id));
-    assert!(actions.is_empty(), "a second start is ordered: {actions:?}");
-    state.ready(Instant(2 * MS), key, 7, &mut actions);
-    let [
-        Action::Give {
-            to: 5,
-            kind: StartKind::Cold,
-            fresh: true,
-            ..
-        },
-    ] = actions[..]
-    else {
-        panic!("{actions:?}");
-    };
-}
-
-#[test]
-fn who_is_here_takes_the_worker_that_was_started_for_an_announced_request() {
-    let (_, mut state, key) = announced(settings());
-    let mut actions = Vec::new();
-    state.ready(Instant(MS), key, 7, &mut actions);
-    let arrival = state.arrive(Instant(2 * MS), || 0, &mut actions);
-    assert_eq!(arrival, Arrival::Leased(key, 7, StartKind::Warm));
-}
-
-#[test]
-fn a_request_that_is_announced_for_ever_causes_one_start() {
-    let (id, mut state, key) = announced(settings());
-    let mut actions = Vec::new();
-    state.ready(Instant(MS), key, 7, &mut actions);
-    for second in 1..600 {
-        state.tick(Instant(second * 1000 * MS), &mut actions);
-    }
-    assert!(matches!(actions[..], [Action::Retire(7, _)]), "{actions:?}");
-    state.retract(id);
-    assert!(state.is_empty());
-    assert_eq!(state.observe(Instant(700_000 * MS), None).arrivals, 0);
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use pilot_model::{Behaviour, EndReason, FunctionConfig, Reuse, StartKind, StartRule};
+use pilot_model::{Behaviour, EndReason, FunctionConfig, Instant, Reuse, StartKind, StartRule};
 
 use super::resting::{RestStage, RestTimes};
 
@@ -61,6 +61,38 @@ pub struct Key(pub(super) u32);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct WaiterId(pub(super) u64);
 
+/// Whether a caller waits for the answer of a request.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Class {
+    /// One does.
+    #[default]
+    Caller,
+    /// Nobody does: it is an attempt of an asynchronous invocation, which can be repeated. It is served after those of callers.
+    Background,
+}
+
+/// How urgent a request is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Urgency {
+    /// Whether a caller waits for it.
+    pub class: Class,
+    /// When its answer is of no more use. `None`: its caller does not say.
+    pub finish_by: Option<Instant>,
+}
+
+impl Urgency {
+    /// A caller waits and does not say for how long.
+    pub const CALLER: Self = Self {
+        class: Class::Caller,
+        finish_by: None,
+    };
+    /// Nobody waits.
+    pub const BACKGROUND: Self = Self {
+        class: Class::Background,
+        finish_by: None,
+    };
+}
+
 /// What happens to a request that arrives.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Arrival<W> {
@@ -68,8 +100,10 @@ pub enum Arrival<W> {
     Leased(Key, W, StartKind),
     /// It waits.
     Queued(WaiterId),
-    /// The queue is full.
-    Full,
+    /// It would have to wait for longer than it may: about so long.
+    Late(Duration),
+    /// The queue is full. How long the requests in it wait, if that is known.
+    Full(Option<Duration>),
     /// The pool is closed.
     Closed,
 }
@@ -95,6 +129,8 @@ pub enum Action<W, Q> {
     },
     /// This request fails with the error of the start that has just failed, or because the pool is closed.
     Fail(Q),
+    /// This request is refused: it can no longer be served in time, or has given its place up to a caller.
+    Refuse(Q),
     /// End this worker: it is no longer in the pool.
     Retire(W, EndReason),
     /// This worker is idle: let it rest, unless it has been leased in the meantime.

@@ -33,6 +33,7 @@ fn an_error_is_rendered_as_lambda_does() {
     let error = RequestError::Invoke(InvokeError::TooManyRequests {
         name: "invert".parse().unwrap(),
         reason: ThrottleReason::QueueFull,
+        retry_after_s: 1,
     });
     let reply = error.into_reply(&InvocationId::new("id-1"));
     assert_eq!(reply.status(), 429);
@@ -165,10 +166,17 @@ fn invoke_errors() -> Vec<InvokeError> {
         InvokeError::TooManyRequests {
             name: name(),
             reason: ThrottleReason::QueueFull,
+            retry_after_s: 1,
+        },
+        InvokeError::TooManyRequests {
+            name: name(),
+            reason: ThrottleReason::Late,
+            retry_after_s: 7,
         },
         InvokeError::TooManyRequests {
             name: name(),
             reason: ThrottleReason::QueueTimeout,
+            retry_after_s: 1,
         },
         InvokeError::PayloadTooLarge {
             bytes: 7_000_000,

@@ -21,6 +21,7 @@ use pilot_model::ports::{PassedRequest, StreamedBody};
 
 use super::Place;
 use crate::connection::line::Line;
+use crate::deadline;
 use crate::errors::{AnswerError, RequestError};
 use crate::expectation::{Expectation, Permission};
 use crate::forward::{self, Upgrades};
@@ -45,6 +46,7 @@ pub(super) async fn call(
     let invoker = &context.gate.invoker;
     let wants_head = context.head.method == Method::HEAD;
     let trace = context.trace();
+    let urgency = deadline::of(&context.head.headers, context.received)?;
     let (request, client) = passed(&mut context, place)?;
     let call = Request {
         id: context.id.clone(),
@@ -54,6 +56,7 @@ pub(super) async fn call(
         received: context.received,
         client_context: None,
         trace: Some(trace),
+        urgency,
         chain: None,
     };
     let response = invoker

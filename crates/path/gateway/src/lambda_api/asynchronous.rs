@@ -29,7 +29,7 @@ pub(super) async fn accept(
         });
     }
     let key = idempotency_key(&context.head.headers)?;
-    let body = context.read_body().await?;
+    let body = context.read_body(version.config.name.as_str()).await?;
     let payload = within_limit(checked_event(body)?)?;
     let trace = context.trace();
     let request = AsyncRequest {

@@ -103,7 +103,7 @@ pub(super) async fn invoke(
     targets: Vec<Link>,
 ) -> Result<Response, RequestError> {
     let invoker = &gate.invoker;
-    let (received, trace) = (first.received, first.trace.clone());
+    let (received, trace, urgency) = (first.received, first.trace.clone(), first.urgency);
     let mut answer: Answer<'_> =
         Box::pin(invoker.invoke(first, async move { payload.await.map_err(Stop::Refused) }));
     for Link { version, arn } in targets {
@@ -114,6 +114,7 @@ pub(super) async fn invoke(
             received,
             client_context: None,
             trace: trace.clone(),
+            urgency,
             chain: None,
             inputs: BTreeMap::new(),
         };

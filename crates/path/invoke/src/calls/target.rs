@@ -7,8 +7,10 @@ use bytes::Bytes;
 use pilot_model::invokes::not_named;
 use pilot_model::ports::InputMemory;
 use pilot_model::{Interface, InvocationId, Version};
+use pilot_pool::Urgency;
 use pilot_wire::calls::{End, Reason, Refusal};
 use serde_json::value::RawValue;
+use tokio::time::Instant as Deadline;
 
 use super::buffers::Slot;
 use super::{CALL_DEPTH_MAX, Caller};
@@ -49,13 +51,20 @@ async fn answered(caller: &Caller, call: Call) -> Result<(End, Bytes), Refusal> 
     let invoker = caller.invoker.upgrade();
     let invoker = invoker.ok_or_else(|| of_invoke(&InvokeError::ShuttingDown))?;
     let version = target(caller, &invoker, &call)?;
+    let now = invoker.now();
+    // Its answer is of no use to a caller that has been ended.
+    let left = caller.deadline.saturating_duration_since(Deadline::now());
     let request = Request {
         id: InvocationId::new(&uuid::Uuid::new_v4().to_string()),
         arn: version.arn(None),
         version,
-        received: invoker.now(),
+        received: now,
         client_context: None,
         trace: caller.trace.clone(),
+        urgency: Urgency {
+            finish_by: Some(now.after(left)),
+            ..Urgency::CALLER
+        },
         chain: Some(Chain {
             depth: caller.depth + 1,
             deadline: caller.deadline,

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use pilot_invoke::{InvokeError, Invoker, Limits, Payload, Request, Response, ResponseBody};
+use pilot_invoke::{
+    InvokeError, Invoker, Limits, Payload, Request, Response, ResponseBody, Urgency,
+};
 use pilot_model::forecast::MakeForecaster;
 use pilot_model::ports::{
     Clock, InitRunner, NoInitscripts, NoInputs, PassedRequest, Platform, Scaling,
@@ -72,6 +74,28 @@ impl Fixture {
         let version = pilot_testkit::version_with("f", 1, change);
         self.invoker.activate(Arc::clone(&version));
         version
+    }
+
+    /// Deploys version 1 of a function with this name.
+    pub(crate) fn deploy_as(
+        &self,
+        name: &str,
+        change: impl FnOnce(&mut FunctionConfig),
+    ) -> Arc<Version> {
+        let version = pilot_testkit::version_with(name, 1, change);
+        self.invoker.activate(Arc::clone(&version));
+        version
+    }
+
+    /// Invokes the live version of this function in a task, as urgently as this.
+    pub(crate) fn begin_of(&self, name: &str, urgency: Urgency) -> JoinHandle<Answer> {
+        let invoker = Arc::clone(&self.invoker);
+        let version = invoker.find(name, None).unwrap();
+        let request = Request {
+            urgency,
+            ..request(&invoker, version)
+        };
+        tokio::spawn(async move { invoker.invoke(request, event()).await })
     }
 
     /// Invokes the live version of `f` with `{}`.
@@ -154,6 +178,7 @@ pub(crate) fn request(invoker: &Invoker, version: Arc<Version>) -> Request {
         trace: None,
         arn,
         inputs: BTreeMap::new(),
+        urgency: pilot_invoke::Urgency::CALLER,
         chain: None,
     }
 }

@@ -14,6 +14,7 @@ mod forecasts;
 mod hang_up;
 mod initscripts;
 mod keeping;
+mod overload;
 mod passing;
 mod queue;
 mod sizing;

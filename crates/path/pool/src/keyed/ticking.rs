@@ -136,6 +136,8 @@ impl Driver {
             spare: 0,
             idle: settings.keep,
             policy: settings.policy,
+            max_wait: None,
+            reserved: 0,
         };
         let forecaster = (self.parts.forecaster)(&scale)?;
         Some(Forecast::new(scale, forecaster).after_an_interval(now))

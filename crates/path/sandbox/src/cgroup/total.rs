@@ -77,7 +77,7 @@ impl Hierarchy {
 
 impl Layout {
     /// This daemon's folder with the limits of memory.
-    fn memory(&self) -> &Path {
+    pub(super) fn memory(&self) -> &Path {
         match self {
             Self::V1(folders) => folders.memory(),
             Self::V2(folder) => folder.path(),
@@ -152,4 +152,4 @@ fn named(path: &Path, error: &io::Error) -> io::Error {
 const UNLIMITED: u64 = 1 << 60;
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

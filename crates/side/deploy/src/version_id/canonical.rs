@@ -53,6 +53,8 @@ pub(super) fn canonical(config: &FunctionConfig) -> String {
         spare,
         idle,
         policy,
+        max_wait,
+        reserved,
     } = scale;
     let mut form = Form::default();
     form.add("name", name.as_str(), "");
@@ -71,6 +73,8 @@ pub(super) fn canonical(config: &FunctionConfig) -> String {
     form.add("scale.idle_ns", nanoseconds(*idle), 60_000_000_000);
     // The policy's own form leaves out constants that have their defaults.
     form.add("scale.policy", policy.to_string().as_str(), "demand");
+    form.add("scale.max_wait_ns", max_wait.map(nanoseconds), None);
+    form.add("scale.reserved", *reserved, 0);
     form.add("layers", layers.as_slice(), &[]);
     // Which secrets, never their values.
     form.add("secrets", secrets, &BTreeMap::new());

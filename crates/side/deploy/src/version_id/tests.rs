@@ -34,6 +34,8 @@ fn defaults() -> FunctionSpec {
             spare: Some(0),
             idle_s: Some(60.0),
             policy: Some(PolicySpec::Line("demand".to_owned())),
+            max_wait_s: None,
+            reserved: Some(0),
         }),
         asynchronous: Some(AsyncSpec {
             retries: Some(2),
@@ -65,14 +67,20 @@ fn specs() -> impl Strategy<Value = FunctionSpec> {
             "static:2",
             "smoothing-markov:reading=literal",
         ]),
+        proptest::option::of(proptest::sample::select(&[1.0, 1.5][..])),
+        proptest::option::of(0_u32..2),
     )
-        .prop_map(|(min, max, spare, idle_s, policy)| ScaleSpec {
-            min,
-            max,
-            spare,
-            idle_s,
-            policy: policy.map(PolicySpec::Line),
-        });
+        .prop_map(
+            |(min, max, spare, idle_s, policy, max_wait_s, reserved)| ScaleSpec {
+                min,
+                max,
+                spare,
+                idle_s,
+                policy: policy.map(PolicySpec::Line),
+                max_wait_s,
+                reserved,
+            },
+        );
     (
         word(&["python", "python3.11"]),
         word(&["app.handler", "app.app", "app.other"]),
@@ -153,6 +161,8 @@ fn written_out(spec: &FunctionSpec) -> FunctionSpec {
             spare: scale.spare.or(default_scale.spare),
             idle_s: scale.idle_s.or(default_scale.idle_s),
             policy: scale.policy.or(default_scale.policy),
+            max_wait_s: scale.max_wait_s.or(default_scale.max_wait_s),
+            reserved: scale.reserved.or(default_scale.reserved),
         }),
         ..FunctionSpec::default()
     }
@@ -189,7 +199,7 @@ proptest! {
 
     /// Random pairs differ in many keys: here in one.
     #[test]
-    fn one_key_with_another_value_changes_the_form(spec in specs(), other in specs(), key in 0_usize..16) {
+    fn one_key_with_another_value_changes_the_form(spec in specs(), other in specs(), key in 0_usize..18) {
         let mut changed = spec.clone();
         let mut scale = spec.scale.clone().unwrap_or_default();
         let other_scale = other.scale.clone().unwrap_or_default();
@@ -209,6 +219,8 @@ proptest! {
             12 => scale.max = other_scale.max,
             13 => scale.spare = other_scale.spare,
             14 => scale.idle_s = other_scale.idle_s,
+            15 => scale.max_wait_s = other_scale.max_wait_s,
+            16 => scale.reserved = other_scale.reserved,
             _ => scale.policy = other_scale.policy,
         }
         changed.scale = Some(scale);

@@ -16,6 +16,8 @@ pub(super) fn scale(max: u32) -> ScaleConfig {
         spare: 0,
         idle: Duration::from_secs(6),
         policy: Policy::Demand,
+        max_wait: None,
+        reserved: 0,
     }
 }
 

@@ -102,6 +102,8 @@ impl Default for Simulation {
                 spare: 0,
                 idle: Duration::from_secs(60),
                 policy: pilot_model::policy::Policy::default(),
+                max_wait: None,
+                reserved: 0,
             },
             concurrency: 1,
             reuse: Reuse::Always,

@@ -222,7 +222,9 @@ impl<'a> World<'a> {
                 self.serve(arrival.function, key, service, 0);
             }
             pilot_rules::Arrival::Queued(_) => {}
-            pilot_rules::Arrival::Full | pilot_rules::Arrival::Closed => {
+            pilot_rules::Arrival::Full(_)
+            | pilot_rules::Arrival::Late(_)
+            | pilot_rules::Arrival::Closed => {
                 self.running -= 1;
                 self.count.refused += 1;
             }
@@ -310,7 +312,7 @@ impl<'a> World<'a> {
                 self.count.give(kind, waited);
                 self.serve(function, key, to.service, waited);
             }
-            Action::Fail(_) => {
+            Action::Fail(_) | Action::Refuse(_) => {
                 self.running -= 1;
                 self.count.refused += 1;
             }

@@ -29,6 +29,8 @@ const KEYS: &[(&str, &str, &str)] = &[
     ("spare", "", "scale = { spare = 1 }"),
     ("idle_s", "", "scale = { idle_s = 9 }"),
     ("policy", "", "scale = { policy = \"auto\" }"),
+    ("max_wait_s", "", "scale = { max_wait_s = 2 }"),
+    ("reserved", "", "scale = { reserved = 3 }"),
     ("owner", "", "owner = \"shop\""),
     ("layers", "", "layers = [\"tools\"]"),
     ("inputs", "", "inputs = { image = \"s3://photos/one\" }"),

@@ -153,3 +153,50 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_burst_of_long_calls_gets_its_workers_within_a_few_reviews() {
+    // A start takes 1.5 ms, each further one 0.7 ms. The handler takes 100 ms, which is not known before.
+    let mut state = PoolState::<u64, u64>::new(settings());
+    let mut actions = Vec::new();
+    for request in 0..50 {
+        state.arrive(Instant(0), || request, &mut actions);
+    }
+    assert_eq!(starts(&actions), 1);
+    let mut now = 0;
+    let mut ready_at: Vec<(u64, Key)> = Vec::new();
+    let mut last_ready = 0;
+    let mut worker = 0;
+    let mut given = 0;
+    while given < 50 {
+        for action in std::mem::take(&mut actions) {
+            match action {
+                Action::Start(key) => {
+                    last_ready = (now + 1_500_000).max(last_ready + 700_000);
+                    ready_at.push((last_ready, key));
+                }
+                Action::Give { .. } => given += 1,
+                other => panic!("{other:?}"),
+            }
+        }
+        ready_at.sort_unstable_by_key(|(at, _)| std::cmp::Reverse(*at));
+        let next_ready = ready_at.last().map_or(u64::MAX, |(at, _)| *at);
+        // The timer wheel has a resolution of one millisecond.
+        let next_tick = state.due().0.max(now).div_ceil(MS) * MS + MS;
+        if next_ready <= next_tick {
+            now = next_ready;
+            if let Some((_, key)) = ready_at.pop() {
+                worker += 1;
+                state.ready(Instant(now), key, worker, &mut actions);
+            }
+        } else {
+            now = next_tick;
+            state.tick(Instant(now), &mut actions);
+        }
+    }
+    assert!(
+        now < 60 * MS,
+        "the last worker is there after {} ms",
+        now / MS
+    );
+}

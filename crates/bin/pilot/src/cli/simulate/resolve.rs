@@ -66,6 +66,8 @@ pub(super) fn simulation(args: &SimulateArgs) -> anyhow::Result<Simulation> {
             spare: scale.spare,
             idle: seconds("--idle-s", scale.idle_s)?,
             policy: Policy::default(),
+            max_wait: None,
+            reserved: 0,
         },
         concurrency: scale.concurrency,
         reuse: if scale.once {

@@ -281,6 +281,7 @@ async fn a_pool_whose_workers_serve_once_runs_on_one_runtime() {
         crate::PoolLimits {
             queue_max: 10,
             start_wait_max: Duration::from_secs(10),
+            wait_max: None,
             memory_bytes_max: None,
             workers_max: 1_000,
             memory_sample_every: Duration::from_secs(3600),
@@ -290,9 +291,12 @@ async fn a_pool_whose_workers_serve_once_runs_on_one_runtime() {
     let version = version_of("web", 1, |config| config.reuse = pilot_model::Reuse::Once);
     let pool = pools.open(Arc::clone(&version));
     for round in 1..=5 {
-        let lease = match pool.lease(clock.now(), None).unwrap() {
+        let lease = match pool
+            .lease(clock.now(), crate::Urgency::CALLER, None)
+            .unwrap()
+        {
             crate::Leased::Now(lease) => lease,
-            crate::Leased::Later(waiting) => waiting.lease(Duration::from_secs(1)).await.unwrap(),
+            crate::Leased::Later(waiting) => waiting.lease().await.unwrap(),
         };
         let mut lease = lease;
         lease.begin();

@@ -11,7 +11,7 @@ const TOTAL: TotalLimits = TotalLimits {
     builds_memory_bytes: 1 << 30,
 };
 
-fn hierarchy(layout: Layout) -> Hierarchy {
+pub(in super::super) fn hierarchy(layout: Layout) -> Hierarchy {
     Hierarchy {
         inner: Arc::new(Inner {
             layout,
