@@ -51,6 +51,7 @@ mod simulate;
 mod start;
 mod tls;
 mod told;
+mod triggers;
 mod upload;
 mod url;
 mod words;

@@ -21,6 +21,7 @@ use crate::layer::{self, Layer};
 use crate::policy::{Policy, PolicySpec};
 use crate::runtime::Runtime;
 use crate::secret::{self, SecretSpec, SecretUse};
+use crate::trigger::{self, TriggerConfig, TriggerSpec};
 
 /// The keys of one function, with Lambda's words. `path`, the folder of the code, is only for the client.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -126,6 +127,9 @@ pub struct FunctionSpec {
     /// How asynchronous invocations are repeated, and where their records go.
     #[serde(default, rename = "async", skip_serializing_if = "Option::is_none")]
     pub asynchronous: Option<AsyncSpec>,
+    /// What invokes it, besides requests.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub triggers: Vec<TriggerSpec>,
     /// It may only invoke functions of its owner. The control API knows it; a request cannot say it.
     #[serde(skip)]
     pub invokes_own_only: bool,
@@ -232,6 +236,9 @@ impl FunctionSpec {
         let initscript = initscript::check(self.initscript.as_ref(), is_plain)
             .map_err(|problem| fail("initscript", problem))?;
         let asynchronous = self.check_async(interface, &fail)?;
+        let triggers = self
+            .check_triggers(name, interface, timeout_s)
+            .map_err(|problem| fail("triggers", problem))?;
         let scale = self.scale.clone().unwrap_or_default().check(&fail)?;
         let keep_alive = self.check_keep_alive(&runtime, template, reuse, &scale, &fail)?;
         Ok(FunctionConfig {
@@ -260,7 +267,19 @@ impl FunctionSpec {
             invokes,
             initscript,
             asynchronous,
+            triggers,
         })
+    }
+
+    /// What invokes it, besides requests.
+    fn check_triggers(
+        &self,
+        name: &FunctionName,
+        interface: Interface,
+        timeout_s: f64,
+    ) -> Result<Vec<TriggerConfig>, String> {
+        let takes_events = !matches!(interface, Interface::Asgi | Interface::Wsgi);
+        trigger::check(&self.triggers, name, timeout_s, takes_events)
     }
 
     /// How its asynchronous invocations are run.
