@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.server
 import json
+import re
 import socket
 import subprocess
 import sys
@@ -170,7 +171,7 @@ def trigger(daemon: Daemon, name: str) -> Any:
 def got(daemon: Daemon, name: str) -> list[str]:
     """What the handler printed, sorted."""
     response = daemon.request("GET", f"/_pilot/v1/functions/{name}/logs")
-    return sorted(part.split('"')[0].split("\\n")[0].strip() for part in response.read().decode().split("got ")[1:])
+    return sorted(re.findall(r"got (\w+)", response.read().decode()))
 
 
 def dead(daemon: Daemon, name: str) -> Any:

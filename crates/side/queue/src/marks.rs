@@ -31,10 +31,11 @@ pub(crate) fn set(connection: &Connection, mark: &Mark) -> Result<()> {
 
 /// Forgets the marks of the scopes that begin so, except those of some.
 pub(crate) fn forget(connection: &Connection, beginning: &str, kept: &[String]) -> Result<()> {
-    let mut scopes = connection.prepare_cached(
-        "SELECT DISTINCT scope FROM marks WHERE substr(scope, 1, length(?1)) = ?1",
-    )?;
-    let scopes = scopes.query_map([beginning], |row| row.get::<_, String>(0))?;
+    let mut scopes = connection
+        .prepare_cached("SELECT DISTINCT scope FROM marks WHERE scope >= ?1 AND scope < ?2")?;
+    // No character comes after it.
+    let end = format!("{beginning}\u{10FFFF}");
+    let scopes = scopes.query_map([beginning, end.as_str()], |row| row.get::<_, String>(0))?;
     let scopes = scopes.collect::<Result<Vec<_>>>()?;
     for scope in scopes.iter().filter(|scope| !kept.contains(scope)) {
         connection

@@ -106,7 +106,9 @@ async fn known(context: &mut Context) -> Option<HashMap<String, String>> {
 
 /// Listens until something fails. `Ok`: it must end.
 async fn listen(context: &mut Context, place: &Place, files: &mut Files) -> Result<(), String> {
-    let folder = Arc::new(open(place)?);
+    let wanted = place.clone();
+    let opened = tokio::task::spawn_blocking(move || open(&wanted)).await;
+    let folder = Arc::new(opened.map_err(|error| error.to_string())??);
     let mut watch = Watch::begin(&through(&folder))
         .map_err(|error| format!("cannot watch {}: {error}", place.path.display()))?;
     let mut young = read_all(context, place, &folder, files).await?;

@@ -99,8 +99,11 @@ impl Receiver {
             () = context.stopped() => return Ok(()),
             messages = self.receive(visibility_s) => messages?,
         };
-        self.say_what_waits(&messages).await?;
         context.works();
+        // Those that were received must run all the same.
+        if let Err(problem) = self.say_what_waits(&messages).await {
+            context.status.failed(&problem);
+        }
         if messages.is_empty() {
             return Ok(());
         }
