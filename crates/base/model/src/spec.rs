@@ -180,9 +180,8 @@ impl FunctionSpec {
             key,
             problem,
         };
-        let (runtime, interface, handler) = self
-            .runtime()
-            .map_err(|(key, problem)| fail(key, problem))?;
+        let runtime = self.runtime();
+        let (runtime, interface, handler) = runtime.map_err(|(key, problem)| fail(key, problem))?;
         let memory_mb = in_range(self.memory_mb.unwrap_or(256), 16, 65_536)
             .map_err(|problem| fail("memory_mb", problem))?;
         let timeout_s = in_range(self.timeout_s.unwrap_or(30.0), 0.01, 86_400.0)
@@ -235,10 +234,7 @@ impl FunctionSpec {
             .map_err(|problem| fail("invokes", problem))?;
         let initscript = initscript::check(self.initscript.as_ref(), is_plain)
             .map_err(|problem| fail("initscript", problem))?;
-        let asynchronous = self.check_async(interface, &fail)?;
-        let triggers = self
-            .check_triggers(name, interface, timeout_s)
-            .map_err(|problem| fail("triggers", problem))?;
+        let (asynchronous, triggers) = self.check_events(name, interface, timeout_s, &fail)?;
         let scale = self.scale.clone().unwrap_or_default().check(&fail)?;
         let keep_alive = self.check_keep_alive(&runtime, template, reuse, &scale, &fail)?;
         Ok(FunctionConfig {
@@ -271,15 +267,19 @@ impl FunctionSpec {
         })
     }
 
-    /// What invokes it, besides requests.
-    fn check_triggers(
+    /// How its asynchronous invocations are run, and what invokes it besides requests.
+    fn check_events(
         &self,
         name: &FunctionName,
         interface: Interface,
         timeout_s: f64,
-    ) -> Result<Vec<TriggerConfig>, String> {
+        fail: &impl Fn(&'static str, String) -> SpecError,
+    ) -> Result<(AsyncConfig, Vec<TriggerConfig>), SpecError> {
+        let asynchronous = self.check_async(interface, fail)?;
         let takes_events = !matches!(interface, Interface::Asgi | Interface::Wsgi);
-        trigger::check(&self.triggers, name, timeout_s, takes_events)
+        let triggers = trigger::check(&self.triggers, name, timeout_s, takes_events)
+            .map_err(|problem| fail("triggers", problem))?;
+        Ok((asynchronous, triggers))
     }
 
     /// How its asynchronous invocations are run.

@@ -238,10 +238,10 @@ async fn forget(
             marks.push(context.mark(&name, None));
         }
     }
-    if marks.is_empty() {
-        return Ok(());
+    for part in marks.chunks(MARKS_OF_A_COMMIT) {
+        context.shared.store.change(part.to_vec()).await?;
     }
-    context.shared.store.change(marks).await
+    Ok(())
 }
 
 /// Puts what is pending into the queue. `Ok` also if the trigger must end.
@@ -360,6 +360,8 @@ fn event(place: &Place, name: &str, signature: &Signature) -> String {
 
 /// Files that are remembered, and those that wait.
 const FILES_MAX: usize = 100_000;
+/// Others wait while a commit is written.
+const MARKS_OF_A_COMMIT: usize = 1000;
 /// A file that was not written for so long is complete, unless inotify says more.
 const SETTLED_AFTER_MS: i64 = 2000;
 const SETTLED_AFTER: Duration = Duration::from_millis(SETTLED_AFTER_MS.unsigned_abs());

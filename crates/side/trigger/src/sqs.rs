@@ -125,7 +125,7 @@ impl Receiver {
     async fn attributes(&self, names: &[&str]) -> Result<Value, String> {
         let asked = json!({"AttributeNames": names});
         let mut answer = self.queue.call("GetQueueAttributes", asked).await?;
-        Ok(answer["Attributes"].take())
+        Ok(take(&mut answer, "Attributes"))
     }
 
     async fn say_what_waits(&self, messages: &[Message]) -> Result<(), String> {
@@ -185,7 +185,7 @@ impl Receiver {
             "MessageAttributeNames": ["All"],
         });
         let mut answer = self.queue.call("ReceiveMessage", asked).await?;
-        let Value::Array(messages) = answer["Messages"].take() else {
+        let Value::Array(messages) = take(&mut answer, "Messages") else {
             return Ok(Vec::new());
         };
         let (arn, region) = (self.queue.arn(), self.queue.region());
@@ -278,9 +278,9 @@ fn read(mut message: Value, arn: &str, region: &str) -> Option<Message> {
     let (id, receipt) = (text("MessageId")?, text("ReceiptHandle")?);
     let body = text("Body").unwrap_or_default();
     let digest = text("MD5OfBody").unwrap_or_default();
-    let attributes = message["Attributes"].take();
+    let attributes = take(&mut message, "Attributes");
     let mut own = Map::new();
-    if let Value::Object(given) = message["MessageAttributes"].take() {
+    if let Value::Object(given) = take(&mut message, "MessageAttributes") {
         for (name, value) in given {
             let mut one = json!({
                 "stringListValues": [],
@@ -324,6 +324,11 @@ fn read(mut message: Value, arn: &str, region: &str) -> Option<Message> {
             .and_then(|ms| i64::try_from(ms).ok())
             .filter(|ms| *ms <= now_ms()),
     })
+}
+
+/// A part of an answer, which may be anything.
+fn take(answer: &mut Value, key: &str) -> Value {
+    answer.get_mut(key).map_or(Value::Null, Value::take)
 }
 
 /// SQS writes numbers as texts.
@@ -370,5 +375,7 @@ mod tests {
         assert_eq!(record["messageAttributes"]["kind"]["stringValue"], "a");
         assert_eq!(record["eventSource"], "aws:sqs");
         assert!(read(json!({"MessageId": "m1"}), "", "").is_none());
+        assert!(read(json!(["MessageId"]), "", "").is_none());
+        assert_eq!(take(&mut json!([1]), "Messages"), Value::Null);
     }
 }

@@ -17,7 +17,8 @@ use serde::{Deserialize, Serialize};
 #[serde(try_from = "Written", into = "Written")]
 pub struct Calendar {
     text: String,
-    cron: Cron,
+    /// Boxed: it is large, and few functions have one.
+    cron: Box<Cron>,
     zone: Tz,
 }
 
@@ -74,7 +75,7 @@ impl Calendar {
             .map_err(|_| InvalidCalendar::Zone { text: shown(zone) })?;
         let calendar = Self {
             text: cron.split_whitespace().collect::<Vec<_>>().join(" "),
-            cron: parsed,
+            cron: Box::new(parsed),
             zone,
         };
         if calendar.next_ms(CHECKED_FROM_MS).is_none() {
