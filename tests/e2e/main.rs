@@ -52,6 +52,7 @@ mod simulate;
 mod start;
 mod tls;
 mod told;
+mod triggers;
 mod upload;
 mod url;
 mod words;

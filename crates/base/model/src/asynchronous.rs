@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::checks::{KeyProblem, in_range};
 use crate::ids::FunctionName;
+use crate::trigger;
 
 /// The `[functions.NAME.async]` table.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -24,7 +25,8 @@ pub struct AsyncSpec {
     /// The wait before the first repetition, seconds; it is twice as long before the second. Default: 60.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry_wait_s: Option<f64>,
-    /// Where the record of a successful invocation goes: a function's name, or `file:NAME`. Default: nowhere.
+    /// Where the record of a successful invocation goes: a function's name, `file:NAME`, `http(s)://URL`, `sqs:QUEUE_URL` or
+    /// `redis:CONNECTION/STREAM`. Default: nowhere.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on_success: Option<String>,
     /// Where the record of a failed invocation goes, when it is not repeated any more. Default: nowhere.
@@ -133,6 +135,17 @@ pub enum Destination {
     Function(FunctionName),
     /// A file of this name in the function's folder of the data directory, one line of JSON per record.
     File(String),
+    /// A URL, which gets a POST.
+    Http(String),
+    /// The URL of a queue with SQS's API.
+    Sqs(String),
+    /// A Redis stream.
+    Redis {
+        /// The operator's name of the Redis.
+        connection: String,
+        /// The stream's key.
+        stream: String,
+    },
 }
 
 impl FromStr for Destination {
@@ -143,7 +156,7 @@ impl FromStr for Destination {
             let shown: String = text.escape_debug().take(100).collect();
             format!(
                 "is \"{shown}\", must be a function's name, or file:NAME with 1 to {FILE_NAME_LEN_MAX} of a-z A-Z 0-9 . - _ (the first is \
-                 not a dot)"
+                 not a dot), or http(s)://URL, sqs:QUEUE_URL or redis:CONNECTION/STREAM"
             )
         };
         if let Some(name) = text.strip_prefix(FILE) {
@@ -154,6 +167,29 @@ impl FromStr for Destination {
                     .all(|byte| byte.is_ascii_alphanumeric() || b".-_".contains(&byte));
             return if fits {
                 Ok(Self::File(name.to_owned()))
+            } else {
+                Err(wrong())
+            };
+        }
+        if let Some(url) = text.strip_prefix(SQS) {
+            let checked = trigger::check_queue_url(url);
+            return checked.map(|()| Self::Sqs(url.to_owned()));
+        }
+        if let Some(place) = text.strip_prefix(REDIS) {
+            let (connection, stream) = place.split_once('/').ok_or_else(wrong)?;
+            trigger::check_word(connection)?;
+            trigger::check_word(stream)?;
+            return Ok(Self::Redis {
+                connection: connection.to_owned(),
+                stream: stream.to_owned(),
+            });
+        }
+        if text.starts_with("https://") || text.starts_with("http://") {
+            let fits = text.len() <= URL_LEN_MAX
+                && text.bytes().all(|byte| byte.is_ascii_graphic())
+                && !text.contains(['@', '#', '\\']);
+            return if fits {
+                Ok(Self::Http(text.to_owned()))
             } else {
                 Err(wrong())
             };
@@ -181,6 +217,9 @@ impl fmt::Display for Destination {
         match self {
             Self::Function(name) => f.write_str(name.as_str()),
             Self::File(name) => write!(f, "{FILE}{name}"),
+            Self::Http(url) => f.write_str(url),
+            Self::Sqs(url) => write!(f, "{SQS}{url}"),
+            Self::Redis { connection, stream } => write!(f, "{REDIS}{connection}/{stream}"),
         }
     }
 }
@@ -196,7 +235,7 @@ pub struct AsyncInfo {
     /// The version or alias that was asked for; left out: the live version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub qualifier: Option<String>,
-    /// For the record of an ended invocation that goes to a file: `file:NAME`.
+    /// For the record of an ended invocation that goes to no function: the destination, for example `file:NAME`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub destination: Option<String>,
     /// `waiting`, `running` or `dead`.
@@ -282,6 +321,9 @@ pub struct AsyncCounts {
 /// Lambda's limit.
 const RETRIES_MAX: u32 = 2;
 const FILE: &str = "file:";
+const SQS: &str = "sqs:";
+const REDIS: &str = "redis:";
+const URL_LEN_MAX: usize = 1024;
 const FILE_NAME_LEN_MAX: usize = 64;
 
 #[cfg(test)]
@@ -330,6 +372,9 @@ mod tests {
                 "must be a function's name, or file:NAME",
             ),
             ("on_error = \"x\"", "on_error"),
+            ("on_failure = \"sqs:jobs\"", "must be the queue's URL"),
+            ("on_failure = \"redis:main\"", "redis:CONNECTION/STREAM"),
+            ("on_failure = \"https://u:p@host/\"", "must be a function"),
         ] {
             let found = checked(&format!("[async]\n{toml}")).unwrap_err();
             assert!(found.contains(problem), "{toml}: {found}");

@@ -20,6 +20,7 @@ use crate::policy::Policy;
 use crate::runtime::Runtime;
 use crate::secret::SecretUse;
 use crate::timeline::WorkerOrigin;
+use crate::trigger::TriggerConfig;
 
 /// What a version does and may use.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -80,6 +81,9 @@ pub struct FunctionConfig {
         skip_serializing_if = "AsyncConfig::is_default"
     )]
     pub asynchronous: AsyncConfig,
+    /// What invokes it, besides requests.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub triggers: Vec<TriggerConfig>,
     /// Whether a request may name further inputs.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub inputs_by_request: bool,

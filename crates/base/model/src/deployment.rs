@@ -10,6 +10,7 @@ use crate::ids::{FunctionName, VersionId};
 use crate::invocation::InvocationSummary;
 use crate::sharing::Sharing;
 use crate::status::{ForecastStatus, PoolStatus, RuntimeStatus, Totals};
+use crate::trigger::TriggerInfo;
 
 /// A step of a deployment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -136,6 +137,9 @@ pub struct FunctionDescription {
     /// The runtimes that are kept for it; `None`: its workers are forked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub runtimes: Option<RuntimeStatus>,
+    /// Its triggers.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub triggers: Vec<TriggerInfo>,
     /// What it costs that invocations share a worker. `None`: they do not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sharing: Option<Sharing>,

@@ -41,6 +41,7 @@ pub mod spec;
 pub mod start_rule;
 pub mod status;
 pub mod timeline;
+pub mod trigger;
 pub mod version;
 
 pub use asynchronous::AsyncConfig;

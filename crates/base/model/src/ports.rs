@@ -13,6 +13,7 @@ mod inputs;
 mod runtime;
 mod secrets;
 mod tokens;
+mod trigger;
 mod worker;
 
 use std::fmt::Debug;
@@ -40,6 +41,7 @@ pub use inputs::{Fetched, InputFault, InputFaultKind, InputMemory, InputSource, 
 pub use runtime::{PrewarmedRuntime, RuntimeHost};
 pub use secrets::Secrets;
 pub use tokens::{Signer, Tokens};
+pub use trigger::{Deliver, Mark, NoDelivery, TriggerControl, TriggerStore};
 pub use worker::{
     Answer, Call, Done, HttpHead, INPUTS_MAX, Input, InputKind, MemoryShortage, Part, StartStamps,
     StoreObject, Worker, WorkerFault, WorkerMemory,

@@ -21,6 +21,7 @@ use crate::layer::{self, Layer};
 use crate::policy::{Policy, PolicySpec};
 use crate::runtime::Runtime;
 use crate::secret::{self, SecretSpec, SecretUse};
+use crate::trigger::{self, TriggerConfig, TriggerSpec};
 
 /// The keys of one function, with Lambda's words. `path`, the folder of the code, is only for the client.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -129,6 +130,9 @@ pub struct FunctionSpec {
     /// How asynchronous invocations are repeated, and where their records go.
     #[serde(default, rename = "async", skip_serializing_if = "Option::is_none")]
     pub asynchronous: Option<AsyncSpec>,
+    /// What invokes it, besides requests.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub triggers: Vec<TriggerSpec>,
     /// It may only invoke functions of its owner. The control API knows it; a request cannot say it.
     #[serde(skip)]
     pub invokes_own_only: bool,
@@ -185,9 +189,8 @@ impl FunctionSpec {
             key,
             problem,
         };
-        let (runtime, interface, handler) = self
-            .runtime()
-            .map_err(|(key, problem)| fail(key, problem))?;
+        let runtime = self.runtime();
+        let (runtime, interface, handler) = runtime.map_err(|(key, problem)| fail(key, problem))?;
         let memory_mb = in_range(self.memory_mb.unwrap_or(256), 16, 65_536)
             .map_err(|problem| fail("memory_mb", problem))?;
         let timeout_s = in_range(self.timeout_s.unwrap_or(30.0), 0.01, 86_400.0)
@@ -239,7 +242,7 @@ impl FunctionSpec {
         let invokes = invokes::check(&self.invokes, self.invokes_own_only, is_plain)
             .map_err(|problem| fail("invokes", problem))?;
         let (initscript, shared_initscript) = self.check_scripts(&runtime, interface, &fail)?;
-        let asynchronous = self.check_async(interface, &fail)?;
+        let (asynchronous, triggers) = self.check_events(name, interface, timeout_s, &fail)?;
         let scale = self.scale.clone().unwrap_or_default().check(&fail)?;
         let keep_alive = self.check_keep_alive(&runtime, template, reuse, &scale, &fail)?;
         Ok(FunctionConfig {
@@ -269,6 +272,7 @@ impl FunctionSpec {
             initscript,
             shared_initscript,
             asynchronous,
+            triggers,
         })
     }
 
@@ -289,6 +293,21 @@ impl FunctionSpec {
         let own = check(self.initscript.as_ref(), ScriptKind::Own)?;
         let shared = check(self.shared_initscript.as_ref(), ScriptKind::Shared)?;
         Ok((own, shared))
+    }
+
+    /// How its asynchronous invocations are run, and what invokes it besides requests.
+    fn check_events(
+        &self,
+        name: &FunctionName,
+        interface: Interface,
+        timeout_s: f64,
+        fail: &impl Fn(&'static str, String) -> SpecError,
+    ) -> Result<(AsyncConfig, Vec<TriggerConfig>), SpecError> {
+        let asynchronous = self.check_async(interface, fail)?;
+        let takes_events = !matches!(interface, Interface::Asgi | Interface::Wsgi);
+        let triggers = trigger::check(&self.triggers, name, timeout_s, takes_events)
+            .map_err(|problem| fail("triggers", problem))?;
+        Ok((asynchronous, triggers))
     }
 
     /// How its asynchronous invocations are run.

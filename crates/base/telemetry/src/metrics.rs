@@ -13,6 +13,7 @@ use pilot_model::asynchronous::AsyncCounts;
 use pilot_model::initscript::{ScriptEnd, ScriptRun};
 use pilot_model::ports::TemplateMemory;
 use pilot_model::status::{PoolStatus, RuntimeCounts};
+use pilot_model::trigger::TriggerInfo;
 use pilot_model::{
     EndReason, Event, FunctionName, InvocationRecord, Outcome, RuntimeOrigin, StartKind,
     WorkerRecord,
@@ -92,6 +93,10 @@ families! {
     async_bytes: Level = ASYNC_BYTES,
     async_oldest: Level = ASYNC_OLDEST,
     async_events: Counters = ASYNC_EVENTS,
+    trigger_lag: Levels = TRIGGER_LAG,
+    trigger_waiting: Levels = TRIGGER_WAITING,
+    trigger_received: Counters = TRIGGER_RECEIVED,
+    trigger_errors: Counters = TRIGGER_ERRORS,
     connections_refused: Counters = CONNECTIONS_REFUSED,
     events_dropped: Counters = EVENTS_DROPPED,
     log_errors: Counter = LOG_ERRORS,
@@ -272,6 +277,41 @@ impl Metrics {
             let labels = vec![("event", Cow::Borrowed(event))];
             let counter = all.async_events.get_or_create(&labels);
             counter.inner().store(count, Ordering::Relaxed);
+        }
+    }
+
+    /// Sets the gauges and counters of triggers. Those that are not listed lose their series.
+    pub fn set_triggers(&self, triggers: &[TriggerInfo]) {
+        let all = &self.families;
+        all.trigger_lag.clear();
+        all.trigger_waiting.clear();
+        all.trigger_received.clear();
+        all.trigger_errors.clear();
+        for trigger in triggers {
+            let labels = vec![
+                ("function", Cow::Owned(trigger.function.to_string())),
+                ("type", Cow::Owned(trigger.kind.clone())),
+                ("source", Cow::Owned(trigger.source.clone())),
+            ];
+            #[expect(
+                clippy::cast_possible_truncation,
+                clippy::cast_sign_loss,
+                reason = "a lag is positive and far below 2^53 seconds"
+            )]
+            if let Some(lag_s) = trigger.lag_s {
+                let gauge = all.trigger_lag.get_or_create(&labels);
+                gauge.set(lag_s.round() as u64);
+            }
+            if let Some(waiting) = trigger.waiting {
+                all.trigger_waiting.get_or_create(&labels).set(waiting);
+            }
+            for (family, count) in [
+                (&all.trigger_received, trigger.received),
+                (&all.trigger_errors, trigger.errors),
+            ] {
+                let counter = family.get_or_create(&labels);
+                counter.inner().store(count, Ordering::Relaxed);
+            }
         }
     }
 

@@ -112,6 +112,14 @@ table! {
         "Age of the oldest asynchronous invocation that waits or runs; 0: there is none.",
     ASYNC_EVENTS: Counter "pilot_async_events_total" ["event"]
         "What happened to asynchronous invocations; event is accepted, refused (no room), retried, dead (became a dead letter) or dropped (failed and not kept, or removed beyond the limit of dead letters).",
+    TRIGGER_LAG: Gauge "pilot_trigger_lag_seconds" ["function", "type", "source"]
+        "How far a trigger is behind: a run of a schedule that is overdue, or the age of what waits at the source. Left out where the source does not say.",
+    TRIGGER_WAITING: Gauge "pilot_trigger_waiting" ["function", "type", "source"]
+        "Messages, entries or files that wait at the source of a trigger. Left out where the source does not say.",
+    TRIGGER_RECEIVED: Counter "pilot_trigger_received_total" ["function", "type", "source"]
+        "Runs, files, messages or entries that a trigger received.",
+    TRIGGER_ERRORS: Counter "pilot_trigger_errors_total" ["function", "type", "source"]
+        "Failures of a trigger: of its source, of batches and of single items.",
     CONNECTIONS_REFUSED: Counter "pilot_connections_refused_total" ["reason"]
         "Connections that were turned away; reason is listener_full, address_full, too_slow (the request did not arrive in time) or too_many_resets (HTTP/2).",
     EVENTS_DROPPED: Counter "pilot_events_dropped_total" ["subscriber"]

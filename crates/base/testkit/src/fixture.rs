@@ -92,6 +92,7 @@ pub fn config(name: &str) -> FunctionConfig {
         keep_alive: KeepAlive::default(),
         cpu_limit: CpuLimit::default(),
         asynchronous: pilot_model::AsyncConfig::default(),
+        triggers: Vec::new(),
         invokes: Invokes::default(),
     }
 }

@@ -29,14 +29,17 @@ use pilot_sandbox::{
     BuildLimits, EngineConfig, ForkEngine, Isolation, Machine, NativeHost, SandboxedBuilds, Spawner,
 };
 use pilot_telemetry::{Bus, BusConfig, Metrics};
+use pilot_trigger::{Connections, Delivery, Triggers};
 use pilot_wasm::{Initscripts, InitscriptsConfig};
 use tower::ServiceExt;
 
 use crate::async_runner::InvokerRunner;
 use crate::daemon_config::DaemonConfig;
+use crate::daemon_config::connections::connections;
 use crate::daemon_config::data::data_config;
 use crate::room::Configured;
 use crate::tls::Certificate;
+use crate::triggered::Triggered;
 use crate::{room, sealing, tokens};
 
 /// The daemon, ready to serve.
@@ -45,6 +48,7 @@ pub(crate) struct Daemon {
     pub(crate) invoker: Arc<Invoker>,
     pub(crate) deployer: Deployer,
     pub(crate) queue: Arc<Queue>,
+    pub(crate) triggers: Arc<Triggers>,
     pub(crate) admin: Admin,
     pub(crate) observations: Arc<Observations>,
     pub(crate) bus: Arc<Bus>,
@@ -140,10 +144,17 @@ pub(crate) fn assemble(
         invoker_limits(config),
     );
     let slow_bodies = slow_bodies(config, &reserve);
-    let queue = queue(config, &reserve)?;
+    let connections = Arc::new(Connections::new(connections(&config.connections)?));
+    let queue = queue(config, &reserve, &connections)?;
+    let triggers = Triggers::new(Arc::clone(&queue) as _, connections);
+    let triggers = Arc::new(triggers);
+    let platform = Arc::new(Triggered {
+        invoker: Arc::clone(&invoker),
+        triggers: Arc::clone(&triggers),
+    });
     let deployer = Deployer::open(
         deploy_config(config, &engines, reserve)?,
-        Arc::clone(&invoker) as Arc<dyn Platform>,
+        platform as Arc<dyn Platform>,
         Arc::clone(&observations) as Arc<dyn Observed>,
     )?;
     let templates = engine;
@@ -164,6 +175,7 @@ pub(crate) fn assemble(
             observations: Arc::clone(&observations),
             costs: Arc::new(meter),
             queue: Arc::clone(&queue) as _,
+            triggers: Arc::clone(&triggers) as _,
             metrics,
             templates: Arc::new(move || templates.templates()),
             readiness: Arc::new(move || {
@@ -198,6 +210,7 @@ pub(crate) fn assemble(
             ..gateway_config(config)
         },
         queue,
+        triggers,
         certificates,
         functions_url,
     })
@@ -390,12 +403,17 @@ fn invoker_limits(config: &DaemonConfig) -> pilot_invoke::Limits {
 }
 
 /// The store of asynchronous invocations.
-fn queue(config: &DaemonConfig, reserve: &Arc<Reserve>) -> anyhow::Result<Arc<Queue>> {
+fn queue(
+    config: &DaemonConfig,
+    reserve: &Arc<Reserve>,
+    connections: &Arc<Connections>,
+) -> anyhow::Result<Arc<Queue>> {
     let reserve = Arc::clone(reserve);
     let limits = &config.limits;
     let settings = QueueConfig {
         file: config.data_dir.join("async.sqlite"),
         files: config.data_dir.join("destinations"),
+        delivery: Arc::new(Delivery::new(Arc::clone(connections))),
         records_max: u64::from(limits.async_records.get()),
         bytes_max: u64::from(limits.async_mb.get()) << 20,
         // The others are for callers who wait.
@@ -439,10 +457,11 @@ impl Daemon {
         })
     }
 
-    /// Begins to run asynchronous invocations. The functions must be known.
+    /// Begins to run asynchronous invocations and to listen to triggers. The functions must be known.
     pub(crate) fn run_queue(&self) {
-        let runner = InvokerRunner(Arc::clone(&self.invoker));
-        self.queue.dispatch(Arc::new(runner));
+        let runner = Arc::new(InvokerRunner(Arc::clone(&self.invoker)));
+        self.queue.dispatch(Arc::clone(&runner) as _);
+        self.triggers.start(runner);
     }
 
     /// Removes the logs and counts of functions that no longer exist.

@@ -2,6 +2,7 @@
 //! over the file, and the file over the default.
 
 pub(crate) mod build;
+pub(crate) mod connections;
 pub(crate) mod data;
 pub(crate) mod pool;
 
@@ -22,6 +23,7 @@ use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer};
 
 use self::build::Build;
+use self::connections::ConnectionSettings;
 use self::data::{DataLimits, InitscriptLimits, StoreSettings};
 use self::pool::PoolConstants;
 use crate::control_socket::ControlSocket;
@@ -77,6 +79,8 @@ pub(crate) struct DaemonConfig {
     pub(crate) data: DataLimits,
     /// Where inputs come from, by name.
     pub(crate) stores: BTreeMap<String, StoreSettings>,
+    /// Which sources of triggers and destinations functions may use, by name.
+    pub(crate) connections: BTreeMap<String, ConnectionSettings>,
     /// The memory for initscripts.
     pub(crate) initscripts: InitscriptLimits,
 }
@@ -242,6 +246,7 @@ struct File {
     build: Build,
     data: DataLimits,
     stores: BTreeMap<String, StoreSettings>,
+    connections: BTreeMap<String, ConnectionSettings>,
     initscripts: InitscriptLimits,
 }
 
@@ -344,6 +349,7 @@ impl DaemonConfig {
             build: file.build,
             data: file.data,
             stores: file.stores,
+            connections: file.connections,
             initscripts: file.initscripts,
         })
     }
@@ -469,6 +475,7 @@ fn parse(text: &str, path: &Path) -> anyhow::Result<File> {
         .check()
         .and_then(|()| file.pool.check())
         .and_then(|()| data::check(&file.data, &file.stores))
+        .and_then(|()| connections::check(&file.connections))
         .map_err(|problem| anyhow::anyhow!("{}: {problem}", path.display()))?;
     let limits = &file.limits;
     for (key, fits) in [

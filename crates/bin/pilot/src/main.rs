@@ -18,6 +18,7 @@ mod serve;
 mod serve_args;
 mod tls;
 mod tokens;
+mod triggered;
 mod unix_path;
 
 fn main() -> ExitCode {

@@ -94,7 +94,7 @@ async fn serve(
     let has_spawner = Arc::new(AtomicBool::new(true));
     let lost = Arc::clone(&has_spawner);
     let followed = daemon.observations.clone();
-    let queue = Arc::clone(&daemon.queue);
+    let (queue, triggers) = (Arc::clone(&daemon.queue), Arc::clone(&daemon.triggers));
     let (stopped, stopped_at) = tokio::sync::oneshot::channel();
     let stop = async move {
         tokio::select! {
@@ -105,6 +105,7 @@ async fn serve(
             }
         }
         // What runs ends while the connections drain.
+        triggers.hold();
         queue.hold();
         let _ = stopped.send(tokio::time::Instant::now());
         // Otherwise clients that follow a log would delay the drain.
@@ -136,6 +137,10 @@ async fn serve(
     daemon.admin.finish().await;
     let drained_for = stopped_at.await.map_or(Duration::ZERO, |at| at.elapsed());
     let left = config.limits.drain().saturating_sub(drained_for);
+    let left = left.max(LAST_INVOCATIONS);
+    let until = tokio::time::Instant::now() + left;
+    daemon.triggers.stop(left).await;
+    let left = until.saturating_duration_since(tokio::time::Instant::now());
     daemon.queue.stop(left.max(LAST_INVOCATIONS)).await;
     daemon.invoker.drain(LAST_INVOCATIONS).await;
     if !daemon.engines.close().await {

@@ -450,6 +450,7 @@ impl Pool {
                     StartError::Full { .. } => StartFault::Full,
                     StartError::Runtime { .. }
                     | StartError::Inputs { .. }
+                    | StartError::Triggers { .. }
                     | StartError::Initscript { .. }
                     | StartError::Sandbox { .. } => StartFault::Transient,
                 };

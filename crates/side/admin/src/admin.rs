@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
-use pilot_model::ports::{AsyncControl, ControlPlane, Costs, TemplateMemory};
+use pilot_model::ports::{AsyncControl, ControlPlane, Costs, TemplateMemory, TriggerControl};
 use pilot_telemetry::Metrics;
 use serde::Serialize;
 use tokio::sync::Semaphore;
@@ -62,6 +62,8 @@ pub struct AdminParts {
     pub costs: Arc<dyn Costs>,
     /// Asynchronous invocations.
     pub queue: Arc<dyn AsyncControl>,
+    /// Triggers.
+    pub triggers: Arc<dyn TriggerControl>,
     /// The metrics of `/metrics`.
     pub metrics: Arc<Metrics>,
     /// The running templates.

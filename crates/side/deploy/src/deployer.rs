@@ -322,6 +322,8 @@ impl ControlPlane for Deployer {
             versions: function.other_numbers(),
             forecast: self.inner.platform.forecast(name),
             runtimes: self.inner.platform.runtimes(name),
+            // The control API knows them.
+            triggers: Vec::new(),
             sharing: observation.sharing,
         })
     }

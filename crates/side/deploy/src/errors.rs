@@ -168,6 +168,7 @@ pub(crate) fn from_start(
             invalid("start_failed", hinted(message), output)
         }
         StartError::Inputs { problem } => invalid("inputs", problem.clone(), ""),
+        StartError::Triggers { problem } => invalid("triggers", problem.clone(), ""),
         StartError::Initscript { problem } => invalid("initscript", problem.clone(), ""),
         StartError::Full { problem } => invalid("no_room", problem.clone(), ""),
         StartError::Sandbox { .. } => DeployError::Internal {

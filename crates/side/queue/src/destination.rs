@@ -10,14 +10,14 @@ use std::sync::Arc;
 use bytes::Bytes;
 use pilot_model::asynchronous::Destination;
 use pilot_model::calendar::Utc;
-use pilot_model::ports::{AsyncRequest, AsyncRunner, AsyncTarget, AttemptEnd, NoTarget};
+use pilot_model::ports::{AsyncRequest, AsyncRunner, AsyncTarget, AttemptEnd, Deliver, NoTarget};
 use pilot_model::{AsyncConfig, InvocationId};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use crate::queue::Shared;
 use crate::rules::Condition;
-use crate::store::{Dead, Record};
+use crate::store::{self, Dead, Record};
 
 /// An ended invocation.
 pub(crate) struct Ended<'a> {
@@ -54,9 +54,9 @@ pub(crate) fn record(runner: &dyn AsyncRunner, ended: &Ended<'_>) -> Option<Reco
         accepted_ms: ended.now_ms,
         due_ms: ended.now_ms,
         dead: None,
+        mark: None,
     };
     match destination {
-        Destination::File(name) => record.file = Some(name.clone()),
         Destination::Function(function) => {
             let problem = match runner.target(function, None) {
                 // Whose function it is, is not known then.
@@ -89,6 +89,7 @@ pub(crate) fn record(runner: &dyn AsyncRunner, ended: &Ended<'_>) -> Option<Reco
                 attempts: 0,
             });
         }
+        elsewhere => record.file = Some(store::place(elsewhere)),
     }
     Some(record)
 }
@@ -150,8 +151,39 @@ fn timestamp(unix_ms: i64) -> String {
     )
 }
 
+/// Delivers a record to the place where it goes.
+pub(crate) async fn deliver(
+    shared: &Arc<Shared>,
+    delivery: &dyn Deliver,
+    record: &Record,
+    place: &str,
+) -> AttemptEnd {
+    let destination = match store::shown(place).parse() {
+        Ok(Destination::File(file)) => return write(shared, record, &file).await,
+        Ok(destination) => destination,
+        Err(problem) => return AttemptEnd::NotRun { problem },
+    };
+    let request = &record.request;
+    let payload = request.payload.clone();
+    let delivered = delivery.deliver(
+        &request.function,
+        &destination,
+        request.id.as_str(),
+        payload,
+    );
+    match delivered.await {
+        Ok(()) => AttemptEnd::Done {
+            version: 0,
+            body: None,
+        },
+        Err(problem) => AttemptEnd::NotRun {
+            problem: format!("the record cannot be delivered to {destination}: {problem}"),
+        },
+    }
+}
+
 /// Appends a record to the destination's file, and synchronises it.
-pub(crate) async fn write(shared: &Arc<Shared>, record: &Record, file: &str) -> AttemptEnd {
+async fn write(shared: &Arc<Shared>, record: &Record, file: &str) -> AttemptEnd {
     let shared = Arc::clone(shared);
     let (folder, file) = (record.request.function.clone(), file.to_owned());
     let payload = record.request.payload.clone();

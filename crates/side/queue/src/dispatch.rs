@@ -191,7 +191,10 @@ impl Attempt {
             return (AttemptEnd::NotRun { problem }, Next::Unchanged);
         }
         let end = match (&record.file, target) {
-            (Some(file), _) => destination::write(&self.shared, record, file).await,
+            (Some(place), _) => {
+                let delivery = &*self.shared.delivery;
+                destination::deliver(&self.shared, delivery, record, place).await
+            }
             (None, Err(NoTarget::Broken { problem })) => AttemptEnd::NotRun {
                 problem: problem.clone(),
             },

@@ -8,6 +8,7 @@
 
 mod destination;
 mod dispatch;
+mod marks;
 mod open;
 mod queue;
 mod rules;

@@ -113,6 +113,7 @@ fn try_open(path: &Path) -> Result<Connection, Problem> {
     if found == 0 {
         connection.execute_batch(CREATE).map_err(of_sqlite)?;
     }
+    connection.execute_batch(CREATE_MARKS).map_err(of_sqlite)?;
     let said: String = connection
         .pragma_query_value(None, "quick_check", |row| row.get(0))
         .map_err(of_sqlite)?;
@@ -204,6 +205,15 @@ const CREATE: &str = "
     CREATE INDEX expiring_keys ON keys (expires_ms);
     PRAGMA user_version = 1;
     COMMIT;
+";
+/// What triggers remember. Added later; an older Pilotlight ignores it, so that the schema keeps its number.
+const CREATE_MARKS: &str = "
+    CREATE TABLE IF NOT EXISTS marks (
+        scope TEXT NOT NULL,
+        key TEXT NOT NULL,
+        value TEXT NOT NULL,
+        PRIMARY KEY (scope, key)
+    ) STRICT, WITHOUT ROWID;
 ";
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use pilot_model::asynchronous::{
 };
 use pilot_model::ports::{
     Accepted, AsyncControl, AsyncFault, AsyncFilter, AsyncQueue, AsyncRequest, AsyncRunner,
-    MayTouch, NotAccepted,
+    Deliver, MayTouch, NotAccepted,
 };
 use rusqlite::Connection;
 use tokio::sync::{Notify, Semaphore, oneshot};
@@ -34,6 +34,8 @@ pub struct QueueConfig {
     pub file: PathBuf,
     /// The folder of the destinations `file:NAME`: a folder per function is made in it.
     pub files: PathBuf,
+    /// Delivers records to destinations outside of the daemon.
+    pub delivery: Arc<dyn Deliver>,
     /// Most invocations that wait or run; dead letters may be a quarter as many.
     pub records_max: u64,
     /// Most bytes of those; the same for dead letters.
@@ -79,18 +81,19 @@ pub(crate) struct Shared {
     /// Guards the connection that reads for attempts, for one look-up, on a blocking thread.
     reader: Mutex<Connection>,
     /// Guards the connection that reads for the control API, for one query, on a blocking thread.
-    lister: Mutex<Connection>,
+    pub(crate) lister: Mutex<Connection>,
     /// Guards the files of destinations, so that lines do not mix; held for one line, on a blocking thread.
     pub(crate) lines: Mutex<()>,
-    commands: mpsc::Sender<Command>,
+    pub(crate) commands: mpsc::Sender<Command>,
     /// One for each request that waits for the writer.
-    places: Arc<Semaphore>,
+    pub(crate) places: Arc<Semaphore>,
     /// Something has become due, or an attempt has ended.
     pub(crate) wake: Notify,
     pub(crate) stopping: AtomicBool,
     pub(crate) times: Times,
     pub(crate) counters: Counters,
     pub(crate) files: PathBuf,
+    pub(crate) delivery: Arc<dyn Deliver>,
     pub(crate) has_room: HasRoom,
     pub(crate) running_max: usize,
 }
@@ -131,6 +134,7 @@ impl Queue {
             times: Times::start(newest_ms),
             counters: Counters::default(),
             files: config.files.clone(),
+            delivery: Arc::clone(&config.delivery),
             has_room: Arc::clone(&config.has_room),
             running_max: config.running_max.max(1),
         });
@@ -155,6 +159,10 @@ impl Queue {
     pub fn dispatch(&self, runner: Arc<dyn AsyncRunner>) {
         let task = tokio::spawn(dispatch::run(Arc::clone(&self.shared), runner));
         *self.dispatcher.lock() = Some(task);
+    }
+
+    pub(crate) fn shared(&self) -> Arc<Shared> {
+        Arc::clone(&self.shared)
     }
 
     /// Begins no attempt any more. Those that run continue, and events are still accepted.
@@ -221,14 +229,7 @@ impl AsyncQueue for Queue {
             let place = Arc::clone(&shared.places).acquire_owned().await;
             let place = place.map_err(|_| NotAccepted::Stopping)?;
             let now_ms = shared.times.now_ms();
-            let record = Box::new(Record {
-                request,
-                file: None,
-                hops: 0,
-                accepted_ms: now_ms,
-                due_ms: now_ms,
-                dead: None,
-            });
+            let record = Box::new(Record::of(request, now_ms));
             let accepted = shared.tell(|reply| Command::Accept {
                 record,
                 place,

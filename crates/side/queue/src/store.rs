@@ -2,8 +2,8 @@
 
 use bytes::Bytes;
 use pilot_model::FunctionName;
-use pilot_model::asynchronous::{AsyncInfo, AsyncShown};
-use pilot_model::ports::{AsyncFilter, AsyncRequest, MayTouch};
+use pilot_model::asynchronous::{AsyncInfo, AsyncShown, Destination};
+use pilot_model::ports::{AsyncFilter, AsyncRequest, Mark, MayTouch};
 use rusqlite::{Connection, OptionalExtension, Result, Row, params};
 use sha2::{Digest, Sha256};
 
@@ -14,13 +14,15 @@ use crate::schedule::Entry;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Record {
     pub(crate) request: AsyncRequest,
-    /// A destination's file, in which the payload is written; `None`: the function is invoked.
+    /// Where the payload is delivered, see [`place`]; `None`: the function is invoked.
     pub(crate) file: Option<String>,
     /// How many destinations lie before it.
     pub(crate) hops: u32,
     pub(crate) accepted_ms: i64,
     pub(crate) due_ms: i64,
     pub(crate) dead: Option<Dead>,
+    /// What its trigger remembers with it. It is stored elsewhere.
+    pub(crate) mark: Option<Mark>,
 }
 
 /// Why an invocation is not tried any more.
@@ -39,6 +41,19 @@ pub(crate) struct Size {
 }
 
 impl Record {
+    /// A request that is due at once.
+    pub(crate) fn of(request: AsyncRequest, now_ms: i64) -> Self {
+        Self {
+            request,
+            file: None,
+            hops: 0,
+            accepted_ms: now_ms,
+            due_ms: now_ms,
+            dead: None,
+            mark: None,
+        }
+    }
+
     /// Its entry in the schedule.
     pub(crate) fn entry(&self) -> Entry {
         Entry {
@@ -259,6 +274,7 @@ pub(crate) fn load(connection: &Connection, seq: i64) -> Result<Option<Record>> 
                 accepted_ms: row.get(9)?,
                 due_ms: row.get(10)?,
                 dead: None,
+                mark: None,
             }))
         })
         .optional()
@@ -425,9 +441,7 @@ fn found(row: &Row<'_>) -> Result<Option<Found>> {
             id: row.get(1)?,
             function,
             qualifier: row.get(3)?,
-            destination: row
-                .get::<_, Option<String>>(4)?
-                .map(|file| format!("file:{file}")),
+            destination: row.get::<_, Option<String>>(4)?.map(|place| shown(&place)),
             state: if condition.is_some() {
                 "dead"
             } else {
@@ -443,6 +457,23 @@ fn found(row: &Row<'_>) -> Result<Option<Found>> {
             error: row.get(10)?,
         },
     }))
+}
+
+/// How a destination that is no function is stored: the name of a file alone, as always; anything else as it is written.
+pub(crate) fn place(destination: &Destination) -> String {
+    match destination {
+        Destination::File(name) => name.clone(),
+        other => other.to_string(),
+    }
+}
+
+/// A destination from its [`place`], as it is written. The name of a file has no colon.
+pub(crate) fn shown(place: &str) -> String {
+    if place.contains(':') {
+        place.to_owned()
+    } else {
+        format!("file:{place}")
+    }
 }
 
 /// `None`: the text is no name. Only a damaged file has one.

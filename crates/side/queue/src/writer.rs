@@ -11,11 +11,12 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
 use pilot_model::asynchronous::{DeadLetters, DeadLettersChanged};
-use pilot_model::ports::{Accepted, AsyncFault, AsyncFilter, MayTouch, NotAccepted};
+use pilot_model::ports::{Accepted, AsyncFault, AsyncFilter, Mark, MayTouch, NotAccepted};
 use pilot_model::{FunctionName, Seldom};
 use rusqlite::Connection;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
+use crate::marks;
 use crate::queue::{Limits, Shared};
 use crate::schedule::Entry;
 use crate::store::{self, Dead, Record};
@@ -51,6 +52,16 @@ pub(crate) enum Command {
         how: How,
         may: MayTouch,
         reply: oneshot::Sender<Result<DeadLettersChanged, AsyncFault>>,
+    },
+    /// Triggers remember or forget something.
+    Marks {
+        marks: Vec<Mark>,
+        reply: oneshot::Sender<Result<(), String>>,
+    },
+    /// Triggers are gone.
+    Forget {
+        beginning: String,
+        kept: Vec<String>,
     },
     Stop,
 }
@@ -213,8 +224,16 @@ impl Writer {
         let counters = &self.shared.counters;
         let mut schedule = self.shared.schedule.lock();
         match (command, outcome) {
-            (Command::Accept { place, reply, .. }, Outcome::Accepted(result, entry)) => {
+            (
+                Command::Accept {
+                    record,
+                    place,
+                    reply,
+                },
+                Outcome::Accepted(result, entry),
+            ) => {
                 match (&result, entry) {
+                    (Ok(_), None) if record.dead.is_some() => counters.died(),
                     (_, Some((seq, entry))) => {
                         schedule.add(seq, entry);
                         counters.accepted();
@@ -226,6 +245,7 @@ impl Writer {
                 let _ = reply.send(result);
             }
             (Command::Start { reply, .. }, _) => _ = reply.send(true),
+            (Command::Marks { reply, .. }, _) => _ = reply.send(Ok(())),
             (
                 Command::Settle {
                     seq, change, reply, ..
@@ -285,6 +305,8 @@ impl Writer {
             Command::DeadLetters { reply, .. } => {
                 let _ = reply.send(Err(AsyncFault::Store { problem }));
             }
+            Command::Marks { reply, .. } => _ = reply.send(Err(problem)),
+            Command::Forget { .. } => return Some(command),
             Command::Stop => {}
         }
         None
@@ -316,6 +338,15 @@ impl Work<'_> {
             Command::DeadLetters {
                 which, how, may, ..
             } => self.dead_letters(which, *how, may),
+            Command::Marks { marks, .. } => {
+                for mark in marks {
+                    marks::set(self.connection, mark)?;
+                }
+                Ok(Outcome::Nothing)
+            }
+            Command::Forget { beginning, kept } => {
+                marks::forget(self.connection, beginning, kept).map(|()| Outcome::Nothing)
+            }
             Command::Stop => Ok(Outcome::Nothing),
         }
     }
@@ -348,12 +379,20 @@ impl Work<'_> {
             store::insert_key(self.connection, record, key, expires_ms)?;
             self.held.keys += 1;
         }
+        if let Some(mark) = &record.mark {
+            marks::set(self.connection, mark)?;
+        }
         let seq = store::insert(self.connection, record)?;
-        self.held.add(&request.function, record.bytes());
         let accepted = Accepted {
             id: request.id.clone(),
             repeated: false,
         };
+        if record.dead.is_some() {
+            self.held.bury(record.bytes());
+            self.trim()?;
+            return Ok(Outcome::Accepted(Ok(accepted), None));
+        }
+        self.held.add(&request.function, record.bytes());
         Ok(Outcome::Accepted(Ok(accepted), Some((seq, record.entry()))))
     }
 

@@ -93,6 +93,12 @@ pub enum StartError {
         /// Which input, and what to do.
         problem: String,
     },
+    /// It may not have the triggers or destinations that it declares.
+    #[error("its triggers and destinations cannot be used: {problem}")]
+    Triggers {
+        /// Which one, and what to do.
+        problem: String,
+    },
     /// Its initscript cannot be used.
     #[error("its initscript cannot be used: {problem}")]
     Initscript {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use pilot_model::trigger::TriggerState;
 use pilot_model::{
     CpuTime, Environment, EnvironmentId, FunctionSpec, Instant, InvocationId, Python, Timeline,
     Version, VersionId, WorkerOrigin,
@@ -98,9 +99,27 @@ fn exercise(metrics: &Metrics, function: &str) {
     metrics.set_templates(&[]);
     metrics.set_certificates(&[("tls_certificate", 1)]);
     metrics.set_async(&AsyncCounts::default());
+    metrics.set_triggers(&[a_trigger()]);
     metrics.set_handed((1, 2));
     metrics.set_refused_connections(&[("too_slow", 1)]);
     metrics.events_dropped("metrics");
+}
+
+fn a_trigger() -> TriggerInfo {
+    TriggerInfo {
+        function: name("invert"),
+        kind: "folder".to_owned(),
+        source: "/srv/in".to_owned(),
+        state: TriggerState::Active,
+        lag_s: Some(1.0),
+        waiting: Some(2),
+        received: 3,
+        errors: 4,
+        last_run_unix_ms: None,
+        next_run_unix_ms: None,
+        last_error: None,
+        last_error_unix_ms: None,
+    }
 }
 
 /// Scraped samples without values: metric name and label names.

@@ -1,6 +1,7 @@
 //! `pilot describe`: one function on a page: its configuration, its workers, its template or runtimes, its last cold start.
 
 mod runtimes;
+mod triggers;
 
 use std::fmt::Write as _;
 
@@ -52,6 +53,7 @@ fn render(description: &FunctionDescription, endpoint: &str, now_unix_s: u64) ->
     text.push_str(&configuration(description, endpoint));
     text.push_str(&workers(description));
     text.push_str(&runtimes::section(description.runtimes.as_ref()));
+    text.push_str(&triggers::section(&description.triggers, now_unix_s));
     text.push('\n');
     text.push_str(&report::found(
         &description.template,
@@ -411,6 +413,7 @@ mod tests {
                     .to_owned(),
             }),
             runtimes: None,
+            triggers: Vec::new(),
             sharing: None,
         }
     }

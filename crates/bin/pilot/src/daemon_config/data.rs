@@ -156,7 +156,7 @@ struct FileSettings {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum Credentials {
+pub(super) enum Credentials {
     Environment,
     Anonymous,
     Key,
@@ -307,7 +307,7 @@ impl S3Settings {
     }
 }
 
-fn check_url(key: &str, url: &str, schemes: [&str; 2]) -> Result<(), String> {
+pub(super) fn check_url(key: &str, url: &str, schemes: [&str; 2]) -> Result<(), String> {
     let rest = schemes
         .into_iter()
         .find_map(|scheme| url.strip_prefix(scheme));
@@ -374,7 +374,7 @@ fn spill_folder(data_dir: &Path) -> anyhow::Result<PathBuf> {
 
 const SPILL_MB_MAX: u64 = 1 << 24;
 
-fn secret(path: &Path) -> anyhow::Result<String> {
+pub(super) fn secret(path: &Path) -> anyhow::Result<String> {
     let shown = path.display();
     let metadata = fs::metadata(path).with_context(|| format!("cannot read {shown}"))?;
     if metadata.mode() & 0o077 != 0 {

@@ -28,6 +28,7 @@ use crate::router::routes;
 
 mod access;
 mod asynchronous;
+mod triggers;
 
 type Said = Arc<dyn Fn(Progress) + Send + Sync>;
 
@@ -165,6 +166,7 @@ impl ControlPlane for FakeControl {
             versions: vec![],
             forecast: None,
             runtimes: None,
+            triggers: vec![],
             sharing: None,
         })
     }
@@ -302,6 +304,7 @@ impl Bench {
             observations: Arc::clone(&observations),
             costs: Arc::new(FakeCosts),
             queue: Arc::new(asynchronous::FakeQueue),
+            triggers: Arc::new(triggers::FakeTriggers),
             metrics,
             templates: Arc::new(|| {
                 vec![TemplateMemory {

@@ -81,6 +81,9 @@ pub(crate) async fn describe(
             HIDDEN.clone_into(value);
         }
     }
+    if let Some(found) = &mut found {
+        found.triggers = admin.inner.parts.triggers.list(Some(&name));
+    }
     found.map(Json).ok_or_else(|| Failure::not_found(&name))
 }
 

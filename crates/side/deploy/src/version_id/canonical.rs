@@ -46,6 +46,7 @@ pub(super) fn canonical(config: &FunctionConfig) -> String {
         keep_alive,
         cpu_limit,
         asynchronous,
+        triggers,
     } = config;
     let ScaleConfig {
         min,
@@ -88,6 +89,7 @@ pub(super) fn canonical(config: &FunctionConfig) -> String {
     form.add("cpu_limit", cpu_limit, &CpuLimit::default());
     form.add("keep_alive", keep_alive, &KeepAlive::default());
     add_async(&mut form, asynchronous);
+    form.add("triggers", triggers.as_slice(), &[]);
     form.add("owner", config.owner(), name.as_str());
     Value::from_iter(form.0).to_string()
 }

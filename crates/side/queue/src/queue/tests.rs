@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use pilot_model::asynchronous::DeadLetters;
 use pilot_model::ports::{
     AsyncControl as _, AsyncFault, AsyncFilter, AsyncQueue as _, AsyncRequest, AsyncRunner,
-    AsyncTarget, AttemptEnd, MayTouch, NoTarget, NotAccepted,
+    AsyncTarget, AttemptEnd, Mark, MayTouch, NoDelivery, NoTarget, NotAccepted, TriggerStore,
 };
 use pilot_model::{AsyncConfig, BoxFuture, FunctionName, InvocationId};
 use proptest::prelude::*;
@@ -97,6 +97,7 @@ fn config(folder: &Path) -> QueueConfig {
     QueueConfig {
         file: folder.join("async.sqlite"),
         files: folder.join("destinations"),
+        delivery: Arc::new(NoDelivery),
         records_max: 100,
         bytes_max: 1 << 20,
         running_max: 8,
@@ -609,4 +610,73 @@ impl AsyncRunner for Every {
         let end = if self.fails { failed() } else { done() };
         Box::pin(async move { end })
     }
+}
+
+#[test]
+fn an_invocation_and_what_its_trigger_remembers_are_one_transaction() {
+    let folder = tempfile::tempdir().unwrap();
+    let mark = |key: &str, value: &str| Mark {
+        scope: "f/us/schedule/x".to_owned(),
+        key: key.to_owned(),
+        value: Some(value.to_owned()),
+    };
+    let runtime = tokio();
+    runtime.block_on(async {
+        let queue = Queue::open(config(folder.path())).unwrap();
+        let accept = |id: &str, mark| queue.accept_marked(request("f", id, None), mark);
+        accept("a", mark("last", "1")).await.unwrap();
+        accept("b", mark("last", "2")).await.unwrap();
+        queue.stop(Duration::ZERO).await;
+        // Refused: nothing of it is remembered.
+        accept("c", mark("last", "3")).await.unwrap_err();
+    });
+    runtime.block_on(async {
+        let full = QueueConfig {
+            has_room: Arc::new(|| false),
+            ..config(folder.path())
+        };
+        let queue = Queue::open(full).unwrap();
+        let refused = queue.accept_marked(request("f", "d", None), mark("last", "4"));
+        refused.await.unwrap_err();
+        let marks = queue.marks("f/us/schedule/x").await.unwrap();
+        assert_eq!(marks, [("last".to_owned(), "2".to_owned())]);
+        assert_eq!(queue.counts().waiting, 2);
+
+        // Those of triggers that are gone are forgotten, and no others.
+        let other = Mark {
+            scope: "f2/us/schedule/x".to_owned(),
+            ..mark("last", "5")
+        };
+        let kept = Mark {
+            scope: "f/us/folder/y".to_owned(),
+            ..mark("a.csv", "6")
+        };
+        queue.change(vec![other, kept]).await.unwrap();
+        queue.forget("f/", vec!["f/us/folder/y".to_owned()]);
+        queue.change(Vec::new()).await.unwrap();
+        for (scope, left) in [
+            ("f/us/schedule/x", 0),
+            ("f2/us/schedule/x", 1),
+            ("f/us/folder/y", 1),
+        ] {
+            assert_eq!(queue.marks(scope).await.unwrap().len(), left, "{scope}");
+        }
+        queue.stop(Duration::ZERO).await;
+    });
+}
+
+#[test]
+fn what_failed_too_often_at_its_source_is_a_dead_letter_that_can_be_redriven() {
+    let folder = tempfile::tempdir().unwrap();
+    tokio().block_on(async {
+        let queue = Queue::open(config(folder.path())).unwrap();
+        let buried = queue.bury(request("f", "a", None), 3, "poison".to_owned());
+        buried.await.unwrap();
+        let counts = queue.counts();
+        assert_eq!((counts.dead, counts.dead_total, counts.waiting), (1, 1, 0));
+        let listed = queue.list(&dead(), &anything()).unwrap();
+        assert_eq!(listed[0].attempts, 3);
+        assert_eq!(listed[0].error.as_deref(), Some("poison"));
+        queue.stop(Duration::ZERO).await;
+    });
 }

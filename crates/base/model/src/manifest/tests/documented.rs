@@ -50,6 +50,11 @@ const KEYS: &[(&str, &str, &str)] = &[
     ("keep_alive", "", "keep_alive = { behaviour = \"freeze\" }"),
     ("cpu_limit", "", "cpu_limit = { period_ms = 20 }"),
     ("async", "", "async = { retries = 1 }"),
+    (
+        "triggers",
+        "",
+        "triggers = [{ type = \"schedule\", cron = \"0 3 * * *\" }]",
+    ),
     ("concurrency", "", "concurrency = 8"),
     ("reuse", "", "reuse = \"once\""),
     ("template", "", "template = \"off\""),

@@ -1,0 +1,269 @@
+//! `[connections.NAME]` of `pilotd.toml`: which sources of triggers and which destinations a function may use.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Component, Path, PathBuf};
+
+use anyhow::Context;
+use pilot_trigger::{
+    ConnectionConfig, ConnectionKind, HttpAccess, RedisAccess, SqsAccess, SqsCredentials,
+};
+use serde::Deserialize;
+
+use super::data::{Credentials, check_url, secret};
+
+/// `[connections.NAME]`.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub(crate) struct ConnectionSettings {
+    /// The functions that may use it, for example `["import", "team-*"]`; `["*"]` for all.
+    functions: Vec<String>,
+    #[serde(flatten)]
+    kind: Kind,
+}
+
+/// What belongs to each kind.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(tag = "kind", rename_all = "lowercase")]
+enum Kind {
+    Folder(FolderSettings),
+    Sqs(SqsSettings),
+    Redis(RedisSettings),
+    Http(HttpSettings),
+}
+
+/// A folder of the machine, with those in it.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FolderSettings {
+    path: PathBuf,
+}
+
+/// Queues of a server with SQS's API.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SqsSettings {
+    /// The beginning of their URLs.
+    url: String,
+    /// Default: `us-east-1`.
+    region: Option<String>,
+    /// Default: `environment`, or `key` with `access_key_id`.
+    credentials: Option<Credentials>,
+    access_key_id: Option<String>,
+    /// A file with the secret and nothing else, which nobody else may read.
+    secret_access_key_file: Option<PathBuf>,
+    /// A file with certificates of authorities, PEM.
+    ca_file: Option<PathBuf>,
+}
+
+/// A Redis.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RedisSettings {
+    /// `redis://HOST:PORT/DATABASE` or `rediss://…`.
+    url: String,
+    /// Default: Redis's default user.
+    user: Option<String>,
+    /// A file with the password and nothing else, which nobody else may read.
+    password_file: Option<PathBuf>,
+    /// A file with certificates of authorities, PEM, instead of the system's.
+    ca_file: Option<PathBuf>,
+}
+
+/// URLs that take records.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct HttpSettings {
+    /// Their beginning.
+    url: String,
+    /// A file with the value of the header `Authorization`, which nobody else may read.
+    authorization_file: Option<PathBuf>,
+    /// A file with certificates of authorities, PEM.
+    ca_file: Option<PathBuf>,
+}
+
+/// Refuses what cannot be used, with the key.
+pub(super) fn check(all: &BTreeMap<String, ConnectionSettings>) -> Result<(), String> {
+    for (name, connection) in all {
+        connection
+            .check(name)
+            .map_err(|problem| format!("connections.{name}{problem}"))?;
+    }
+    Ok(())
+}
+
+impl ConnectionSettings {
+    fn check(&self, name: &str) -> Result<(), String> {
+        let is_name = (1..=63).contains(&name.len())
+            && name
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte));
+        if !is_name {
+            return Err(": a name has 1 to 63 letters, digits, '.', '_' or '-'".to_owned());
+        }
+        match &self.kind {
+            Kind::Folder(folder) => folder.check(),
+            Kind::Sqs(sqs) => sqs.check(),
+            Kind::Redis(redis) => check_url(".url", &redis.url, ["redis://", "rediss://"]),
+            Kind::Http(http) => check_url(".url", &http.url, ["http://", "https://"]),
+        }
+    }
+
+    /// With the contents of the files that it names.
+    fn read(&self, name: &str) -> anyhow::Result<ConnectionConfig> {
+        let kind = match &self.kind {
+            Kind::Folder(folder) => ConnectionKind::Folder {
+                path: folder.path.clone(),
+            },
+            Kind::Sqs(sqs) => ConnectionKind::Sqs(SqsAccess {
+                url: sqs.url.clone(),
+                region: sqs.region.clone(),
+                credentials: sqs.read(name)?,
+                ca_pem: ca_pem(name, sqs.ca_file.as_deref())?,
+            }),
+            Kind::Redis(redis) => ConnectionKind::Redis(RedisAccess {
+                url: redis.url.clone(),
+                user: redis.user.clone(),
+                password: secret_in(name, "password_file", redis.password_file.as_deref())?,
+                ca_pem: ca_pem(name, redis.ca_file.as_deref())?,
+            }),
+            Kind::Http(http) => ConnectionKind::Http(HttpAccess {
+                url: http.url.clone(),
+                authorization: secret_in(
+                    name,
+                    "authorization_file",
+                    http.authorization_file.as_deref(),
+                )?,
+                ca_pem: ca_pem(name, http.ca_file.as_deref())?,
+            }),
+        };
+        Ok(ConnectionConfig {
+            name: name.to_owned(),
+            functions: self.functions.clone(),
+            kind,
+        })
+    }
+}
+
+impl FolderSettings {
+    fn check(&self) -> Result<(), String> {
+        let mut parts = self.path.components();
+        let is_plain = parts.next() == Some(Component::RootDir)
+            && parts.all(|part| matches!(part, Component::Normal(_)));
+        if is_plain {
+            return Ok(());
+        }
+        Err(format!(
+            ".path is \"{}\", must begin with / and have no ..",
+            self.path.display()
+        ))
+    }
+}
+
+impl SqsSettings {
+    fn check(&self) -> Result<(), String> {
+        check_url(".url", &self.url, ["http://", "https://"])?;
+        let given = (
+            self.access_key_id.is_some(),
+            self.secret_access_key_file.is_some(),
+        );
+        let is_key = matches!(self.credentials, None | Some(Credentials::Key));
+        match given {
+            (true, true) if is_key => Ok(()),
+            (false, false) if self.credentials != Some(Credentials::Key) => Ok(()),
+            (true, true) => Err(
+                ".credentials: leave out access_key_id and secret_access_key_file, or set credentials = \"key\""
+                    .to_owned(),
+            ),
+            _ => Err(
+                ".credentials: a key needs access_key_id and secret_access_key_file".to_owned(),
+            ),
+        }
+    }
+
+    fn read(&self, name: &str) -> anyhow::Result<SqsCredentials> {
+        let secret = secret_in(
+            name,
+            "secret_access_key_file",
+            self.secret_access_key_file.as_deref(),
+        )?;
+        Ok(match (&self.access_key_id, secret, self.credentials) {
+            (Some(id), Some(secret), _) => SqsCredentials::Key {
+                id: id.clone(),
+                secret,
+            },
+            (_, _, Some(Credentials::Anonymous)) => SqsCredentials::Anonymous,
+            _ => SqsCredentials::Environment,
+        })
+    }
+}
+
+fn secret_in(name: &str, key: &str, path: Option<&Path>) -> anyhow::Result<Option<String>> {
+    let read = |path| secret(path).with_context(|| format!("connections.{name}.{key}"));
+    path.map(read).transpose()
+}
+
+fn ca_pem(name: &str, path: Option<&Path>) -> anyhow::Result<Option<Vec<u8>>> {
+    let read = |path: &Path| {
+        fs::read(path)
+            .with_context(|| format!("connections.{name}.ca_file: cannot read {}", path.display()))
+    };
+    path.map(read).transpose()
+}
+
+/// The connections. Reads files with secrets, so it must be called after the spawner was forked.
+///
+/// # Errors
+/// A file cannot be read, or others may read a secret.
+pub(crate) fn connections(
+    all: &BTreeMap<String, ConnectionSettings>,
+) -> anyhow::Result<Vec<ConnectionConfig>> {
+    all.iter()
+        .map(|(name, connection)| connection.read(name))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_that_cannot_be_used_names_its_key() {
+        let checked = |text: &str| {
+            let read: Result<ConnectionSettings, _> = toml::from_str(text);
+            read.map_err(|error| error.message().to_owned())?
+                .check("in")
+        };
+        for (text, problem) in [
+            (
+                "kind = \"folder\"\npath = \"/srv\"",
+                "missing field `functions`",
+            ),
+            ("kind = \"ftp\"\nfunctions = []", "folder"),
+            (
+                "kind = \"folder\"\nfunctions = []\npath = \"srv\"",
+                ".path is",
+            ),
+            (
+                "kind = \"folder\"\nfunctions = []\npath = \"/a/../b\"",
+                "no ..",
+            ),
+            ("kind = \"sqs\"\nfunctions = []\nurl = \"sqs\"", ".url is"),
+            (
+                "kind = \"sqs\"\nfunctions = []\nurl = \"https://h\"\naccess_key_id = \"a\"",
+                "needs access_key_id and",
+            ),
+            (
+                "kind = \"redis\"\nfunctions = []\nurl = \"redis://u:p@h\"",
+                ".url is",
+            ),
+            (
+                "kind = \"folder\"\nfunctions = []\npath = \"/a\"\nurl = \"b\"",
+                "url",
+            ),
+        ] {
+            let found = checked(text).unwrap_err();
+            assert!(found.contains(problem), "{text}: {found}");
+        }
+        assert!(checked("kind = \"folder\"\nfunctions = [\"*\"]\npath = \"/srv\"").is_ok());
+    }
+}

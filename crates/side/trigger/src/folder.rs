@@ -1,0 +1,431 @@
+//! A folder that somebody writes files into. A file is received when it is closed after a write or renamed into the folder (inotify(7),
+//! IN_CLOSE_WRITE and IN_MOVED_TO), and at the start and after an overflow of inotify's queue, when the folder is read. Which files were
+//! received is stored with their invocations in one transaction, so each state of a file is received once.
+//!
+//! Only regular files in the folder itself count. No link is followed: neither in it, nor on the way from the operator's folder to it.
+
+mod watch;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use nix::libc::{O_CLOEXEC, O_DIRECTORY};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use pilot_model::calendar::Utc;
+use pilot_model::ports::Mark;
+use pilot_model::trigger::FolderSpec;
+use serde_json::json;
+use uuid::Uuid;
+
+use crate::context::Context;
+use crate::status::now_ms;
+use watch::{Seen, Watch};
+
+/// Listens until the trigger is stopped.
+pub(crate) async fn run(mut context: Context, spec: FolderSpec) {
+    let path = PathBuf::from(&spec.path);
+    let connections = Arc::clone(&context.shared.connections);
+    let (name, root) = match connections.folder(context.function.as_str(), &path) {
+        Ok(found) => found,
+        Err(problem) => {
+            context.status.refused(&problem);
+            return context.stopped().await;
+        }
+    };
+    let place = Place {
+        bucket: name.to_owned(),
+        root: root.to_owned(),
+        path,
+        suffix: spec.suffix.unwrap_or_default(),
+    };
+    let Some(known) = known(&mut context).await else {
+        return;
+    };
+    let mut files = Files {
+        known,
+        ..Files::default()
+    };
+    loop {
+        let problem = match listen(&mut context, &place, &mut files).await {
+            Ok(()) => return,
+            Err(problem) => problem,
+        };
+        if !context.back_off(&problem).await {
+            return;
+        }
+    }
+}
+
+/// Where the files lie.
+#[derive(Debug, Clone)]
+struct Place {
+    /// The operator's name for the folder of the connection.
+    bucket: String,
+    /// That folder.
+    root: PathBuf,
+    /// The folder of the trigger, which is in it.
+    path: PathBuf,
+    suffix: String,
+}
+
+/// What tells one state of a file from another.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Signature {
+    inode: u64,
+    size: u64,
+    modified_ns: i128,
+}
+
+#[derive(Debug, Default)]
+struct Files {
+    /// The received ones, as they were.
+    known: HashMap<String, String>,
+    /// Those to receive.
+    pending: BTreeMap<String, Signature>,
+}
+
+/// The stored state. `None`: it must end.
+async fn known(context: &mut Context) -> Option<HashMap<String, String>> {
+    loop {
+        match context.shared.store.marks(&context.scope).await {
+            Ok(marks) => return Some(marks.into_iter().collect()),
+            Err(problem) => {
+                if !context.back_off(&problem).await {
+                    return None;
+                }
+            }
+        }
+    }
+}
+
+/// Listens until something fails. `Ok`: it must end.
+async fn listen(context: &mut Context, place: &Place, files: &mut Files) -> Result<(), String> {
+    let wanted = place.clone();
+    let opened = tokio::task::spawn_blocking(move || open(&wanted)).await;
+    let folder = Arc::new(opened.map_err(|error| error.to_string())??);
+    let mut watch = Watch::begin(&through(&folder))
+        .map_err(|error| format!("cannot watch {}: {error}", place.path.display()))?;
+    let mut young = read_all(context, place, &folder, files).await?;
+    loop {
+        hand_on(context, place, files).await?;
+        context.works();
+        let seen = tokio::select! {
+            () = context.stopped() => return Ok(()),
+            seen = watch.next() => seen.map_err(|error| {
+                format!("cannot watch {}: {error}", place.path.display())
+            })?,
+            () = tokio::time::sleep(SETTLED_AFTER), if young => Seen::Lost,
+        };
+        match seen {
+            Seen::Names(names) => look(context, place, &folder, files, names).await?,
+            Seen::Lost => young = read_all(context, place, &folder, files).await?,
+            Seen::Gone => return Err(format!("{} is gone", place.path.display())),
+        }
+    }
+}
+
+/// Opens the folder. What it really is must lie in the operator's folder.
+fn open(place: &Place) -> Result<File, String> {
+    let shown = place.path.display();
+    let cannot = |error: io::Error| format!("cannot open the folder {shown}: {error}");
+    let folder = OpenOptions::new()
+        .read(true)
+        .custom_flags(O_DIRECTORY | O_CLOEXEC)
+        .open(&place.path)
+        .map_err(cannot)?;
+    let root = fs::canonicalize(&place.root).map_err(cannot)?;
+    let real = fs::read_link(through(&folder)).map_err(cannot)?;
+    if real.starts_with(&root) {
+        return Ok(folder);
+    }
+    Err(format!(
+        "{shown} is {}, which is not in {}: a link leads out of the connection's folder",
+        real.display(),
+        root.display()
+    ))
+}
+
+/// A path to what is open, whatever its name leads to now.
+fn through(folder: &File) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}", folder.as_raw_fd()))
+}
+
+/// Reads the whole folder. Returns whether files were left out because they were written a moment ago: somebody may still do that, and
+/// nothing tells.
+async fn read_all(
+    context: &mut Context,
+    place: &Place,
+    folder: &Arc<File>,
+    files: &mut Files,
+) -> Result<bool, String> {
+    let (folder, suffix) = (Arc::clone(folder), place.suffix.clone());
+    let read = tokio::task::spawn_blocking(move || all(&folder, &suffix));
+    let read = read.await.map_err(|error| error.to_string())?;
+    let found = read.map_err(|error| format!("cannot read {}: {error}", place.path.display()))?;
+    let settled_ns = i128::from(now_ms() - SETTLED_AFTER_MS) * 1_000_000;
+    let mut young = false;
+    let gone = files.known.keys().chain(files.pending.keys());
+    let gone: BTreeSet<String> = gone
+        .filter(|name| !found.contains_key(*name))
+        .cloned()
+        .collect();
+    for (name, signature) in found {
+        if files.known.get(&name) == Some(&signature.to_string()) {
+            continue;
+        }
+        // A time in the future says nothing.
+        let is_young = signature.modified_ns > settled_ns
+            && signature.modified_ns <= i128::from(now_ms()) * 1_000_000;
+        if is_young {
+            young = true;
+        } else {
+            files.pending.insert(name, signature);
+        }
+    }
+    forget(context, files, gone).await?;
+    Ok(young)
+}
+
+/// Looks at some files.
+async fn look(
+    context: &mut Context,
+    place: &Place,
+    folder: &Arc<File>,
+    files: &mut Files,
+    names: BTreeSet<String>,
+) -> Result<(), String> {
+    let (at, suffix) = (Arc::clone(folder), place.suffix.clone());
+    let looked = tokio::task::spawn_blocking(move || {
+        let names = names.into_iter().filter(|name| name.ends_with(&suffix));
+        let folder = through(&at);
+        names
+            .map(|name| {
+                let signature = signature(&folder.join(&name));
+                (name, signature)
+            })
+            .collect::<Vec<_>>()
+    });
+    let mut gone = BTreeSet::new();
+    for (name, signature) in looked.await.map_err(|error| error.to_string())? {
+        match signature {
+            None => _ = gone.insert(name),
+            Some(signature) if files.known.get(&name) == Some(&signature.to_string()) => {}
+            Some(_) if files.pending.len() >= FILES_MAX => {
+                return Err(too_many(place));
+            }
+            Some(signature) => _ = files.pending.insert(name, signature),
+        }
+    }
+    forget(context, files, gone).await
+}
+
+/// Files that are not there any more need not be remembered.
+async fn forget(
+    context: &mut Context,
+    files: &mut Files,
+    gone: BTreeSet<String>,
+) -> Result<(), String> {
+    let mut marks: Vec<Mark> = Vec::new();
+    for name in gone {
+        files.pending.remove(&name);
+        if files.known.remove(&name).is_some() {
+            marks.push(context.mark(&name, None));
+        }
+    }
+    for part in marks.chunks(MARKS_OF_A_COMMIT) {
+        context.shared.store.change(part.to_vec()).await?;
+    }
+    Ok(())
+}
+
+/// Puts what is pending into the queue. `Ok` also if the trigger must end.
+async fn hand_on(context: &mut Context, place: &Place, files: &mut Files) -> Result<(), String> {
+    while let Some((name, signature)) = files.pending.first_key_value() {
+        let waiting = files.pending.len() as u64;
+        let modified_ms = i64::try_from(signature.modified_ns / 1_000_000).ok();
+        context.status.waits(waiting, modified_ms);
+        if *context.stop.borrow() {
+            return Ok(());
+        }
+        if files.known.len() >= FILES_MAX {
+            return Err(too_many(place));
+        }
+        let (name, value) = (name.clone(), signature.to_string());
+        let id = Uuid::new_v4().to_string();
+        let request = context.request(&id, event(place, &name, signature));
+        let mark = context.mark(&name, Some(value.clone()));
+        let accepted = context.shared.store.accept_marked(request, mark).await;
+        accepted.map_err(|refusal| refusal.to_string())?;
+        files.pending.remove(&name);
+        files.known.insert(name, value);
+        context.status.received(1);
+        context.status.ran();
+    }
+    context.status.waits(0, None);
+    Ok(())
+}
+
+fn too_many(place: &Place) -> String {
+    format!(
+        "{} has more than {FILES_MAX} files: remove those that are done",
+        place.path.display()
+    )
+}
+
+/// The regular files of a folder.
+fn all(folder: &File, suffix: &str) -> io::Result<HashMap<String, Signature>> {
+    let mut found = HashMap::new();
+    for entry in fs::read_dir(through(folder))? {
+        let entry = entry?;
+        // Names that are no UTF-8 cannot be in an event.
+        let Ok(name) = entry.file_name().into_string() else {
+            continue;
+        };
+        if !name.ends_with(suffix) {
+            continue;
+        }
+        if found.len() >= FILES_MAX {
+            let problem = format!("it has more than {FILES_MAX} files: remove those that are done");
+            return Err(io::Error::new(io::ErrorKind::QuotaExceeded, problem));
+        }
+        if let Some(signature) = signature(&entry.path()) {
+            found.insert(name, signature);
+        }
+    }
+    Ok(found)
+}
+
+/// `None`: it is no regular file, or gone.
+fn signature(path: &Path) -> Option<Signature> {
+    let metadata = fs::symlink_metadata(path).ok()?;
+    metadata.is_file().then(|| Signature {
+        inode: metadata.ino(),
+        size: metadata.size(),
+        modified_ns: i128::from(metadata.mtime()) * 1_000_000_000
+            + i128::from(metadata.mtime_nsec()),
+    })
+}
+
+impl std::fmt::Display for Signature {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}-{}-{}", self.inode, self.size, self.modified_ns)
+    }
+}
+
+/// S3's event notification of a new object. The bucket is the connection, the key is the path in its folder.
+fn event(place: &Place, name: &str, signature: &Signature) -> String {
+    let path = place.path.join(name);
+    let key = path.strip_prefix(&place.root).unwrap_or(&path);
+    let key = utf8_percent_encode(&key.to_string_lossy(), IN_KEY).to_string();
+    let modified_ms = u64::try_from(signature.modified_ns / 1_000_000).unwrap_or_default();
+    let utc = Utc::of_unix_ms(modified_ms);
+    let time = format!(
+        "{:04}-{:02}-{:02}T{:02}:{:02}:{:02}.{:03}Z",
+        utc.year, utc.month, utc.day, utc.hour, utc.minute, utc.second, utc.millisecond
+    );
+    json!({"Records": [{
+        "eventVersion": "2.1",
+        "eventSource": "aws:s3",
+        "awsRegion": "us-east-1",
+        "eventTime": time,
+        "eventName": "ObjectCreated:Put",
+        "userIdentity": {"principalId": "pilotlight"},
+        "requestParameters": {"sourceIPAddress": "127.0.0.1"},
+        "responseElements": {},
+        "s3": {
+            "s3SchemaVersion": "1.0",
+            "configurationId": place.path,
+            "bucket": {
+                "name": place.bucket,
+                "ownerIdentity": {"principalId": "pilotlight"},
+                "arn": format!("arn:aws:s3:::{}", place.bucket),
+            },
+            "object": {
+                "key": key.replace("%20", "+"),
+                "size": signature.size,
+                "eTag": format!("{:x}-{:x}", signature.inode, signature.modified_ns),
+                "sequencer": format!("{:016X}", signature.modified_ns),
+            },
+        },
+        "pilot": {"path": path},
+    }]})
+    .to_string()
+}
+
+/// Files that are remembered, and those that wait.
+const FILES_MAX: usize = 100_000;
+/// Others wait while a commit is written.
+const MARKS_OF_A_COMMIT: usize = 1000;
+/// A file that was not written for so long is complete, unless inotify says more.
+const SETTLED_AFTER_MS: i64 = 2000;
+const SETTLED_AFTER: Duration = Duration::from_millis(SETTLED_AFTER_MS.unsigned_abs());
+/// S3 encodes the keys of its events like a form, but leaves `/`.
+const IN_KEY: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'.')
+    .remove(b'_')
+    .remove(b'*')
+    .remove(b'/');
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(root: &Path, path: &Path) -> Place {
+        Place {
+            bucket: "in".to_owned(),
+            root: root.to_owned(),
+            path: path.to_owned(),
+            suffix: String::new(),
+        }
+    }
+
+    #[test]
+    fn only_regular_files_in_the_folder_itself_count() {
+        let folder = tempfile::tempdir().unwrap();
+        let secret = folder.path().join("secret");
+        fs::write(&secret, "s").unwrap();
+        let inbox = folder.path().join("inbox");
+        fs::create_dir_all(inbox.join("deeper")).unwrap();
+        fs::write(inbox.join("deeper/file"), "").unwrap();
+        fs::write(inbox.join("a.csv"), "1").unwrap();
+        std::os::unix::fs::symlink(&secret, inbox.join("link.csv")).unwrap();
+        let opened = open(&place(&inbox, &inbox)).unwrap();
+        let names: Vec<String> = all(&opened, ".csv").unwrap().into_keys().collect();
+        assert_eq!(names, ["a.csv"]);
+    }
+
+    #[test]
+    fn a_link_does_not_lead_out_of_the_operators_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().join("root");
+        fs::create_dir_all(root.join("in")).unwrap();
+        assert!(open(&place(&root, &root.join("in"))).is_ok());
+        std::os::unix::fs::symlink("/etc", root.join("out")).unwrap();
+        let refused = open(&place(&root, &root.join("out"))).unwrap_err();
+        assert!(refused.contains("leads out"), "{refused}");
+        assert!(open(&place(&root, &root.join("none"))).is_err());
+    }
+
+    #[test]
+    fn the_event_is_that_of_s3() {
+        let signature = Signature {
+            inode: 1,
+            size: 3,
+            modified_ns: 1_709_251_199_007_000_000,
+        };
+        let place = place(Path::new("/srv"), Path::new("/srv/in"));
+        let event: serde_json::Value =
+            serde_json::from_str(&event(&place, "a b+ü.csv", &signature)).unwrap();
+        let record = &event["Records"][0];
+        assert_eq!(record["s3"]["object"]["key"], "in/a+b%2B%C3%BC.csv");
+        assert_eq!(record["eventTime"], "2024-02-29T23:59:59.007Z");
+        assert_eq!(record["pilot"]["path"], "/srv/in/a b+ü.csv");
+    }
+}

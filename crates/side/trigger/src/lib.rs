@@ -1,0 +1,27 @@
+//! What invokes functions besides requests, and where records go outside of the daemon.
+//!
+//! [`Triggers`] has one task per trigger of a live version. A schedule and a folder have no durable queue of their own: they put
+//! invocations into the daemon's, and remember in the same transaction that they did (the port
+//! [`TriggerStore`](pilot_model::ports::TriggerStore)). A queue and a stream are durable themselves: the function is invoked, and what it
+//! has done is removed there. [`Delivery`] takes the records of ended invocations to the destinations outside of the daemon.
+//!
+//! Not here: running functions, and the durable queue. Which sources and destinations a function may use, the operator says
+//! ([`Connections`]).
+
+mod batch;
+mod connections;
+mod context;
+mod deliver;
+mod folder;
+mod http;
+mod redis;
+mod schedule;
+mod sqs;
+mod status;
+mod triggers;
+
+pub use connections::{ConnectionConfig, ConnectionKind, Connections, HttpAccess};
+pub use deliver::Delivery;
+pub use redis::client::RedisAccess;
+pub use sqs::client::{SqsAccess, SqsCredentials};
+pub use triggers::Triggers;

@@ -1,0 +1,216 @@
+//! Runs at the times of a calendar. The last run is stored with the invocation in one transaction, so a restart neither repeats nor
+//! forgets one.
+
+use std::time::Duration;
+
+use pilot_model::calendar::Utc;
+use pilot_model::trigger::{Calendar, Missed, ScheduleConfig};
+use serde_json::json;
+use uuid::Uuid;
+
+use crate::context::Context;
+use crate::status::now_ms;
+
+/// Runs until the trigger is stopped.
+pub(crate) async fn run(mut context: Context, schedule: ScheduleConfig) {
+    let Some(mut last_ms) = begin(&mut context).await else {
+        return;
+    };
+    loop {
+        let now_ms = now_ms();
+        if last_ms > now_ms + CLOCK_BACK_MAX_MS {
+            // The clock was far ahead when it was stored. Otherwise the schedule would wait for that time.
+            tracing::warn!(function = %context.function, "the clock was set back: a schedule begins anew");
+            last_ms = now_ms;
+        }
+        match next(&schedule, last_ms, now_ms) {
+            Next::Never => {
+                context.status.next_run(None);
+                context.stopped().await;
+                return;
+            }
+            Next::At(next_ms) => {
+                context.works();
+                context.status.next_run(Some(next_ms));
+                let wait = u64::try_from(next_ms - now_ms).unwrap_or(1);
+                // The clock can be set meanwhile.
+                let wait = Duration::from_millis(wait).min(LOOK_AGAIN);
+                if !context.pause(wait).await {
+                    return;
+                }
+            }
+            Next::Skip(at_ms) => last_ms = at_ms,
+            Next::Run(at_ms) => {
+                context.status.next_run(Some(at_ms));
+                let id = Uuid::new_v4().to_string();
+                let request = context.request(&id, event(&context, &id, at_ms));
+                let mark = context.mark(LAST, Some(at_ms.to_string()));
+                match context.shared.store.accept_marked(request, mark).await {
+                    Ok(()) => {
+                        last_ms = at_ms;
+                        context.status.received(1);
+                        context.status.ran();
+                        context.works();
+                    }
+                    Err(refusal) => {
+                        if !context.back_off(&refusal.to_string()).await {
+                            return;
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// When it ran last. A new schedule begins now. `None`: it must end.
+async fn begin(context: &mut Context) -> Option<i64> {
+    loop {
+        let problem = match context.shared.store.marks(&context.scope).await {
+            Ok(marks) => {
+                let last = marks.into_iter().find(|(key, _)| key == LAST);
+                if let Some(last_ms) = last.and_then(|(_, value)| value.parse().ok()) {
+                    return Some(last_ms);
+                }
+                let now_ms = now_ms();
+                let mark = context.mark(LAST, Some(now_ms.to_string()));
+                match context.shared.store.change(vec![mark]).await {
+                    Ok(()) => return Some(now_ms),
+                    Err(problem) => problem,
+                }
+            }
+            Err(problem) => problem,
+        };
+        if !context.back_off(&problem).await {
+            return None;
+        }
+    }
+}
+
+/// What follows.
+#[derive(Debug, PartialEq, Eq)]
+enum Next {
+    /// The expression has no further time.
+    Never,
+    /// Nothing is due before this time.
+    At(i64),
+    /// The run of this time is due.
+    Run(i64),
+    /// The runs up to this time were missed, and are not made up for.
+    Skip(i64),
+}
+
+fn next(schedule: &ScheduleConfig, last_ms: i64, now_ms: i64) -> Next {
+    let calendar = &schedule.calendar;
+    let Some(next_ms) = calendar.next_ms(last_ms) else {
+        return Next::Never;
+    };
+    if next_ms > now_ms {
+        return Next::At(next_ms);
+    }
+    let newest_ms = calendar.last_ms(now_ms).unwrap_or(next_ms).max(next_ms);
+    match schedule.missed {
+        Missed::Skip if now_ms - newest_ms > ON_TIME_MS => Next::Skip(newest_ms),
+        Missed::Skip | Missed::Once => Next::Run(newest_ms),
+        Missed::All => Next::Run(oldest_of(calendar, newest_ms, last_ms)),
+    }
+}
+
+/// The oldest missed run that is made up for.
+fn oldest_of(calendar: &Calendar, newest_ms: i64, last_ms: i64) -> i64 {
+    let mut oldest_ms = newest_ms;
+    for _ in 1..MISSED_MAX {
+        match calendar.last_ms(oldest_ms - 1) {
+            Some(before_ms) if before_ms > last_ms => oldest_ms = before_ms,
+            _ => break,
+        }
+    }
+    oldest_ms
+}
+
+/// EventBridge's event of a schedule.
+fn event(context: &Context, id: &str, at_ms: i64) -> String {
+    let utc = Utc::of_unix_ms(at_ms.max(0).unsigned_abs());
+    let time = format!(
+        "{:04}-{:02}-{:02}T{:02}:{:02}:{:02}Z",
+        utc.year, utc.month, utc.day, utc.hour, utc.minute, utc.second
+    );
+    json!({
+        "version": "0",
+        "id": id,
+        "detail-type": "Scheduled Event",
+        "source": "aws.events",
+        "account": "000000000000",
+        "time": time,
+        "region": "us-east-1",
+        "resources": [format!("arn:aws:events:us-east-1:000000000000:rule/{}", context.function)],
+        "detail": {},
+    })
+    .to_string()
+}
+
+/// The key of the mark: the time of the last run, Unix milliseconds.
+const LAST: &str = "last";
+/// Longest wait between two looks at the clock.
+const LOOK_AGAIN: Duration = Duration::from_secs(60);
+/// A run that begins so late is not missed.
+const ON_TIME_MS: i64 = 10_000;
+/// With `missed = "all"`.
+const MISSED_MAX: u32 = 100;
+/// The time of a stored run may be so far ahead of the clock.
+const CLOCK_BACK_MAX_MS: i64 = 86_400_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MINUTE_MS: i64 = 60_000;
+    /// A full minute.
+    const START_MS: i64 = 1_767_225_600_000;
+
+    fn schedule(missed: Missed) -> ScheduleConfig {
+        ScheduleConfig {
+            calendar: Calendar::new("* * * * *", "UTC").unwrap(),
+            missed,
+        }
+    }
+
+    /// The runs that follow when the daemon comes back after this time.
+    fn runs(missed: Missed, down_ms: i64) -> Vec<i64> {
+        let (schedule, now_ms) = (schedule(missed), START_MS + down_ms);
+        let (mut last_ms, mut runs) = (START_MS, Vec::new());
+        loop {
+            match next(&schedule, last_ms, now_ms) {
+                Next::Run(at_ms) => {
+                    runs.push((at_ms - START_MS) / MINUTE_MS);
+                    last_ms = at_ms;
+                }
+                Next::Skip(at_ms) => last_ms = at_ms,
+                Next::At(at_ms) => {
+                    assert!(at_ms > now_ms && at_ms <= now_ms + MINUTE_MS);
+                    return runs;
+                }
+                Next::Never => unreachable!(),
+            }
+        }
+    }
+
+    #[test]
+    fn missed_runs_are_made_up_for_as_the_policy_says() {
+        let down_ms = 5 * MINUTE_MS + 30_000;
+        assert_eq!(runs(Missed::Skip, down_ms), [] as [i64; 0]);
+        assert_eq!(runs(Missed::Once, down_ms), [5]);
+        assert_eq!(runs(Missed::All, down_ms), [1, 2, 3, 4, 5]);
+        let week = runs(Missed::All, 7 * 24 * 60 * MINUTE_MS + 1);
+        assert_eq!(week.len(), 100);
+        assert_eq!(week.last(), Some(&(7 * 24 * 60)));
+    }
+
+    #[test]
+    fn a_run_that_is_a_little_late_is_not_missed() {
+        assert_eq!(runs(Missed::Skip, MINUTE_MS + 9_000), [1]);
+        assert_eq!(runs(Missed::Skip, MINUTE_MS + 11_000), [] as [i64; 0]);
+        assert_eq!(runs(Missed::Once, MINUTE_MS), [1]);
+        assert_eq!(runs(Missed::All, MINUTE_MS - 1), [] as [i64; 0]);
+    }
+}

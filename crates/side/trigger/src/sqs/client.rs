@@ -1,0 +1,206 @@
+//! Calls of the SQS API: its JSON protocol over `reqwest`, signed with AWS Signature Version 4 by the crate `object_store`, which also
+//! knows where an AWS machine has its credentials.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use object_store::aws::{AmazonS3Builder, AwsAuthorizer, AwsCredential, AwsCredentialProvider};
+use object_store::client::HttpRequest;
+use reqwest::{Client, Url};
+use serde_json::{Value, json};
+
+use crate::http::{self, Trust};
+
+/// Who the daemon is to a queue's server, and how it is reached.
+#[derive(Clone)]
+pub struct SqsAccess {
+    /// The beginning of the URLs of the queues that may be used.
+    pub url: String,
+    /// The region. `None`: `us-east-1`.
+    pub region: Option<String>,
+    /// Who the daemon is.
+    pub credentials: SqsCredentials,
+    /// Certificates of authorities in PEM, in addition to the system's.
+    pub ca_pem: Option<Vec<u8>>,
+}
+
+impl std::fmt::Debug for SqsAccess {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SqsAccess")
+            .field("url", &self.url)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Who the daemon is to a queue's server.
+#[derive(Clone)]
+pub enum SqsCredentials {
+    /// What the environment of the daemon says: `AWS_ACCESS_KEY_ID` and its like, a container's or a machine's role.
+    Environment,
+    /// Nobody: requests are not signed.
+    Anonymous,
+    /// A key.
+    Key {
+        /// The access key's id.
+        id: String,
+        /// The secret.
+        secret: String,
+    },
+}
+
+impl std::fmt::Debug for SqsCredentials {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Environment => "Environment",
+            Self::Anonymous => "Anonymous",
+            Self::Key { .. } => "Key",
+        })
+    }
+}
+
+/// A queue.
+#[derive(Debug, Clone)]
+pub(crate) struct Queue {
+    client: Client,
+    url: String,
+    /// The server.
+    root: Url,
+    region: String,
+    signer: Signer,
+}
+
+#[derive(Debug, Clone)]
+enum Signer {
+    Nobody,
+    Key(Arc<AwsCredential>),
+    Environment(AwsCredentialProvider),
+}
+
+impl Queue {
+    /// # Errors
+    /// What is wrong with the configuration.
+    pub(crate) fn open(access: &SqsAccess, url: &str) -> Result<Self, String> {
+        let mut root = Url::parse(url).map_err(|error| format!("{url}: {error}"))?;
+        root.set_path("/");
+        let signer = match &access.credentials {
+            SqsCredentials::Anonymous => Signer::Nobody,
+            SqsCredentials::Key { id, secret } => Signer::Key(Arc::new(AwsCredential {
+                key_id: id.clone(),
+                secret_key: secret.clone(),
+                token: None,
+            })),
+            SqsCredentials::Environment => {
+                // Only what it knows about credentials is used.
+                let built = AmazonS3Builder::from_env().with_bucket_name("none").build();
+                let built = built.map_err(|error| format!("credentials: {error}"))?;
+                Signer::Environment(Arc::clone(built.credentials()))
+            }
+        };
+        Ok(Self {
+            client: http::client(&Trust::of(access.ca_pem.as_deref())?, CALL_TIME_MAX)?,
+            url: url.to_owned(),
+            root,
+            region: access
+                .region
+                .clone()
+                .unwrap_or_else(|| "us-east-1".to_owned()),
+            signer,
+        })
+    }
+
+    /// The ARN, as far as the URL says it.
+    pub(crate) fn arn(&self) -> String {
+        let mut parts = self.url.rsplit('/');
+        let (name, account) = (parts.next(), parts.next());
+        format!(
+            "arn:aws:sqs:{}:{}:{}",
+            self.region,
+            account.unwrap_or_default(),
+            name.unwrap_or_default()
+        )
+    }
+
+    pub(crate) fn region(&self) -> &str {
+        &self.region
+    }
+
+    /// One call. The queue's URL is added to the request. The error is for people.
+    pub(crate) async fn call(&self, action: &str, mut body: Value) -> Result<Value, String> {
+        body["QueueUrl"] = json!(self.url);
+        let body = body.to_string();
+        let mut request = self
+            .client
+            .post(self.root.clone())
+            .header("content-type", "application/x-amz-json-1.0")
+            .header("x-amz-target", format!("AmazonSQS.{action}"));
+        let headers = self.signature(action, &body).await?;
+        for (name, value) in headers.iter().flatten() {
+            request = request.header(name, value);
+        }
+        let shown = |problem: String| format!("{action} at {}: {problem}", self.url);
+        let response = request
+            .body(body)
+            .send()
+            .await
+            .map_err(|error| shown(http::chain(&error.without_url())))?;
+        let status = response.status();
+        let answer = http::read(response, ANSWER_BYTES_MAX)
+            .await
+            .map_err(shown)?;
+        if status.is_success() {
+            // Some calls have no answer.
+            return match answer.is_empty() {
+                true => Ok(Value::Null),
+                false => serde_json::from_slice(&answer).map_err(|error| shown(error.to_string())),
+            };
+        }
+        let said: String = String::from_utf8_lossy(&answer).chars().take(200).collect();
+        Err(shown(format!("the server answers {status}: {said}")))
+    }
+
+    /// The headers that say who asks.
+    async fn signature(
+        &self,
+        action: &str,
+        body: &str,
+    ) -> Result<Option<reqwest::header::HeaderMap>, String> {
+        let credential = match &self.signer {
+            Signer::Nobody => return Ok(None),
+            Signer::Key(key) => Arc::clone(key),
+            Signer::Environment(provider) => {
+                let found = provider.get_credential().await;
+                found.map_err(|error| format!("the daemon has no credentials of AWS: {error}"))?
+            }
+        };
+        let mut request = to_sign(&self.root, action, body)?;
+        let authorizer = AwsAuthorizer::new(&credential, "sqs", &self.region);
+        let signed = authorizer.try_authorize(&mut request, None);
+        signed.map_err(|error| format!("{action} cannot be signed: {error}"))?;
+        let mut headers = request.into_parts().0.headers;
+        headers.remove("content-type");
+        headers.remove("x-amz-target");
+        Ok(Some(headers))
+    }
+}
+
+/// The request as it is signed.
+fn to_sign(root: &Url, action: &str, body: &str) -> Result<HttpRequest, String> {
+    let mut request = HttpRequest::new(body.to_owned().into());
+    *request.method_mut() = reqwest::Method::POST;
+    let uri = root.as_str().parse();
+    *request.uri_mut() = uri.map_err(|_| format!("{root} cannot be requested"))?;
+    let headers = request.headers_mut();
+    let kind = reqwest::header::HeaderValue::from_static("application/x-amz-json-1.0");
+    headers.insert("content-type", kind);
+    let target = format!("AmazonSQS.{action}").parse();
+    headers.insert(
+        "x-amz-target",
+        target.map_err(|_| format!("no such action {action}"))?,
+    );
+    Ok(request)
+}
+
+/// Longer than the longest poll of SQS, 20 s.
+const CALL_TIME_MAX: Duration = Duration::from_secs(30);
+/// Ten messages of 1 MiB, escaped.
+const ANSWER_BYTES_MAX: usize = 24 << 20;
