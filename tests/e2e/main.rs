@@ -53,6 +53,7 @@ mod tls;
 mod told;
 mod upload;
 mod url;
+mod wasm;
 mod words;
 
 use pilot_harness::{Daemon, DaemonOptions};
