@@ -2,25 +2,26 @@
 
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderValue};
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue};
 use http::{HeaderMap, Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::{BodyExt, Full};
 use tokio::time::{Instant as Deadline, timeout_at};
 use wasmtime_wasi_http::body::HyperOutgoingBody;
 
-use crate::instance::{Guest, Sent};
+use crate::instance::{Begun, Failure, Guest};
 
 /// Runs an instance until it has sent the head of its response, or has ended without one.
-pub(crate) async fn head_of(
-    mut guest: Guest,
-    receiver: tokio::sync::oneshot::Receiver<Sent>,
-    is_head: bool,
-    deadline: Deadline,
-) -> Response<Answer> {
-    let mut receiver = pin!(receiver);
+pub(crate) async fn head_of(begun: Begun, is_head: bool, deadline: Deadline) -> Response<Answer> {
+    let Begun {
+        mut guest,
+        response,
+        start,
+    } = begun;
+    let mut receiver = pin!(response);
     let mut ended = None;
     let sent = timeout_at(
         deadline,
@@ -36,10 +37,18 @@ pub(crate) async fn head_of(
     )
     .await;
     let problem = match (sent, &ended) {
-        (Ok(Ok(Ok(response))), _) => return answered(response, guest, ended, is_head),
+        (Ok(Ok(Ok(mut response))), _) => {
+            if let Some(took) = start.get() {
+                tell(response.headers_mut(), *took);
+            }
+            return answered(response, guest, ended, is_head);
+        }
         (Ok(Ok(Err(code))), _) => format!("the component answered with an error: {code:?}"),
         (Ok(Err(_)), Some(Err(_))) if deadline <= Deadline::now() => return too_late(),
-        (Ok(Err(_)), Some(Err(problem))) => format!("the component failed: {problem}"),
+        (Ok(Err(_)), Some(Err(failure))) => {
+            eprintln!("{}", failure.detail);
+            format!("the component failed: {}", failure.reason)
+        }
         (Ok(Err(_)), _) => "the component ended without a response".to_owned(),
         (Err(_), _) => return too_late(),
     };
@@ -50,6 +59,17 @@ fn too_late() -> Response<Answer> {
     let problem = "the component did not answer in time; raise timeout_s, or make it faster";
     refused(StatusCode::GATEWAY_TIMEOUT, problem)
 }
+
+/// Writes how long the instance's start took, beside what the daemon writes.
+fn tell(headers: &mut HeaderMap, took: Duration) {
+    let text = format!("instance;dur={:.3}", took.as_secs_f64() * 1e3);
+    if let Ok(value) = HeaderValue::from_str(&text) {
+        headers.append(SERVER_TIMING, value);
+    }
+}
+
+/// The standard's name; the crate `http` has none.
+const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 
 /// A response of the worker itself. The function's log has it, too.
 pub(crate) fn refused(status: StatusCode, problem: &str) -> Response<Answer> {
@@ -66,7 +86,7 @@ pub(crate) fn refused(status: StatusCode, problem: &str) -> Response<Answer> {
 fn answered(
     response: Response<HyperOutgoingBody>,
     guest: Guest,
-    ended: Option<Result<(), String>>,
+    ended: Option<Result<(), Failure>>,
     is_head: bool,
 ) -> Response<Answer> {
     let guest = match ended {
@@ -93,9 +113,10 @@ fn length(headers: &HeaderMap) -> Option<u64> {
 }
 
 /// The head is gone, so only the log can have the error of an instance.
-fn report(ended: Result<(), String>) {
-    if let Err(problem) = ended {
-        eprintln!("the component failed after the head of its response: {problem}");
+fn report(ended: Result<(), Failure>) {
+    if let Err(failure) = ended {
+        let detail = failure.detail;
+        eprintln!("the component failed after the head of its response: {detail}");
     }
 }
 

@@ -2,12 +2,13 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use http::{Request, Response};
 use hyper::body::Incoming;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
+use tokio::task::yield_now;
 use wasmtime::{Store, UpdateDeadline};
 use wasmtime_wasi_http::WasiHttpView;
 use wasmtime_wasi_http::bindings::http::types::{ErrorCode, Scheme};
@@ -21,9 +22,27 @@ use crate::state::{Shared, State};
 pub(crate) type Sent = Result<Response<HyperOutgoingBody>, ErrorCode>;
 
 /// An instance that runs. It makes progress when it is polled. Dropping it ends it, also in the middle of its code.
-pub(crate) type Guest = Pin<Box<dyn Future<Output = Result<(), String>> + Send>>;
+pub(crate) type Guest = Pin<Box<dyn Future<Output = Result<(), Failure>> + Send>>;
 
-/// Begins an instance. Its response arrives at the receiver.
+/// Why an instance failed.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    /// In one line, for the client.
+    pub(crate) reason: String,
+    /// With the functions that it was in, for the function's log.
+    pub(crate) detail: String,
+}
+
+/// An instance that has begun.
+pub(crate) struct Begun {
+    pub(crate) guest: Guest,
+    /// Its response arrives here.
+    pub(crate) response: oneshot::Receiver<Sent>,
+    /// How long its start took: from the request's head to the call of its handler.
+    pub(crate) start: Arc<OnceLock<Duration>>,
+}
+
+/// Begins an instance.
 ///
 /// # Errors
 /// The request cannot be given to a component.
@@ -31,16 +50,17 @@ pub(crate) fn begin(
     linked: &Linked,
     shared: &Arc<Shared>,
     request: Request<Incoming>,
+    asked: Instant,
     deadline: Instant,
     place: OwnedSemaphorePermit,
-) -> Result<(Guest, oneshot::Receiver<Sent>), String> {
+) -> Result<Begun, String> {
     let mut store = Store::new(linked.engine(), State::new(shared, deadline));
     store.limiter(|state| &mut state.memory);
     store.set_epoch_deadline(1);
     store.epoch_deadline_callback(|store| match store.data().deadline <= Instant::now() {
         true => Err(wasmtime::Error::msg(OUT_OF_TIME)),
-        // Other requests, and its client's hang-up, have their turn.
-        false => Ok(UpdateDeadline::Yield(1)),
+        // Other requests, and its client's hang-up, have their turn: sockets and timers are looked at before it goes on.
+        false => Ok(UpdateDeadline::YieldCustom(1, Box::pin(yield_now()))),
     });
     let (sender, receiver) = oneshot::channel();
     let state = store.data_mut();
@@ -49,11 +69,14 @@ pub(crate) fn begin(
         .and_then(|request| Ok((request, state.new_response_outparam(sender)?)));
     let (request, response) = begun.map_err(|error| in_words(&error))?;
     let linked = linked.clone();
+    let start = Arc::new(OnceLock::new());
+    let started = Arc::clone(&start);
     let guest = Box::pin(async move {
         let _place = place;
         let ran = async {
             let proxy = linked.instantiate_async(&mut store).await?;
             let handler = proxy.wasi_http_incoming_handler();
+            let _ = started.set(asked.elapsed());
             handler.call_handle(&mut store, request, response).await
         }
         .await;
@@ -62,12 +85,21 @@ pub(crate) fn begin(
                 true => MEMORY_REFUSED,
                 false => "",
             };
-            format!("{}{refused}", in_words(&error))
+            let detail: String = format!("{error:?}").chars().take(DETAIL_MAX).collect();
+            Failure {
+                reason: format!("{}{refused}", error.root_cause()),
+                detail,
+            }
         })
     });
-    Ok((guest, receiver))
+    Ok(Begun {
+        guest,
+        response: receiver,
+        start,
+    })
 }
 
+const DETAIL_MAX: usize = 4000;
 const OUT_OF_TIME: &str = "it computed until its time was over";
 const MEMORY_REFUSED: &str = ": it was refused memory: the instances of a worker share the function's memory_mb; raise it, or lower \
                               concurrency";

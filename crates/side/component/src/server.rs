@@ -122,16 +122,18 @@ impl Worker {
         worker: Arc<Self>,
         request: Request<Incoming>,
     ) -> Result<Response<Answer>, Infallible> {
-        let deadline = Instant::now() + worker.patience;
+        let asked = Instant::now();
+        let deadline = asked + worker.patience;
         worker.epochs.needed();
         let place = Arc::clone(&worker.places).acquire_owned().await;
         let Ok(place) = place else {
             return Ok(refused(STOPPED, "the worker is stopping"));
         };
         let is_head = *request.method() == Method::HEAD;
-        let begun = begin(&worker.linked, &worker.shared, request, deadline, place);
+        let (linked, shared) = (&worker.linked, &worker.shared);
+        let begun = begin(linked, shared, request, asked, deadline, place);
         Ok(match begun {
-            Ok((guest, receiver)) => head_of(guest, receiver, is_head, deadline.into()).await,
+            Ok(begun) => head_of(begun, is_head, deadline.into()).await,
             Err(problem) => refused(StatusCode::BAD_REQUEST, &problem),
         })
     }

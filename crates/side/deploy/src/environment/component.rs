@@ -62,7 +62,7 @@ impl ComponentCompiler {
             writable: vec![made.clone()],
             shown: vec![
                 (code.to_owned(), PathBuf::from(CODE_INSIDE)),
-                (pilot.clone(), pilot.clone()),
+                (pilot, PathBuf::from(PILOT_INSIDE)),
             ],
             settings: None,
             time_max: TIME_MAX,
@@ -70,7 +70,7 @@ impl ComponentCompiler {
         let build = Confined::begin(&*self.builds, needs).await?;
         let compiled = made.join(COMPILED);
         let command = BuildCommand {
-            program: pilot,
+            program: PathBuf::from(PILOT_INSIDE),
             arguments: vec![
                 COMPILE_VERB.to_owned(),
                 format!("{CODE_INSIDE}/{component}"),
@@ -132,6 +132,8 @@ fn adopt(made: &Path, place: &Path) -> io::Result<Size> {
 
 /// Where the compiler sees the code.
 const CODE_INSIDE: &str = "/var/task";
+/// Where it sees this binary, which may lie in a folder that is another one in a sandbox (`/tmp`).
+const PILOT_INSIDE: &str = "/opt/pilot/bin/pilot";
 const TIME_MAX: Duration = Duration::from_secs(300);
 
 #[cfg(test)]
