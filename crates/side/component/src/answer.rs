@@ -10,6 +10,7 @@ use http::{HeaderMap, Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::{BodyExt, Full};
 use tokio::time::{Instant as Deadline, timeout_at};
+use wasmtime_wasi_http::bindings::http::types::ErrorCode;
 use wasmtime_wasi_http::body::HyperOutgoingBody;
 
 use crate::instance::{Begun, Failure, Guest};
@@ -89,6 +90,7 @@ fn answered(
     ended: Option<Result<(), Failure>>,
     is_head: bool,
 ) -> Response<Answer> {
+    let failed = matches!(ended, Some(Err(_)));
     let guest = match ended {
         None => Some(guest),
         Some(ended) => {
@@ -105,7 +107,12 @@ fn answered(
         true => Some(0),
         false => length(response.headers()),
     };
-    response.map(|body| Answer { body, guest, left })
+    response.map(|body| Answer {
+        body,
+        guest,
+        left,
+        failed,
+    })
 }
 
 fn length(headers: &HeaderMap) -> Option<u64> {
@@ -127,6 +134,8 @@ pub(crate) struct Answer {
     guest: Option<Guest>,
     /// Bytes of the body that are still to come, if the head says how many; then the server does not ask for the body's end.
     left: Option<u64>,
+    /// The instance failed before the body's end, which then looks like one.
+    failed: bool,
 }
 
 impl Answer {
@@ -135,6 +144,7 @@ impl Answer {
             body,
             guest: None,
             left: None,
+            failed: false,
         }
     }
 
@@ -147,6 +157,7 @@ impl Answer {
             return false;
         };
         self.guest = None;
+        self.failed = ended.is_err();
         report(ended);
         true
     }
@@ -160,7 +171,7 @@ impl Answer {
 
 impl Body for Answer {
     type Data = Bytes;
-    type Error = wasmtime_wasi_http::bindings::http::types::ErrorCode;
+    type Error = ErrorCode;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
@@ -176,8 +187,12 @@ impl Body for Answer {
                 self.passed(&frame);
                 Poll::Ready(Some(Ok(frame)))
             }
+            Poll::Ready(None) if self.failed && self.left != Some(0) => {
+                Poll::Ready(Some(Err(ErrorCode::HttpProtocolError)))
+            }
             // The response ends with the instance, which may still have something to do.
             Poll::Ready(None) if !self.run(cx) => {
+                // What becomes of it does not concern the body any more.
                 self.left = Some(0);
                 Poll::Pending
             }
