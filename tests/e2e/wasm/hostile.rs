@@ -89,7 +89,9 @@ fn a_trap_is_an_error_of_its_request() {
     connection.send(&Request::new("GET", "/fn/lab/half"));
     let half = String::from_utf8_lossy(&connection.until_the_end()).into_owned();
     assert!(
-        half.contains("the first half") && !half.ends_with("0\r\n\r\n"),
+        half.contains("HTTP/1.1 200 OK")
+            && half.contains("the first half")
+            && !half.ends_with("0\r\n\r\n"),
         "{half:?}"
     );
     assert_eq!(daemon.get("/fn/lab/").ok().start_kind(), "warm");

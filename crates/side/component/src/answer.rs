@@ -112,6 +112,7 @@ fn answered(
         guest,
         left,
         failed,
+        flushed: false,
     })
 }
 
@@ -136,6 +137,8 @@ pub(crate) struct Answer {
     left: Option<u64>,
     /// The instance failed before the body's end, which then looks like one.
     failed: bool,
+    /// What it had sent before that is on its way.
+    flushed: bool,
 }
 
 impl Answer {
@@ -145,6 +148,7 @@ impl Answer {
             guest: None,
             left: None,
             failed: false,
+            flushed: false,
         }
     }
 
@@ -188,7 +192,14 @@ impl Body for Answer {
                 Poll::Ready(Some(Ok(frame)))
             }
             Poll::Ready(None) if self.failed && self.left != Some(0) => {
-                Poll::Ready(Some(Err(ErrorCode::HttpProtocolError)))
+                if self.flushed {
+                    return Poll::Ready(Some(Err(ErrorCode::HttpProtocolError)));
+                }
+                // The server drops the connection at an error, with what it has not written yet: also the head, without which the
+                // daemon would end the worker. It writes when a body has nothing at the moment.
+                self.flushed = true;
+                cx.waker().wake_by_ref();
+                Poll::Pending
             }
             // The response ends with the instance, which may still have something to do.
             Poll::Ready(None) if !self.run(cx) => {
