@@ -55,6 +55,7 @@ mod told;
 mod triggers;
 mod upload;
 mod url;
+mod wasm;
 mod words;
 
 use pilot_harness::{Daemon, DaemonOptions};

@@ -131,6 +131,26 @@ pub(crate) fn check_ready(path: Option<&str>) -> Result<Option<String>, KeyProbl
     }
 }
 
+/// A component is a file below the function's folder.
+pub(crate) fn check_component(path: Option<&str>) -> Result<String, KeyProblem> {
+    let Some(path) = path else {
+        let missing = "is missing: runtime = \"wasm\" needs the component, a file of the function's folder, for example \"hello.wasm\"";
+        return Err(("component", missing.to_owned()));
+    };
+    let is_odd = |part: &str| matches!(part, "" | "." | "..");
+    let fits = path.len() <= COMPONENT_BYTES_MAX
+        && !path.split('/').any(is_odd)
+        && !path.contains(char::is_control);
+    if fits {
+        return Ok(path.to_owned());
+    }
+    let problem = format!(
+        "is \"{}\", must be the path of a file below the function's folder, for example \"hello.wasm\"",
+        path.escape_default()
+    );
+    Err(("component", problem))
+}
+
 /// As the engine accepts it; only the engine knows its meaning.
 pub(crate) fn check_image(image: &str) -> Result<String, String> {
     let fits = image.len() <= IMAGE_BYTES_MAX
@@ -173,6 +193,7 @@ pub fn check_owner(owner: &str) -> Result<String, String> {
 const HANDLER_BYTES_MAX: usize = 128;
 /// Well below the limit of one exec (`ARG_MAX`, execve(2)).
 const COMMAND_BYTES_MAX: usize = 64 << 10;
+const COMPONENT_BYTES_MAX: usize = 512;
 const READY_BYTES_MAX: usize = 1024;
 const IMAGE_BYTES_MAX: usize = 512;
 /// The limit of a function's name, which is the default owner.

@@ -11,6 +11,7 @@ mod needs;
 pub mod node;
 pub mod provided;
 pub mod python;
+pub mod wasm;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -85,6 +86,8 @@ runtimes! {
     Http(http::HttpRuntime),
     /// A container of an image.
     Container(container::ContainerRuntime),
+    /// A component of the world `wasi:http/proxy`.
+    Wasm(wasm::WasmRuntime),
 }
 
 /// What the rest of Pilotlight asks of a runtime. [`Runtime`] dereferences to it.
@@ -181,6 +184,16 @@ pub trait RuntimeKind: fmt::Debug + Send + Sync {
 
     /// The path of the function's server that answers 2xx when it is ready.
     fn ready(&self) -> Option<&str> {
+        None
+    }
+
+    /// Invocations that a worker serves at the same time, if the key `concurrency` is missing. It is part of the ids of versions.
+    fn concurrency(&self) -> u32 {
+        1
+    }
+
+    /// The WebAssembly component that its workers run, relative to the code's folder. A deployment compiles it.
+    fn component(&self) -> Option<&str> {
         None
     }
 
@@ -320,7 +333,7 @@ impl fmt::Display for Runtime {
 /// The suggestion after an unknown word.
 fn hint(word: &str) -> String {
     if OTHER_LANGUAGES.iter().any(|name| word.starts_with(name)) {
-        return "; other languages run as \"provided\" (with the language's Lambda runtime client) or as \"http\""
+        return "; other languages run as \"provided\" (with the language's Lambda runtime client), as \"http\", or compiled to \"wasm\""
             .to_owned();
     }
     let names = Runtime::all().into_iter().map(|runtime| runtime.name());

@@ -31,7 +31,7 @@ pub struct FunctionSpec {
     /// The folder of the code, relative to the manifest. Default: the manifest's own folder.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
-    /// `python`, `python3.X`, `node`, `nodejsXX.x`, `provided`, `http` or `container`.
+    /// `python`, `python3.X`, `node`, `nodejsXX.x`, `provided`, `http`, `container` or `wasm`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub runtime: Option<String>,
     /// Program and arguments. For `provided` (default: `./bootstrap`), `http`, and `container` (default: the image's own).
@@ -53,6 +53,9 @@ pub struct FunctionSpec {
     /// For `container`: size of `$PILOT_VOLUME`, MiB. Default, and most: `limits.volume_mb` of the daemon.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub volume_mb: Option<u32>,
+    /// For `wasm`: the component, a file of the function's folder.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub component: Option<String>,
     /// `module.attribute` (event), `module:attribute` (applications); both separators are accepted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub handler: Option<String>,
@@ -207,7 +210,7 @@ impl FunctionSpec {
         .map_err(|problem| fail("template", problem))?;
         let reuse = one_of(self.reuse.as_deref(), Reuse::Always, Reuse::ALL)
             .map_err(|problem| fail("reuse", problem))?;
-        let concurrency = in_range(self.concurrency.unwrap_or(1), 1, 1000)
+        let concurrency = in_range(self.concurrency.unwrap_or(runtime.concurrency()), 1, 1000)
             .map_err(|problem| fail("concurrency", problem))?;
         if reuse == Reuse::Once && concurrency > 1 {
             return Err(fail(

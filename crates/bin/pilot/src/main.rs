@@ -1,12 +1,14 @@
 //! `pilot`: the one binary, which is the daemon (`pilot serve`) and its command line client.
 //!
-//! `cli` parses the arguments, `serve` runs the daemon.
+//! `cli` parses the arguments, `serve` runs the daemon. `component` has the commands that run in sandboxes, for functions that are
+//! WebAssembly components.
 
 use std::process::ExitCode;
 
 mod assemble;
 mod async_runner;
 mod cli;
+mod component;
 mod control_socket;
 mod daemon_config;
 mod data_dir;
@@ -22,5 +24,5 @@ mod triggered;
 mod unix_path;
 
 fn main() -> ExitCode {
-    cli::main()
+    component::main().unwrap_or_else(cli::main)
 }

@@ -59,7 +59,7 @@ impl RuntimeHost for NativeHost {
     fn hosts(&self, runtime: &Runtime) -> bool {
         matches!(
             runtime,
-            Runtime::Node(_) | Runtime::Provided(_) | Runtime::Http(_)
+            Runtime::Node(_) | Runtime::Provided(_) | Runtime::Http(_) | Runtime::Wasm(_)
         )
     }
 

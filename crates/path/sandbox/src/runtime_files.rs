@@ -20,11 +20,16 @@ pub(crate) const PYTHON_WORKER_INSIDE: &str = "/opt/pilot/python";
 /// The Node.js worker's folder in a sandbox.
 pub(crate) const NODE_WORKER_INSIDE: &str = "/opt/pilot/node";
 
+/// This binary in a sandbox: it runs the workers of WebAssembly components. A folder of its own, beside those of the language workers.
+pub(crate) const PILOT_INSIDE: &str = "/opt/pilot/bin/pilot";
+
 /// The files on disk.
 #[derive(Debug, Clone)]
 pub(crate) struct RuntimeFiles {
     python: PathBuf,
     node: PathBuf,
+    /// `None`: it is not known where it lies.
+    pilot: Option<PathBuf>,
 }
 
 /// A source's path and contents.
@@ -46,6 +51,7 @@ impl RuntimeFiles {
         Ok(Self {
             python: write(dir, "python", &python)?,
             node: write(dir, "node", &node)?,
+            pilot: std::env::current_exe().ok(),
         })
     }
 
@@ -55,6 +61,11 @@ impl RuntimeFiles {
 
     pub(crate) fn node(&self) -> &Path {
         &self.node
+    }
+
+    /// The file of this binary. An update may have replaced it, or have it removed.
+    pub(crate) fn pilot(&self) -> Option<&Path> {
+        self.pilot.as_deref().filter(|file| file.is_file())
     }
 
     /// Compiles the worker for an interpreter, so that its processes need not. Blocks for about 100 ms the first time.

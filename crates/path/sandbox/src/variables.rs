@@ -7,6 +7,7 @@ use std::path::Path;
 use pilot_model::Version;
 use pilot_model::layer::LAYERS_INSIDE;
 use pilot_model::runtime::node::LANG;
+use pilot_model::runtime::wasm::VARIABLE;
 
 use crate::places::{CODE_INSIDE, LAYERS_LIB_INSIDE, NODE_MODULES_INSIDE, PACKAGES_INSIDE};
 
@@ -159,15 +160,33 @@ pub(crate) fn of_server(version: &Version, port: u16) -> BTreeMap<String, String
     let mut variables = base();
     add_paths(version, python_of(version), &mut variables);
     variables.extend(config.environment.clone());
-    let name = config.name.as_str();
-    let contract = [
-        ("PORT", port.to_string()),
+    variables.insert("PORT".to_owned(), port.to_string());
+    variables.extend(service(version));
+    variables
+}
+
+/// For the worker of a component, which gives them to the component.
+pub(crate) fn of_component(
+    version: &Version,
+    secrets: BTreeMap<String, String>,
+) -> BTreeMap<String, String> {
+    let config = &version.config;
+    let mut variables = config.environment.clone();
+    variables.extend(secrets);
+    variables.extend(service(version));
+    let named = |(name, value)| (format!("{VARIABLE}{name}"), value);
+    variables.into_iter().map(named).collect()
+}
+
+/// What a server is told about itself.
+fn service(version: &Version) -> [(String, String); 3] {
+    let name = version.config.name.as_str();
+    [
         ("K_SERVICE", name.to_owned()),
         ("K_CONFIGURATION", name.to_owned()),
         ("K_REVISION", format!("{name}-{:05}", version.number)),
-    ];
-    variables.extend(contract.map(|(key, value)| (key.to_owned(), value)));
-    variables
+    ]
+    .map(|(key, value)| (key.to_owned(), value))
 }
 
 fn keep(variables: &mut BTreeMap<String, String>, version: &Version, key: &str, value: String) {

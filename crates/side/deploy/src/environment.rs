@@ -21,6 +21,7 @@ use self::site::Say;
 use crate::data_dir::DataDir;
 use crate::hash::Fields;
 
+mod component;
 mod config;
 mod confined;
 mod error;
@@ -33,6 +34,7 @@ mod settings;
 mod site;
 mod survey;
 
+pub(crate) use self::component::{ComponentCompiler, ComponentError};
 pub use self::config::{EnvironmentConfig, SourceBuilds};
 pub(crate) use self::error::EnvironmentError;
 pub(crate) use self::node::link_commands;
@@ -88,6 +90,11 @@ impl Environments {
             let (data_dir, builds) = (Arc::clone(&self.data_dir), Arc::clone(&self.builds));
             Compiler::new(python.interpreter.clone(), data_dir, builds)
         })
+    }
+
+    /// Compiles WebAssembly components.
+    pub(crate) fn components(&self) -> ComponentCompiler {
+        ComponentCompiler::new(Arc::clone(&self.data_dir), Arc::clone(&self.builds))
     }
 
     /// Finds out which environment the code needs. Runs interpreters that are not known yet.

@@ -10,7 +10,7 @@ use pilot_model::spec::SpecError;
 use serde::Deserialize;
 
 use crate::archive::ArchiveError;
-use crate::environment::EnvironmentError;
+use crate::environment::{ComponentError, EnvironmentError};
 use crate::registry::RegistryError;
 use crate::reserve::{self, Reserve};
 use crate::state::Function;
@@ -49,6 +49,21 @@ pub(crate) fn from_environment(error: &EnvironmentError) -> DeployError {
         EnvironmentError::Disk { .. } | EnvironmentError::Build(_) => {
             DeployError::Internal { message }
         }
+    }
+}
+
+pub(crate) fn from_component(
+    function: &FunctionName,
+    component: &str,
+    error: &ComponentError,
+) -> DeployError {
+    let message = format!(
+        "functions.{function}.component \"{}\": {error}",
+        component.escape_debug()
+    );
+    match error {
+        ComponentError::Refused(_) => invalid("bad_component", message, ""),
+        ComponentError::Failed(_) => DeployError::Internal { message },
     }
 }
 

@@ -329,6 +329,7 @@ fn lambdas_names_of_runtimes_are_taken() {
         ("provided.al2023", "provided"),
         ("http", "http"),
         ("container", "container "),
+        ("wasm", "wasm"),
     ] {
         assert_eq!(
             Runtime::named(word).map(|runtime| runtime.to_string()),
@@ -341,7 +342,7 @@ fn lambdas_names_of_runtimes_are_taken() {
         ("contaner", "; did you mean \"container\"?"),
         (
             "go1.x",
-            "; other languages run as \"provided\" (with the language's Lambda runtime client) or as \"http\"",
+            "; other languages run as \"provided\" (with the language's Lambda runtime client), as \"http\", or compiled to \"wasm\"",
         ),
         ("cobol", ""),
     ] {
@@ -349,7 +350,7 @@ fn lambdas_names_of_runtimes_are_taken() {
             refusal(&format!("runtime = \"{word}\"")),
             format!(
                 "runtime: is \"{word}\", must be \"python\" or \"python3.X\" (for example \"python3.11\"), \"node\" or \
-                 \"nodejsXX.x\", \"provided\", \"http\", or \"container\"{hint}"
+                 \"nodejsXX.x\", \"provided\", \"http\", \"container\", or \"wasm\"{hint}"
             )
         );
     }

@@ -51,6 +51,7 @@ impl FunctionSpec {
             ("contract", self.contract.is_some()),
             ("root", self.root.is_some()),
             ("volume_mb", self.volume_mb.is_some()),
+            ("component", self.component.is_some()),
             ("template", self.template.is_some()),
             ("handler", self.handler.is_some()),
         ];

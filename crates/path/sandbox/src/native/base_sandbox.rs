@@ -9,7 +9,7 @@ use pilot_model::runtime_key::{Base, RuntimeKey};
 
 use crate::machine::Machine;
 use crate::rootfs::RootSpec;
-use crate::runtime_files::NODE_WORKER_INSIDE;
+use crate::runtime_files::{NODE_WORKER_INSIDE, PILOT_INSIDE};
 use crate::sandbox::{Sandbox, SandboxSpec};
 
 /// The key of a base sandbox.
@@ -48,6 +48,8 @@ impl BaseSandbox {
             machine.files.node().to_owned(),
             PathBuf::from(NODE_WORKER_INSIDE),
         )];
+        let pilot = machine.files.pilot().map(Path::to_owned);
+        shown.extend(pilot.map(|file| (file, PathBuf::from(PILOT_INSIDE))));
         for folder in &key.shown {
             // A folder inside another mounted one is already visible.
             let within = |(_, inside): &(PathBuf, PathBuf)| folder.starts_with(inside);

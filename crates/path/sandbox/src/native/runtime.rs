@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use pilot_model::ports::{BoxFuture, PrewarmedRuntime, StartError, Worker};
 use pilot_model::runtime::http::HttpRuntime;
 use pilot_model::runtime::provided::ProvidedRuntime;
+use pilot_model::runtime::wasm::{WORKER_VERB, WasmRuntime, WorkerSettings};
 use pilot_model::runtime_key::{Base, Limits as KeyLimits, Mount, RuntimeKey};
 use pilot_model::timeline::Instant;
 use pilot_model::{Network, Runtime, Version, WorkerId};
@@ -27,6 +28,7 @@ use crate::memory::pss_bytes;
 use crate::message::{ExecSpec, Folders};
 use crate::network::outbound::Link;
 use crate::places::CODE_INSIDE;
+use crate::runtime_files::PILOT_INSIDE;
 use crate::sandbox::{NestNetwork, Sandbox};
 use crate::variables;
 use crate::worker::{Body, Output, SandboxOwner};
@@ -67,6 +69,16 @@ struct Prewarmed {
     sandbox: Sandbox,
     /// Its interpreter, if the key has one.
     waiting: Option<WaitingNode>,
+}
+
+/// How an HTTP server is started.
+#[derive(Debug)]
+struct Server {
+    /// Program and arguments.
+    command: Vec<String>,
+    /// The path that answers 2xx once it is ready.
+    ready: Option<String>,
+    variables: BTreeMap<String, String>,
 }
 
 /// A sandbox after a use.
@@ -223,14 +235,13 @@ impl NativeRuntime {
         Ok(Arc::new(worker))
     }
 
+    /// Starts a version's HTTP server. `server` says, with the port, how.
     async fn http(
         self: Arc<Self>,
         prewarmed: Prewarmed,
-        command: &[String],
-        ready: Option<String>,
+        server: impl FnOnce(u16) -> Result<Server, StartError>,
         version: &Arc<Version>,
         start: Start,
-        secrets: BTreeMap<String, String>,
     ) -> Result<Arc<dyn Worker>, StartError> {
         let sandbox = prewarmed.sandbox;
         let port = match self.port(SERVER_PORT) {
@@ -241,13 +252,40 @@ impl NativeRuntime {
             control: Arc::downgrade(sandbox.control()),
             own_processes: self.own_processes(&sandbox)?,
         };
-        let mut variables = variables::of_server(version, port);
-        variables.extend(secrets);
-        let instance = self.run(sandbox, command, variables, version).await?;
+        let Server {
+            command,
+            ready,
+            variables,
+        } = server(port)?;
+        let instance = self.run(sandbox, &command, variables, version).await?;
         let start = begun(start);
         let worker =
             HttpWorker::when_ready(start, port, ready, Arc::new(reach), Arc::new(instance)).await?;
         Ok(Arc::new(worker))
+    }
+
+    /// The server of a component: this binary, told what to do.
+    fn component_server(
+        &self,
+        component: &str,
+        version: &Version,
+        secrets: BTreeMap<String, String>,
+        port: u16,
+    ) -> Result<Server, StartError> {
+        if self.parts.machine.files.pilot().is_none() {
+            return Err(unusable(
+                "the file of pilot, which runs WebAssembly components, is gone; restart the daemon",
+            ));
+        }
+        let settings = WorkerSettings::of(&version.config, component, port, CODE_INSIDE);
+        let settings = serde_json::to_string(&settings).map_err(|error| StartError::Sandbox {
+            problem: format!("write the settings of a worker: {error}"),
+        })?;
+        Ok(Server {
+            command: vec![PILOT_INSIDE.to_owned(), WORKER_VERB.to_owned(), settings],
+            ready: None,
+            variables: variables::of_component(version, secrets),
+        })
     }
 
     /// Whose connections are the worker's, if it is in the host's network.
@@ -325,9 +363,22 @@ impl PrewarmedRuntime for NativeRuntime {
                         .await
                 }
                 Runtime::Http(HttpRuntime { command, ready }) => {
-                    let ready = ready.clone();
-                    self.http(prewarmed, command, ready, &version, start, secrets)
-                        .await
+                    let server = |port| {
+                        let mut variables = variables::of_server(&version, port);
+                        variables.extend(secrets);
+                        Ok(Server {
+                            command: command.clone(),
+                            ready: ready.clone(),
+                            variables,
+                        })
+                    };
+                    self.http(prewarmed, server, &version, start).await
+                }
+                Runtime::Wasm(WasmRuntime { component }) => {
+                    let runtime = Arc::clone(&self);
+                    let server =
+                        |port| runtime.component_server(component, &version, secrets, port);
+                    self.http(prewarmed, server, &version, start).await
                 }
                 Runtime::Node(_) => {
                     let Some(waiting) = prewarmed.waiting else {

@@ -290,6 +290,14 @@ impl Inner {
                 say.stage("compile", left_out);
             }
         }
+        if let Some(component) = config.runtime.component() {
+            say.stage("compile", format!("component {component}"));
+            let compiled = self.environments.components();
+            let compiled = compiled.compile(component, &staged.code).await;
+            let size = compiled
+                .map_err(|error| errors::from_component(&config.name, component, &error))?;
+            say.stage("compile", format!("{size} of machine code"));
+        }
         let code_dir = self.data_dir.code().join(id.as_str());
         let broken = before
             .as_ref()

@@ -67,7 +67,7 @@ pub(super) fn canonical(config: &FunctionConfig) -> String {
     form.add("environment", environment, &BTreeMap::new());
     form.add("template", template, &TemplateMode::On);
     form.add("reuse", reuse, &Reuse::Always);
-    form.add("concurrency", *concurrency, 1);
+    form.add("concurrency", *concurrency, runtime.concurrency());
     form.add("scale.min", *min, 0);
     form.add("scale.max", *max, 64);
     form.add("scale.spare", *spare, 0);
