@@ -4,6 +4,7 @@
 pub(crate) mod build;
 pub(crate) mod data;
 pub(crate) mod pool;
+pub(crate) mod traces;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -24,6 +25,7 @@ use serde::{Deserialize, Deserializer};
 use self::build::Build;
 use self::data::{DataLimits, InitscriptLimits, StoreSettings};
 use self::pool::PoolConstants;
+use self::traces::TraceSettings;
 use crate::control_socket::ControlSocket;
 use crate::listen;
 use crate::room;
@@ -79,6 +81,8 @@ pub(crate) struct DaemonConfig {
     pub(crate) stores: BTreeMap<String, StoreSettings>,
     /// The memory for initscripts.
     pub(crate) initscripts: InitscriptLimits,
+    /// Where traces are sent. `None`: nothing is recorded.
+    pub(crate) traces: Option<TraceSettings>,
 }
 
 /// `[limits]` of `pilotd.toml`.
@@ -240,6 +244,7 @@ struct File {
     data: DataLimits,
     stores: BTreeMap<String, StoreSettings>,
     initscripts: InitscriptLimits,
+    traces: Option<TraceSettings>,
 }
 
 /// Who may call functions over TCP.
@@ -342,6 +347,7 @@ impl DaemonConfig {
             data: file.data,
             stores: file.stores,
             initscripts: file.initscripts,
+            traces: file.traces,
         })
     }
 }
@@ -466,6 +472,7 @@ fn parse(text: &str, path: &Path) -> anyhow::Result<File> {
         .check()
         .and_then(|()| file.pool.check())
         .and_then(|()| data::check(&file.data, &file.stores))
+        .and_then(|()| file.traces.as_ref().map_or(Ok(()), TraceSettings::check))
         .map_err(|problem| anyhow::anyhow!("{}: {problem}", path.display()))?;
     let limits = &file.limits;
     for (key, fits) in [

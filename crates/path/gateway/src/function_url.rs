@@ -91,7 +91,7 @@ async fn invoke(
         inputs,
         received: context.received,
         client_context: None,
-        trace: Some(context.trace()),
+        trace: Some(context.trace(ROUTE)),
         chain: None,
     };
     let websocket = match interface {
@@ -115,6 +115,8 @@ async fn invoke(
     reply(response, handshake, &context).await
 }
 
+/// A function URL, for traces.
+const ROUTE: &str = "/fn/{name}";
 /// The status by which an application accepts a WebSocket.
 const SWITCHING: u16 = 101;
 

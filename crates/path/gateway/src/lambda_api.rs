@@ -113,7 +113,7 @@ pub(crate) async fn invoke(
         inputs,
         received: context.received,
         client_context,
-        trace: Some(context.trace()),
+        trace: Some(context.trace(INVOKE_ROUTE)),
         chain: None,
     };
     let payload = async {
@@ -382,6 +382,8 @@ fn too_large_message(limit: usize) -> String {
     format!("Response payload size exceeded maximum allowed payload size ({limit} bytes).")
 }
 
+/// The Invoke API, for traces.
+const INVOKE_ROUTE: &str = "/2015-03-31/functions/{name}/invocations";
 /// Lambda's name of the error for a result that is too large.
 const TOO_LARGE: &str = "Function.ResponseSizeTooLarge";
 /// Lambda's limit for the base64 text.

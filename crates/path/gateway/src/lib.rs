@@ -33,6 +33,7 @@ mod route;
 mod signature;
 mod timing;
 mod token;
+mod trace;
 mod tunnel;
 mod upgraded;
 mod upload;

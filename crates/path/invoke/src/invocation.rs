@@ -15,7 +15,8 @@ use pilot_model::ports::{
 };
 use pilot_model::{
     CpuTime, Event, FailedInput, FunctionName, Instant, InvocationId, InvocationRecord, Outcome,
-    SharedWorker, StartKind, Timeline, Transfer, TransferWay, Version, WorkerId, WorkerOrigin,
+    SharedWorker, StartKind, Timeline, TraceSpan, Transfer, TransferWay, Version, WorkerId,
+    WorkerOrigin,
 };
 use pilot_pool::{Lease, Pools};
 use pilot_protocols::MemoryBudget;
@@ -111,6 +112,8 @@ pub(crate) struct Invocation {
     pub(crate) output_published: Option<usize>,
     /// When the worker got the request, on the clock of timeouts. Not a stamp, because reading that clock again is not needed.
     called: Option<Deadline>,
+    /// Its span, if it is recorded.
+    trace: Option<Arc<TraceSpan>>,
     ended: bool,
 }
 
@@ -145,6 +148,7 @@ impl Invocation {
             script_said: None,
             output_published: None,
             called: None,
+            trace: request.trace.as_ref().and_then(|trace| trace.span.clone()),
             ended: false,
         }
     }
@@ -405,6 +409,7 @@ impl Invocation {
             output: output.bytes,
             output_printed: output.printed,
             output_published: self.output_published,
+            trace: self.trace.take(),
         });
         self.context
             .sink

@@ -66,6 +66,7 @@ pub(crate) fn record(function: &str, start: StartKind, outcome: Outcome) -> Invo
         output: Bytes::new(),
         output_printed: 0,
         output_published: None,
+        trace: None,
     }
 }
 
@@ -96,6 +97,7 @@ fn exercise(metrics: &Metrics, function: &str) {
     metrics.set_async(&AsyncCounts::default());
     metrics.set_handed((1, 2));
     metrics.set_refused_connections(&[("too_slow", 1)]);
+    metrics.trace_spans("exported").inc();
     metrics.events_dropped("metrics");
 }
 

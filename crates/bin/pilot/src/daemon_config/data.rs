@@ -369,7 +369,7 @@ fn spill_folder(data_dir: &Path) -> anyhow::Result<PathBuf> {
 
 const SPILL_MB_MAX: u64 = 1 << 24;
 
-fn secret(path: &Path) -> anyhow::Result<String> {
+pub(super) fn secret(path: &Path) -> anyhow::Result<String> {
     let shown = path.display();
     let metadata = fs::metadata(path).with_context(|| format!("cannot read {shown}"))?;
     if metadata.mode() & 0o077 != 0 {

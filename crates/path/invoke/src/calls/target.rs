@@ -55,7 +55,8 @@ async fn answered(caller: &Caller, call: Call) -> Result<(End, Bytes), Refusal> 
         version,
         received: invoker.now(),
         client_context: None,
-        trace: caller.trace.clone(),
+        trace: (caller.trace.as_ref())
+            .map(|trace| trace.below_handler(&caller.version.config.name)),
         chain: Some(Chain {
             depth: caller.depth + 1,
             deadline: caller.deadline,
