@@ -15,6 +15,7 @@
  * @property {number} deadline_ms Unix time
  * @property {string} [client_context]
  * @property {string} [trace]
+ * @property {string} [trace_state]
  * @property {import('./inputs.js').InputMeta[]} [inputs]
  * @property {import('./inputs.js').FailedInputMeta[]} [failed_inputs]
  */
@@ -44,6 +45,8 @@ class FunctionInfo {
 /** The second argument of a handler. As in Lambda, its functions work without `this`. */
 class Context {
   #inputs;
+  #trace;
+  #traceState;
 
   /**
    * @param {FunctionInfo} info
@@ -53,6 +56,8 @@ class Context {
    */
   constructor(info, meta, ending, inputs) {
     this.#inputs = inputs;
+    this.#trace = meta.trace;
+    this.#traceState = meta.trace_state;
     this.callbackWaitsForEmptyEventLoop = true;
     this.succeed = ending.succeed;
     this.fail = ending.fail;
@@ -69,6 +74,16 @@ class Context {
     this.awsRequestId = meta.id;
     const { deadline_ms: deadlineMs } = meta;
     this.getRemainingTimeInMillis = () => Math.max(deadlineMs - Date.now(), 0);
+  }
+
+  /** W3C's header for the function's own spans. Undefined if the invocation is not recorded. */
+  get traceparent() {
+    return traceparent(this.#trace);
+  }
+
+  /** W3C's header as the caller sent it. */
+  get tracestate() {
+    return this.#traceState;
   }
 
   /** The inputs of this invocation by name; empty if it has none. Not a key of its own, because Lambda's context has none. */
@@ -93,9 +108,22 @@ function parsed(json) {
   }
 }
 
+/**
+ * W3C's form of AWS X-Ray's header. Undefined if nobody records the trace.
+ * @param {string | undefined} header
+ */
+function traceparent(header) {
+  if (!header?.includes('Sampled=1')) {
+    return undefined;
+  }
+  const root = /(?:^|;)\s*Root=1-([0-9a-f]{8})-([0-9a-f]{24})\s*(?:;|$)/.exec(header);
+  const parent = /(?:^|;)\s*Parent=([0-9a-f]{16})\s*(?:;|$)/.exec(header);
+  return root && parent ? `00-${root[1]}${root[2]}-${parent[1]}-01` : undefined;
+}
+
 /** @param {unknown} value */
 function text(value) {
   return value === undefined || value === null ? undefined : String(value);
 }
 
-module.exports = { Context, FunctionInfo };
+module.exports = { Context, FunctionInfo, traceparent };

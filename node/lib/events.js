@@ -7,7 +7,7 @@
 const { AsyncResource } = require('node:async_hooks');
 const buffer = require('node:buffer');
 
-const { Context, FunctionInfo } = require('./context.js');
+const { Context, FunctionInfo, traceparent } = require('./context.js');
 const dropIns = require('./drop_ins.js');
 const errors = require('./errors.js');
 const init = require('./init.js');
@@ -40,6 +40,7 @@ class Invocations {
   /** Invocations without an answer. The daemon sends at most `concurrency`. @type {Set<Invocation>} */
   #open = new Set();
   #isTraced = false;
+  #isRecorded = false;
 
   /**
    * @param {Handler} handler
@@ -71,7 +72,7 @@ class Invocations {
     if (this.#isAlone) {
       // From now on, only the handler keeps the process alive. If the loop is empty, the handler waits for nothing more.
       this.#sink.unref();
-      this.#trace(meta.trace);
+      this.#trace(meta);
       output.setRequest(meta.id);
     }
     // A separate scope, so that what a handler stores in it (AsyncLocalStorage.enterWith) ends with the invocation.
@@ -170,16 +171,23 @@ class Invocations {
   }
 
   /**
-   * `_X_AMZN_TRACE_ID`, set for an invocation that has one. Not with concurrency above 1: there is only one process.env.
-   * @param {string | undefined} trace
+   * `_X_AMZN_TRACE_ID`, set for an invocation that has one. Not with concurrency above 1: there is only one process.env. If the trace is
+   * recorded, `TRACEPARENT` and `TRACESTATE` say the same in W3C's form.
+   * @param {InvokeMeta} meta
    */
-  #trace(trace) {
+  #trace({ trace, trace_state: state }) {
     if (trace !== undefined) {
       process.env._X_AMZN_TRACE_ID = trace;
       this.#isTraced = true;
     } else if (this.#isTraced) {
       delete process.env._X_AMZN_TRACE_ID;
       this.#isTraced = false;
+    }
+    const parent = traceparent(trace);
+    if (parent !== undefined || this.#isRecorded) {
+      this.#isRecorded = parent !== undefined;
+      setOrDelete('TRACEPARENT', parent);
+      setOrDelete('TRACESTATE', parent && state);
     }
   }
 }
@@ -438,6 +446,18 @@ function encodeResult(result) {
  */
 function isThenable(value) {
   return typeof (/** @type {any} */ (value)?.then) === 'function';
+}
+
+/**
+ * @param {string} name
+ * @param {string | undefined} value
+ */
+function setOrDelete(name, value) {
+  if (value === undefined) {
+    delete process.env[name];
+  } else {
+    process.env[name] = value;
+  }
 }
 
 /** @param {unknown} error */

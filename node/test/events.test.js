@@ -154,6 +154,21 @@ test('the trace is in the environment of the invocation that has one', async () 
   assert.strictEqual(await worker.result(null), null);
 });
 
+test('a recorded trace is told in the form of W3C, too', async () => {
+  const names = "['TRACEPARENT', 'TRACESTATE']";
+  const code = `exports.handler = async (event, c) =>
+    [c.traceparent, c.tracestate, ...${names}.map((name) => process.env[name])].map((text) => text ?? null);`;
+  const worker = await serving(code);
+  const trace = 'Root=1-0af76519-16cd43dd8448eb211c80319c;Parent=b7ad6b7169203331;Sampled=1';
+  const parent = '00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01';
+  const none = [null, null, null, null];
+  assert.deepStrictEqual(await worker.result(null, { trace, trace_state: 'a=1' }), [parent, 'a=1', parent, 'a=1']);
+  assert.deepStrictEqual(await worker.result(null, { trace }), [parent, null, parent, null]);
+  assert.deepStrictEqual(await worker.result(null, { trace: trace.replace('Sampled=1', 'Sampled=0') }), none);
+  assert.deepStrictEqual(await worker.result(null, { trace: 'Root=1-2-3;Parent=4;Sampled=1' }), none);
+  assert.deepStrictEqual(await worker.result(null), none);
+});
+
 test('a handler may answer by what it returns', async () => {
   const worker = await serving('exports.handler = (event) => event;');
   assert.deepStrictEqual(await worker.result({ a: 1 }), { a: 1 });

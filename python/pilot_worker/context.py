@@ -19,6 +19,18 @@ if TYPE_CHECKING:
 _CLIENT_KEYS = ("installation_id", "app_title", "app_version_name", "app_version_code", "app_package_name")
 
 
+def traceparent(header: Optional[str]) -> Optional[str]:
+    """W3C's form of AWS X-Ray's header. None if nobody records the trace."""
+    if not header or "Sampled=1" not in header:
+        return None
+    fields = dict(field.strip().partition("=")[::2] for field in header.split(";"))
+    version, _, digits = fields.get("Root", "").partition("-")
+    digits, parent = digits.replace("-", "", 1), fields.get("Parent", "")
+    if version != "1" or len(digits) != 32 or len(parent) != 16:
+        return None
+    return f"00-{digits}-{parent}-01"
+
+
 class _Record:
     """Attributes from a dictionary. A missing attribute is None."""
 
@@ -105,6 +117,17 @@ class LambdaContext:
         if isinstance(context.client, dict):
             context.client = Client(context.client, _CLIENT_KEYS)
         return context
+
+    @property
+    def traceparent(self) -> Optional[str]:
+        """W3C's header for the function's own spans. None if the invocation is not recorded."""
+        return traceparent(self._meta.get("trace"))
+
+    @property
+    def tracestate(self) -> Optional[str]:
+        """W3C's header as the caller sent it."""
+        state: Optional[str] = self._meta.get("trace_state")
+        return state
 
     def get_remaining_time_in_millis(self) -> int:
         return max(self._deadline_ms - int(time.time() * 1000), 0)

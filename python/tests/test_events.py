@@ -35,6 +35,21 @@ def test_programs_see_a_trace_that_is_recorded(start: Start) -> None:
     assert worker.result({}) == [None, ""]
 
 
+def test_a_recorded_trace_is_told_in_w3cs_form_too(start: Start) -> None:
+    names = "'TRACEPARENT', 'TRACESTATE'"
+    worker = start(f"import os\ndef handler(e, c): return [c.traceparent, c.tracestate, *map(os.environ.get, ({names}))]\n")
+    header = "Root=1-0af76519-16cd43dd8448eb211c80319c;Parent=b7ad6b7169203331;Sampled=1"
+    parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    assert worker.result({}, trace=header, trace_state="a=1") == [parent, "a=1", parent, "a=1"]
+    assert worker.result({}, trace=header) == [parent, None, parent, None]
+    assert worker.result({}, trace=header.replace("Sampled=1", "Sampled=0")) == [None] * 4
+    assert worker.result({}, trace=header)[2] == parent
+    for odd in ("Root=1;Sampled=1", "Root=1-2-3;Parent=4;Sampled=1", "Sampled=1"):
+        assert worker.result({}, trace=odd) == [None] * 4
+    assert worker.result({}, trace=header)[2] == parent
+    assert worker.result({}) == [None] * 4
+
+
 def test_traces_that_are_not_recorded_take_no_memory(start: Start) -> None:
     worker = start("def handler(e, c): return int(open('/proc/self/statm').read().split()[1])\n")
     text = "Root=1-%08x-aaaaaaaaaaaaaaaaaaaaaaaa;Parent=bbbbbbbbbbbbbbbb;Sampled=0"

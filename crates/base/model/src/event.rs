@@ -11,6 +11,7 @@ use crate::ids::InvocationId;
 use crate::invocation::{CpuTime, InvocationRecord};
 use crate::status::RuntimeCounts;
 use crate::timeline::Instant;
+use crate::trace::Hop;
 use crate::version::Version;
 
 /// An event of the path.
@@ -56,6 +57,8 @@ pub enum Event {
     },
     /// The number of runtimes of all keys. Published when it has changed, at most every few seconds.
     RuntimesCounted(RuntimeCounts),
+    /// A recorded request that is no invocation itself has ended. Published only if traces are recorded.
+    Hopped(Arc<Hop>),
 }
 
 /// One ended worker.
@@ -84,7 +87,8 @@ impl Event {
             | Self::WorkerStarted { .. }
             | Self::WorkerEnded(_)
             | Self::RuntimeGiven { .. }
-            | Self::RuntimesCounted(_) => 0,
+            | Self::RuntimesCounted(_)
+            | Self::Hopped(_) => 0,
         }
     }
 }

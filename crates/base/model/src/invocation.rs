@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::ids::{InvocationId, WorkerId};
 use crate::initscript::ScriptRun;
 use crate::timeline::{Instant, StartKind, Timeline};
+use crate::trace::TraceSpan;
 use crate::version::Version;
 
 /// What a worker receives of an invocation, except the payload.
@@ -26,8 +27,10 @@ pub struct InvocationHead {
     pub deadline_unix_ms: u64,
     /// Lambda's client context, JSON, as received.
     pub client_context: Option<String>,
-    /// A trace header, as received.
+    /// X-Ray's trace header. The function's own spans belong below its parent.
     pub trace: Option<String>,
+    /// W3C's `tracestate`, as the caller sent it.
+    pub trace_state: Option<Arc<str>>,
     /// Inputs that could not be fetched and are optional.
     pub failed_inputs: Vec<FailedInput>,
     /// The payload is the body of this HTTP request, for an ASGI or WSGI application. `None`: the payload is an event, JSON.
@@ -296,6 +299,8 @@ pub struct InvocationRecord {
     /// For a function that is an HTTP server: its beginning, and this many bytes at the front of `output`, were events of their
     /// own ([`Event::Began`](crate::Event::Began), [`Event::Printed`](crate::Event::Printed)).
     pub output_published: Option<usize>,
+    /// Its span, if it is recorded.
+    pub trace: Option<Arc<TraceSpan>>,
 }
 
 impl InvocationRecord {

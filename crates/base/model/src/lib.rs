@@ -41,6 +41,7 @@ pub mod spec;
 pub mod start_rule;
 pub mod status;
 pub mod timeline;
+pub mod trace;
 pub mod trigger;
 pub mod version;
 
@@ -66,4 +67,5 @@ pub use seldom::Seldom;
 pub use spec::FunctionSpec;
 pub use start_rule::StartRule;
 pub use timeline::{Instant, StartKind, Timeline, WorkerOrigin};
+pub use trace::{Trace, TraceSpan, Traces};
 pub use version::Version;

@@ -23,7 +23,7 @@ use pilot_model::ports::{
     Answer, Call, INPUTS_MAX, Part, PassedInputs, PassedRequest, PassedResponse, StartError,
     StartStamps, StreamedBody, Worker, WorkerFault, WorkerMemory,
 };
-use pilot_model::{BoxFuture, CpuTime, Instant, Rest, WorkerId};
+use pilot_model::{BoxFuture, CpuTime, Instant, InvocationHead, Rest, WorkerId, trace};
 use tokio::task::JoinSet;
 
 use self::passed::PassedBody;
@@ -153,6 +153,7 @@ impl Worker for HttpWorker {
                 return Err(self.site.life.fault(problem));
             }
             let mut headers = HeaderMap::new();
+            tell_trace(&call.head, &mut headers);
             let given = PassedInputs {
                 inputs: call.inputs,
                 failed: call.head.failed_inputs.clone(),
@@ -237,6 +238,24 @@ impl Worker for HttpWorker {
 
     fn throttled(&self) -> Option<Duration> {
         self.site.life.throttled()
+    }
+}
+
+/// Tells the server the trace of an event, if it is recorded. Requests that are passed through have it from the gateway.
+fn tell_trace(head: &InvocationHead, headers: &mut HeaderMap) {
+    let header = head.trace.as_deref().unwrap_or_default();
+    let Some(traceparent) = trace::traceparent(header) else {
+        return;
+    };
+    let state = head.trace_state.as_deref();
+    for (name, text) in [
+        ("traceparent", Some(&*traceparent)),
+        ("tracestate", state),
+        ("x-amzn-trace-id", Some(header)),
+    ] {
+        if let Some(Ok(value)) = text.map(HeaderValue::from_str) {
+            headers.insert(name, value);
+        }
     }
 }
 

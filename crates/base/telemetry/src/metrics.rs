@@ -19,7 +19,7 @@ use pilot_model::{
     WorkerRecord,
 };
 use prometheus_client::encoding::text::encode;
-use prometheus_client::metrics::counter::Counter;
+pub use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
@@ -99,6 +99,7 @@ families! {
     trigger_errors: Counters = TRIGGER_ERRORS,
     connections_refused: Counters = CONNECTIONS_REFUSED,
     events_dropped: Counters = EVENTS_DROPPED,
+    trace_spans: Counters = TRACE_SPANS,
     log_errors: Counter = LOG_ERRORS,
     usage_lost: Counter = USAGE_LOST,
 }
@@ -362,6 +363,13 @@ impl Metrics {
         self.families.events_dropped.get_or_create_owned(&labels)
     }
 
+    /// Counts spans of traces that ended in this way.
+    #[must_use]
+    pub fn trace_spans(&self, outcome: &'static str) -> Counter {
+        let labels = vec![("outcome", Cow::Borrowed(outcome))];
+        self.families.trace_spans.get_or_create_owned(&labels)
+    }
+
     /// Counts failed writes to log files.
     #[must_use]
     pub fn log_errors(&self) -> &Counter {
@@ -417,7 +425,10 @@ impl FunctionMetrics {
             Event::WorkerStarted { took, .. } => self.worker_started(*took),
             Event::WorkerEnded(record) => self.worker_ended(record),
             Event::RuntimeGiven { origin, took, .. } => self.runtime_given(*origin, *took),
-            Event::Began { .. } | Event::Printed { .. } | Event::RuntimesCounted(_) => {}
+            Event::Began { .. }
+            | Event::Printed { .. }
+            | Event::RuntimesCounted(_)
+            | Event::Hopped(_) => {}
         }
     }
 

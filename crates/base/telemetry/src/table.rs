@@ -123,7 +123,9 @@ table! {
     CONNECTIONS_REFUSED: Counter "pilot_connections_refused_total" ["reason"]
         "Connections that were turned away; reason is listener_full, address_full, too_slow (the request did not arrive in time) or too_many_resets (HTTP/2).",
     EVENTS_DROPPED: Counter "pilot_events_dropped_total" ["subscriber"]
-        "Events that a subscriber lost because it was too slow; subscriber is metrics, logs, summaries or meter.",
+        "Events that a subscriber lost because it was too slow; subscriber is metrics, logs, summaries, meter or traces.",
+    TRACE_SPANS: Counter "pilot_trace_spans_total" ["outcome"]
+        "Spans of traces; outcome is exported (the collector has them), rejected (it did not want them), failed (it could not be reached for too long) or queue_full.",
     LOG_ERRORS: Counter "pilot_log_write_errors_total" []
         "Failed writes to functions' log files.",
     USAGE_LOST: Counter "pilot_usage_records_lost_total" []
@@ -174,5 +176,69 @@ mod tests {
             markdown(),
             "copy the right side into docs/metrics.md"
         );
+    }
+
+    /// Each metric that an expression of the dashboard names, with the text behind the name.
+    fn named(expression: &str) -> Vec<(String, &str)> {
+        let is_of_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        let mut found = Vec::new();
+        for beginning in ["faas_", "pilot_"] {
+            for (at, _) in expression.match_indices(beginning) {
+                // Not the end of another word, and no label.
+                let before = expression[..at].chars().next_back();
+                let rest = &expression[at..];
+                let len = rest.find(|c| !is_of_name(c)).unwrap_or(rest.len());
+                let (name, behind) = rest.split_at(len);
+                if !before.is_some_and(is_of_name) && !["faas_name", "faas_trigger"].contains(&name)
+                {
+                    found.push((name.to_owned(), behind));
+                }
+            }
+        }
+        found
+    }
+
+    #[test]
+    fn the_dashboard_shows_every_metric_and_no_other() {
+        let dashboard = include_str!("../../../../docs/grafana/pilotlight.json");
+        let expressions: Vec<&str> = dashboard
+            .lines()
+            .filter(|line| line.contains("\"expr\"") || line.contains("\"definition\""))
+            .collect();
+        assert!(expressions.len() > 30, "it has {}", expressions.len());
+        let mut shown = Vec::new();
+        for expression in &expressions {
+            for (name, behind) in named(expression) {
+                let row = TABLE.iter().find(|row| match row.kind {
+                    Kind::Histogram => ["_bucket", "_sum", "_count"]
+                        .iter()
+                        .any(|end| name.strip_suffix(end) == Some(row.name)),
+                    Kind::Counter | Kind::Gauge => row.name == name,
+                });
+                let row = row.unwrap_or_else(|| panic!("there is no {name}: {expression}"));
+                let selector = behind
+                    .strip_prefix('{')
+                    .and_then(|rest| rest.split('}').next());
+                for label in selector.into_iter().flat_map(|text| text.split(',')) {
+                    let label = label.split('=').next().unwrap_or_default();
+                    assert!(row.labels.contains(&label), "{name} has no label {label}");
+                }
+                shown.push(row.name);
+            }
+            if let Some((_, by)) = expression.split_once("by (") {
+                let names = by.split(')').next().unwrap_or_default().split(", ");
+                let of: Vec<_> = shown.last().into_iter().collect();
+                let row = TABLE.iter().find(|row| of.contains(&&row.name)).unwrap();
+                for label in names.filter(|label| *label != "le") {
+                    assert!(row.labels.contains(&label), "{} has no {label}", row.name);
+                }
+            }
+        }
+        let missing: Vec<_> = TABLE
+            .iter()
+            .filter(|row| !shown.contains(&row.name))
+            .map(|row| row.name)
+            .collect();
+        assert_eq!(missing, [""; 0], "add panels for them");
     }
 }

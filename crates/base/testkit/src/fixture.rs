@@ -27,6 +27,7 @@ pub fn event_call(id: &str, event: &str) -> Call {
             deadline_unix_ms: 1_700_000_000_123,
             client_context: None,
             trace: None,
+            trace_state: None,
             failed_inputs: Vec::new(),
             http: None,
         }),

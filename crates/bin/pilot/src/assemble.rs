@@ -21,7 +21,7 @@ use pilot_model::forecast::MakeForecaster;
 use pilot_model::ports::{
     Clock, ControlPlane, Engine, EventSink, InitRunner, Observed, Platform, Secrets,
 };
-use pilot_model::{EngineKind, Instant};
+use pilot_model::{EngineKind, Instant, Traces};
 use pilot_pool::{EngineTable, KeyedParts, KeyedPool, KeyedSettings, machine_memory};
 use pilot_protocols::MemoryBudget;
 use pilot_queue::{Queue, QueueConfig};
@@ -121,7 +121,7 @@ pub(crate) fn assemble(
 
     let bus = Arc::new(Bus::start(BusConfig::default(), Arc::clone(&metrics))?);
     let logs = logs(config, &reserve)?;
-    let meter = meter(config, &bus, &reserve, &metrics, &clock)?;
+    let (meter, traces) = records(config, &bus, &reserve, &metrics, &clock)?;
     let observations = Observations::subscribe(&bus, logs, &metrics, Arc::clone(&clock))?;
     let observations = Arc::new(observations);
     let sink = Arc::clone(&bus) as Arc<dyn EventSink>;
@@ -207,7 +207,7 @@ pub(crate) fn assemble(
             refused,
             answers,
             slow_bodies,
-            ..gateway_config(config)
+            ..gateway_config(config, traces)
         },
         queue,
         triggers,
@@ -235,6 +235,18 @@ fn logs(config: &DaemonConfig, reserve: &Arc<Reserve>) -> anyhow::Result<LogStor
     Ok(logs.while_there_is_room(move || room.is_held()))
 }
 
+/// What is recorded of invocations: what they used, and traces.
+fn records(
+    config: &DaemonConfig,
+    bus: &Arc<Bus>,
+    reserve: &Arc<Reserve>,
+    metrics: &Arc<Metrics>,
+    clock: &Arc<dyn Clock>,
+) -> anyhow::Result<(Meter, Option<Arc<Traces>>)> {
+    let meter = meter(config, bus, reserve, metrics, clock)?;
+    Ok((meter, traces(config, bus, metrics, clock)?))
+}
+
 /// Usage records lie beside the logs.
 fn meter(
     config: &DaemonConfig,
@@ -253,6 +265,22 @@ fn meter(
         let shown = config.data_dir.display();
         format!("cannot write usage records below {shown}")
     })
+}
+
+/// Which requests are recorded. Their spans are sent as long as the bus runs.
+fn traces(
+    config: &DaemonConfig,
+    bus: &Arc<Bus>,
+    metrics: &Metrics,
+    clock: &Arc<dyn Clock>,
+) -> anyhow::Result<Option<Arc<Traces>>> {
+    let Some(settings) = &config.traces else {
+        return Ok(None);
+    };
+    pilot_traces::subscribe(bus, settings.exporter()?, metrics, Arc::clone(clock))
+        .context("traces")?;
+    let sink = Arc::clone(bus) as Arc<dyn EventSink>;
+    Ok(Some(Arc::new(settings.recording(sink)?)))
 }
 
 /// Where inputs come from, and who runs initscripts, which use the same stores.
@@ -381,8 +409,9 @@ fn deploy_config(
 }
 
 /// What the configuration says.
-fn gateway_config(config: &DaemonConfig) -> GatewayConfig {
+fn gateway_config(config: &DaemonConfig, traces: Option<Arc<Traces>>) -> GatewayConfig {
     GatewayConfig {
+        traces,
         grace: config.limits.drain(),
         hosts: config.hosts.clone(),
         ..GatewayConfig::default()
@@ -459,7 +488,10 @@ impl Daemon {
 
     /// Begins to run asynchronous invocations and to listen to triggers. The functions must be known.
     pub(crate) fn run_queue(&self) {
-        let runner = Arc::new(InvokerRunner(Arc::clone(&self.invoker)));
+        let runner = Arc::new(InvokerRunner {
+            invoker: Arc::clone(&self.invoker),
+            records: self.gateway.traces.is_some(),
+        });
         self.queue.dispatch(Arc::clone(&runner) as _);
         self.triggers.start(runner);
     }

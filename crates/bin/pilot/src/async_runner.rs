@@ -7,11 +7,15 @@ use pilot_invoke::{
     HttpBody, InvokeError, Invoker, Payload, Request, Response, ResponseBody, Urgency,
 };
 use pilot_model::ports::{AsyncRequest, AsyncRunner, AsyncTarget, AttemptEnd, NoTarget};
-use pilot_model::{BoxFuture, FunctionName, Version};
+use pilot_model::{BoxFuture, FunctionName, Trace, Version};
 
 /// The invoker as the queue uses it.
 #[derive(Debug)]
-pub(crate) struct InvokerRunner(pub(crate) Arc<Invoker>);
+pub(crate) struct InvokerRunner {
+    pub(crate) invoker: Arc<Invoker>,
+    /// Whether traces are recorded.
+    pub(crate) records: bool,
+}
 
 impl AsyncRunner for InvokerRunner {
     fn target(
@@ -19,7 +23,7 @@ impl AsyncRunner for InvokerRunner {
         function: &FunctionName,
         qualifier: Option<&str>,
     ) -> Result<AsyncTarget, NoTarget> {
-        match self.0.find(function.as_str(), qualifier) {
+        match self.invoker.find(function.as_str(), qualifier) {
             Ok(version) => Ok(target(&version, qualifier)),
             Err(error @ InvokeError::Broken { .. }) => Err(NoTarget::Broken {
                 problem: error.to_string(),
@@ -29,8 +33,8 @@ impl AsyncRunner for InvokerRunner {
     }
 
     fn run(&self, request: AsyncRequest) -> BoxFuture<'static, AttemptEnd> {
-        let invoker = Arc::clone(&self.0);
-        Box::pin(async move { attempt(&invoker, request).await })
+        let (invoker, records) = (Arc::clone(&self.invoker), self.records);
+        Box::pin(async move { attempt(&invoker, request, records).await })
     }
 }
 
@@ -45,7 +49,7 @@ fn target(version: &Version, qualifier: Option<&str>) -> AsyncTarget {
     }
 }
 
-async fn attempt(invoker: &Invoker, asked: AsyncRequest) -> AttemptEnd {
+async fn attempt(invoker: &Invoker, asked: AsyncRequest, records: bool) -> AttemptEnd {
     let qualifier = asked.qualifier.as_deref();
     let is_live = qualifier.is_none();
     let version = match invoker.find(asked.function.as_str(), qualifier) {
@@ -58,7 +62,7 @@ async fn attempt(invoker: &Invoker, asked: AsyncRequest) -> AttemptEnd {
         version,
         received: invoker.now(),
         client_context: asked.client_context,
-        trace: asked.trace,
+        trace: (asked.trace.as_deref()).map(|text| Trace::of_text(text, records)),
         inputs: std::collections::BTreeMap::new(),
         urgency: Urgency::BACKGROUND,
         chain: None,

@@ -5,6 +5,7 @@ pub(crate) mod build;
 pub(crate) mod connections;
 pub(crate) mod data;
 pub(crate) mod pool;
+pub(crate) mod traces;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -26,6 +27,7 @@ use self::build::Build;
 use self::connections::ConnectionSettings;
 use self::data::{DataLimits, InitscriptLimits, StoreSettings};
 use self::pool::PoolConstants;
+use self::traces::TraceSettings;
 use crate::control_socket::ControlSocket;
 use crate::listen;
 use crate::room;
@@ -83,6 +85,8 @@ pub(crate) struct DaemonConfig {
     pub(crate) connections: BTreeMap<String, ConnectionSettings>,
     /// The memory for initscripts.
     pub(crate) initscripts: InitscriptLimits,
+    /// Where traces are sent. `None`: nothing is recorded.
+    pub(crate) traces: Option<TraceSettings>,
 }
 
 /// `[limits]` of `pilotd.toml`.
@@ -248,6 +252,7 @@ struct File {
     stores: BTreeMap<String, StoreSettings>,
     connections: BTreeMap<String, ConnectionSettings>,
     initscripts: InitscriptLimits,
+    traces: Option<TraceSettings>,
 }
 
 /// Who may call functions over TCP.
@@ -351,6 +356,7 @@ impl DaemonConfig {
             stores: file.stores,
             connections: file.connections,
             initscripts: file.initscripts,
+            traces: file.traces,
         })
     }
 }
@@ -476,6 +482,7 @@ fn parse(text: &str, path: &Path) -> anyhow::Result<File> {
         .and_then(|()| file.pool.check())
         .and_then(|()| data::check(&file.data, &file.stores))
         .and_then(|()| connections::check(&file.connections))
+        .and_then(|()| file.traces.as_ref().map_or(Ok(()), TraceSettings::check))
         .map_err(|problem| anyhow::anyhow!("{}: {problem}", path.display()))?;
     let limits = &file.limits;
     for (key, fits) in [

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use pilot_model::Traces;
 use pilot_model::access::Grant;
 use pilot_model::ports::{AsyncQueue, NoQueue, Tokens};
 use pilot_protocols::MemoryBudget;
@@ -51,6 +52,8 @@ pub struct GatewayConfig {
     pub hosts: Vec<String>,
     /// Whose `X-Forwarded-*` headers are trusted.
     pub trust_forwarded: TrustForwarded,
+    /// Which requests are recorded. `None`: none, and what callers say of their traces is passed on.
+    pub traces: Option<Arc<Traces>>,
 }
 
 impl Default for GatewayConfig {
@@ -81,6 +84,7 @@ impl Default for GatewayConfig {
             refused: Arc::default(),
             hosts: Vec::new(),
             trust_forwarded: TrustForwarded::default(),
+            traces: None,
         }
     }
 }

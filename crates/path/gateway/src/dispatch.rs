@@ -1,6 +1,8 @@
 //! One request, from its head to its reply: the dispatch to the routes. It runs inside the connection's task, because handing a
 //! request to another thread costs more than serving it.
 
+use std::sync::OnceLock;
+
 use bytes::Bytes;
 use http::request::Parts;
 use http::uri::PathAndQuery;
@@ -66,6 +68,7 @@ async fn reply(gate: &Gate, mut head: Parts, body: &mut Option<Incoming>, line: 
             .await
             .unwrap_or_else(|error| error.into_reply(&new_id()));
     }
+    let recorded = OnceLock::new();
     let context = RequestContext {
         gate,
         id: new_id(),
@@ -75,6 +78,7 @@ async fn reply(gate: &Gate, mut head: Parts, body: &mut Option<Incoming>, line: 
         uri: &uri,
         body,
         held: None,
+        recorded: &recorded,
     };
     let id = context.id.clone();
     let result = match target {
@@ -107,7 +111,11 @@ async fn reply(gate: &Gate, mut head: Parts, body: &mut Option<Incoming>, line: 
             method: context.head.method.as_str().chars().take(20).collect(),
         }),
     };
-    result.unwrap_or_else(|error| error.into_reply(&id))
+    let reply = result.unwrap_or_else(|error| error.into_reply(&id));
+    if let Some(span) = recorded.get() {
+        span.answered(reply.status().as_u16());
+    }
+    reply
 }
 
 /// The reply to a request that is not looked at.

@@ -92,7 +92,7 @@ async fn invoke(
         inputs,
         received: context.received,
         client_context: None,
-        trace: Some(context.trace()),
+        trace: Some(context.trace(ROUTE)),
         urgency: deadline::of(&context.head.headers, context.received)?,
         chain: None,
     };
@@ -117,6 +117,8 @@ async fn invoke(
     reply(response, handshake, &context).await
 }
 
+/// A function URL, for traces.
+const ROUTE: &str = "/fn/{name}";
 /// The status by which an application accepts a WebSocket.
 const SWITCHING: u16 = 101;
 

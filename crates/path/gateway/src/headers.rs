@@ -60,6 +60,8 @@ names! {
     WEBSOCKET_KEY = "sec-websocket-key",
     WEBSOCKET_VERSION = "sec-websocket-version",
     TRACE_ID = "x-amzn-trace-id",
+    TRACEPARENT = "traceparent",
+    TRACESTATE = "tracestate",
 }
 
 /// Hop-by-hop headers (RFC 9110, section 7.6.1).

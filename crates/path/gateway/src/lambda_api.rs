@@ -114,7 +114,7 @@ pub(crate) async fn invoke(
         inputs,
         received: context.received,
         client_context,
-        trace: Some(context.trace()),
+        trace: Some(context.trace(INVOKE_ROUTE)),
         urgency: deadline::of(&context.head.headers, context.received)?,
         chain: None,
     };
@@ -385,6 +385,8 @@ fn too_large_message(limit: usize) -> String {
     format!("Response payload size exceeded maximum allowed payload size ({limit} bytes).")
 }
 
+/// The Invoke API, for traces.
+const INVOKE_ROUTE: &str = "/2015-03-31/functions/{name}/invocations";
 /// Lambda's name of the error for a result that is too large.
 const TOO_LARGE: &str = "Function.ResponseSizeTooLarge";
 /// Lambda's limit for the base64 text.

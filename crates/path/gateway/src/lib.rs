@@ -34,6 +34,7 @@ mod route;
 mod signature;
 mod timing;
 mod token;
+mod trace;
 mod tunnel;
 mod upgraded;
 mod upload;

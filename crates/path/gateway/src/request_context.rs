@@ -1,6 +1,6 @@
 //! One request on the data path, as all routes need it.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
@@ -9,7 +9,7 @@ use http::request::Parts;
 use hyper::body::{Body as _, Incoming};
 use pilot_model::access::{Grant, Role};
 use pilot_model::ports::StreamedBody;
-use pilot_model::{FunctionName, Instant, InvocationId};
+use pilot_model::{FunctionName, Instant, InvocationId, TraceSpan};
 use pilot_protocols::FunctionBudget;
 
 use crate::connection::line::Line;
@@ -49,6 +49,8 @@ pub(crate) struct RequestContext<'a> {
     pub(crate) body: &'a mut Option<Incoming>,
     /// The body, if its signature required to read it first.
     pub(crate) held: Option<Bytes>,
+    /// Its span, if it is recorded.
+    pub(crate) recorded: &'a OnceLock<Arc<TraceSpan>>,
 }
 
 impl RequestContext<'_> {
@@ -199,39 +201,5 @@ impl RequestContext<'_> {
         let usage = Arc::clone(self.line.usage());
         usage.body_is_streamed();
         Some(Upload::new(body, usage, patience, expects))
-    }
-
-    /// The caller's trace header, or a new trace that is not sampled. Its numbers are those of the request id (AWS X-Ray, "Tracing
-    /// header").
-    pub(crate) fn trace(&self) -> String {
-        if let Some(value) = self.head.headers.get(headers::TRACE_ID) {
-            return headers::text(value).into_owned();
-        }
-        let seconds = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .map_or(0, |since| since.as_secs());
-        let mut digits = String::with_capacity(32);
-        for part in self.id.as_str().split('-') {
-            digits.push_str(part);
-        }
-        let (root, parent) = (digits.get(..24), digits.get(16..32));
-        // By hand, because it is done for almost every request, and formatting takes three times as long.
-        let mut trace = String::with_capacity(80);
-        trace.push_str("Root=1-");
-        for place in (0..8).rev() {
-            let digit = u32::try_from(seconds >> (4 * place) & 0xf).unwrap_or(0);
-            trace.push(char::from_digit(digit, 16).unwrap_or('0'));
-        }
-        let rest = [
-            "-",
-            root.unwrap_or_default(),
-            ";Parent=",
-            parent.unwrap_or_default(),
-            ";Sampled=0",
-        ];
-        for part in rest {
-            trace.push_str(part);
-        }
-        trace
     }
 }

@@ -15,8 +15,8 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
-use pilot_model::Version;
 use pilot_model::ports::{Input, InputKind, InputMemory, InputSource, MemoryFault};
+use pilot_model::{Trace, Version};
 use pilot_protocols::{FunctionBudget, MemoryBudget};
 use pilot_sys::seqpacket;
 use pilot_wire::calls::{self, Answer, Ask, End, Lengths, Reason, Refusal};
@@ -61,7 +61,7 @@ pub(crate) struct Caller {
     /// Its place in the chain, from 1.
     pub(crate) depth: u32,
     pub(crate) deadline: Deadline,
-    pub(crate) trace: Option<String>,
+    pub(crate) trace: Option<Trace>,
     /// For the events of its calls.
     pub(crate) events: FunctionBudget,
     /// Its inputs, which it may hand on.

@@ -15,7 +15,7 @@ use pilot_model::calendar::unix_ms;
 use pilot_model::ports::{
     Answer, Call, Done, HttpHead, Input, InputKind, StreamedBody, WorkerFault,
 };
-use pilot_model::{HttpRequestHead, Interface, InvocationHead, Outcome};
+use pilot_model::{HttpRequestHead, Interface, InvocationHead, Outcome, Trace};
 use pilot_pool::Lease;
 use tokio::time::{Instant as Deadline, timeout, timeout_at};
 
@@ -140,7 +140,8 @@ fn head_of(
         deadline_unix_ms: unix_ms(SystemTime::now() + time_left(request)),
         arn: take(&mut request.arn),
         client_context: request.client_context.take(),
-        trace: request.trace.take(),
+        trace: (request.trace.as_mut()).map(|trace| take(&mut trace.header)),
+        trace_state: (request.trace.as_ref()).and_then(|trace| trace.state.clone()),
         failed_inputs: invocation.failed_inputs(),
         http,
     }
@@ -171,7 +172,11 @@ fn calls(
         version: Arc::clone(&request.version),
         depth: request.chain.map_or(1, |chain| chain.depth),
         deadline: Deadline::now() + time_left(request),
-        trace: head.trace.clone(),
+        // The header was taken for the worker.
+        trace: (request.trace.clone()).map(|trace| Trace {
+            header: head.trace.clone().unwrap_or_default(),
+            ..trace
+        }),
         events: context.events.of(&request.version.config.name),
         inputs: invocation.memory_of(inputs),
     };

@@ -16,7 +16,8 @@ use pilot_model::ports::{
 };
 use pilot_model::{
     CpuTime, Event, FailedInput, FunctionName, Instant, InvocationId, InvocationRecord, Outcome,
-    SharedWorker, StartKind, Timeline, Transfer, TransferWay, Version, WorkerId, WorkerOrigin,
+    SharedWorker, StartKind, Timeline, TraceSpan, Transfer, TransferWay, Version, WorkerId,
+    WorkerOrigin,
 };
 use pilot_pool::{Lease, Pools, Urgency};
 use pilot_protocols::MemoryBudget;
@@ -116,6 +117,8 @@ pub(crate) struct Invocation {
     pub(crate) output_published: Option<usize>,
     /// When the worker got the request, on the clock of timeouts. Not a stamp, because reading that clock again is not needed.
     called: Option<Deadline>,
+    /// Its span, if it is recorded.
+    trace: Option<Arc<TraceSpan>>,
     ended: bool,
 }
 
@@ -153,6 +156,7 @@ impl Invocation {
             scripts: Vec::new(),
             output_published: None,
             called: None,
+            trace: request.trace.as_ref().and_then(|trace| trace.span.clone()),
             ended: false,
         }
     }
@@ -452,6 +456,7 @@ impl Invocation {
             output: output.bytes,
             output_printed: output.printed,
             output_published: self.output_published,
+            trace: self.trace.take(),
         });
         self.context
             .sink

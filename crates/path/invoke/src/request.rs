@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use pilot_model::inputs::InputConfig;
 use pilot_model::ports::{InputMemory, StreamedBody};
-use pilot_model::{FunctionName, HttpRequestHead, Instant, InvocationId, Version};
+use pilot_model::{FunctionName, HttpRequestHead, Instant, InvocationId, Trace, Version};
 use pilot_pool::Urgency;
 use tokio::time::Instant as Deadline;
 
@@ -22,8 +22,8 @@ pub struct Request {
     pub received: Instant,
     /// Lambda's client context, JSON, as received.
     pub client_context: Option<String>,
-    /// A trace header, as received or made.
-    pub trace: Option<String>,
+    /// Its trace.
+    pub trace: Option<Trace>,
     /// `arn:aws:lambda:us-east-1:000000000000:function:NAME[:QUALIFIER]`, as invoked.
     pub arn: String,
     /// Inputs that the request names, in addition to those that the function declares.

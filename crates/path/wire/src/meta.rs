@@ -19,6 +19,8 @@ struct InvokeMeta<'a> {
     client_context: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     trace: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    trace_state: Option<&'a str>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     inputs: Vec<InputMeta<'a>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -103,6 +105,7 @@ pub fn of_invocation(head: &InvocationHead, inputs: &[Input], paths: &[String]) 
         deadline_ms: head.deadline_unix_ms,
         client_context: head.client_context.as_deref(),
         trace: head.trace.as_deref(),
+        trace_state: head.trace_state.as_deref(),
         inputs: inputs
             .iter()
             .map(|input| InputMeta::new(input, paths.next(), &mut objects_room))

@@ -134,6 +134,9 @@ fn head(meta: &Value) -> InvocationHead {
             .get("client_context")
             .map(|_| text(meta, "client_context")),
         trace: meta.get("trace").map(|_| text(meta, "trace")),
+        trace_state: meta
+            .get("trace_state")
+            .map(|_| text(meta, "trace_state").into()),
         failed_inputs: meta
             .get("failed_inputs")
             .and_then(Value::as_array)

@@ -95,7 +95,7 @@ ERROR_BODY = json.dumps(
 FRAMES = {
     "valid": [
         valid("an event", "INVOKE", 1, INVOKE_META, '{"key": "value"}'),
-        valid("an event with everything", "INVOKE", 2, {**INVOKE_META, "client_context": "{}", "trace": "Root=1-5"}, "null"),
+        valid("an event with everything", "INVOKE", 2, {**INVOKE_META, "client_context": "{}", "trace": "Root=1-5", "trace_state": "a=1"}, "null"),
         valid("the highest stream", "INVOKE", 0xFFFFFFFF, INVOKE_META, "{}"),
         valid("text beyond ASCII", "INVOKE", 3, {**INVOKE_META, "id": "ключ"}, '"🔥"'),
         valid("a request", "HTTP", 4, HTTP_META, "hello"),

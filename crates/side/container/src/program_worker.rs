@@ -174,6 +174,12 @@ impl ProgramWorker {
             ),
             ("AWS_LAMBDA_CLIENT_CONTEXT", head.client_context.clone()),
             ("_X_AMZN_TRACE_ID", head.trace.clone()),
+            (
+                "TRACEPARENT",
+                head.trace
+                    .as_deref()
+                    .and_then(pilot_model::trace::traceparent),
+            ),
         ];
         variables.extend(
             own.into_iter()

@@ -198,7 +198,8 @@ impl Metering {
                 Event::Began { .. }
                 | Event::Printed { .. }
                 | Event::RuntimeGiven { .. }
-                | Event::RuntimesCounted(_) => {}
+                | Event::RuntimesCounted(_)
+                | Event::Hopped(_) => {}
             }
         }
         (entries, records)

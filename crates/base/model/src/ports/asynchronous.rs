@@ -26,7 +26,7 @@ pub struct AsyncRequest {
     pub payload: Bytes,
     /// Lambda's client context, JSON.
     pub client_context: Option<String>,
-    /// The trace header.
+    /// The trace: see [`Trace::to_text`](crate::Trace::to_text).
     pub trace: Option<String>,
     /// The idempotency key.
     pub key: Option<String>,

@@ -71,6 +71,7 @@ pub(crate) fn record(function: &str, start: StartKind, outcome: Outcome) -> Invo
         output: Bytes::new(),
         output_printed: 0,
         output_published: None,
+        trace: None,
     }
 }
 
@@ -102,6 +103,7 @@ fn exercise(metrics: &Metrics, function: &str) {
     metrics.set_triggers(&[a_trigger()]);
     metrics.set_handed((1, 2));
     metrics.set_refused_connections(&[("too_slow", 1)]);
+    metrics.trace_spans("exported").inc();
     metrics.events_dropped("metrics");
 }
 

@@ -45,7 +45,7 @@ pub(super) async fn call(
 ) -> Result<Reply, RequestError> {
     let invoker = &context.gate.invoker;
     let wants_head = context.head.method == Method::HEAD;
-    let trace = context.trace();
+    let trace = context.trace(super::ROUTE);
     let urgency = deadline::of(&context.head.headers, context.received)?;
     let (request, client) = passed(&mut context, place)?;
     let call = Request {

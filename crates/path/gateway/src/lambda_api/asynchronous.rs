@@ -1,16 +1,20 @@
 //! `InvocationType: Event`: the answer is 202 once the invocation is on the disk. It runs later, from the queue.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, StatusCode};
 use pilot_model::Version;
 use pilot_model::ports::AsyncRequest;
+use pilot_model::trace::{Hop, HopKind};
 
-use super::checked_event;
+use super::{INVOKE_ROUTE, checked_event};
 use crate::errors::RequestError;
 use crate::headers;
 use crate::reply::{Reply, ReplyBody};
 use crate::request_context::RequestContext;
 use crate::timing;
+use crate::trace::Recording;
 
 /// Stores the invocation.
 ///
@@ -18,7 +22,7 @@ use crate::timing;
 /// See [`RequestError`]. Nothing is stored then.
 pub(super) async fn accept(
     mut context: RequestContext<'_>,
-    version: &Version,
+    version: &Arc<Version>,
     qualifier: Option<String>,
     client_context: Option<String>,
 ) -> Result<Reply, RequestError> {
@@ -31,7 +35,16 @@ pub(super) async fn accept(
     let key = idempotency_key(&context.head.headers)?;
     let body = context.read_body(version.config.name.as_str()).await?;
     let payload = within_limit(checked_event(body)?)?;
-    let trace = context.trace();
+    let trace = context.trace(INVOKE_ROUTE);
+    let recording = Recording::of(context.gate, &trace, |span| Hop {
+        span,
+        id: context.id.clone(),
+        version: Arc::clone(version),
+        kind: HopKind::Accepted,
+        began: context.received,
+        ended: context.received,
+        error: None,
+    });
     let request = AsyncRequest {
         id: context.id.clone(),
         function: version.config.name.clone(),
@@ -40,10 +53,14 @@ pub(super) async fn accept(
         qualifier: qualifier.filter(|qualifier| qualifier != "$LATEST"),
         payload,
         client_context,
-        trace: (trace.len() <= TRACE_LEN_MAX).then_some(trace),
+        trace: trace.to_text(),
         key,
     };
-    let accepted = context.gate.config.queue.accept(request).await?;
+    let accepted = context.gate.config.queue.accept(request).await;
+    if let Some(recording) = recording {
+        recording.ended((accepted.as_ref().err()).map(ToString::to_string));
+    }
+    let accepted = accepted?;
     let mut reply = Reply::new(ReplyBody::empty());
     *reply.status_mut() = StatusCode::ACCEPTED;
     let into = reply.headers_mut();
@@ -86,8 +103,6 @@ fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, RequestError> 
 /// Lambda's limit for asynchronous invocations.
 const PAYLOAD_BYTES_MAX: usize = 1 << 20;
 const KEY_LEN_MAX: usize = 256;
-/// A longer header is not kept. X-Ray's has less than 200 bytes.
-const TRACE_LEN_MAX: usize = 1024;
 
 #[cfg(test)]
 mod tests {

@@ -11,13 +11,15 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::HeaderMap;
 use pilot_invoke::{InvokeError, Payload, Request, Response, ResponseBody};
-use pilot_model::{Interface, Version};
+use pilot_model::trace::{Hop, HopKind};
+use pilot_model::{Interface, Trace, Version};
 
 use super::{Named, checked_event, collect};
 use crate::dispatch::new_id;
 use crate::errors::RequestError;
 use crate::gate::Gate;
 use crate::headers;
+use crate::trace::Recording;
 
 /// A function that gets the answer of the one before.
 #[derive(Debug)]
@@ -98,12 +100,26 @@ impl From<InvokeError> for Stop {
 /// The payload's, and those of invoking one of the functions.
 pub(super) async fn invoke(
     gate: &Gate,
-    first: Request,
+    mut first: Request,
     payload: impl Future<Output = Result<Payload, RequestError>> + Send,
     targets: Vec<Link>,
 ) -> Result<Response, RequestError> {
     let invoker = &gate.invoker;
-    let (received, trace, urgency) = (first.received, first.trace.clone(), first.urgency);
+    let (received, urgency) = (first.received, first.urgency);
+    let trace = first.trace.take();
+    let recording = trace.as_ref().and_then(|trace| {
+        Recording::of(gate, trace, |span| Hop {
+            span,
+            id: first.id.clone(),
+            version: Arc::clone(&first.version),
+            kind: HopKind::Chain,
+            began: received,
+            ended: received,
+            error: None,
+        })
+    });
+    let below = || trace.as_ref().map(Trace::below_request);
+    first.trace = below();
     let mut answer: Answer<'_> =
         Box::pin(invoker.invoke(first, async move { payload.await.map_err(Stop::Refused) }));
     for Link { version, arn } in targets {
@@ -113,7 +129,7 @@ pub(super) async fn invoke(
             version,
             received,
             client_context: None,
-            trace: trace.clone(),
+            trace: below(),
             urgency,
             chain: None,
             inputs: BTreeMap::new(),
@@ -124,7 +140,15 @@ pub(super) async fn invoke(
             Ok(Payload::event(event))
         }));
     }
-    match answer.await {
+    let answer = answer.await;
+    if let Some(recording) = recording {
+        recording.ended(match &answer {
+            Ok(_) => None,
+            Err(Stop::Failed(response)) => Some(response.outcome.as_str().to_owned()),
+            Err(Stop::Refused(error)) => Some(error.to_string()),
+        });
+    }
+    match answer {
         Ok(response) => Ok(response),
         Err(Stop::Failed(response)) => Ok(*response),
         Err(Stop::Refused(error)) => Err(error),

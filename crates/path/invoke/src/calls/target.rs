@@ -60,7 +60,8 @@ async fn answered(caller: &Caller, call: Call) -> Result<(End, Bytes), Refusal> 
         version,
         received: now,
         client_context: None,
-        trace: caller.trace.clone(),
+        trace: (caller.trace.as_ref())
+            .map(|trace| trace.below_handler(&caller.version.config.name)),
         urgency: Urgency {
             finish_by: Some(now.after(left)),
             ..Urgency::CALLER

@@ -44,7 +44,7 @@ impl Subscriber for Counting {
                 Event::WorkerStarted { version, .. } | Event::RuntimeGiven { version, .. } => {
                     version
                 }
-                Event::Began { .. } | Event::Printed { .. } => continue,
+                Event::Began { .. } | Event::Printed { .. } | Event::Hopped(_) => continue,
                 Event::RuntimesCounted(counts) => {
                     self.metrics.set_runtimes(counts);
                     continue;

@@ -86,6 +86,7 @@ fn record(name: &str, id: &str, start: StartKind, outcome: Outcome, output: &'st
         output: Bytes::from_static(output.as_bytes()),
         output_printed: output.find("PLATFORM").unwrap_or(output.len()),
         output_published: None,
+        trace: None,
     }))
 }
 

@@ -82,6 +82,7 @@ fn invoked(name: &str, number: u32) -> Event {
         output: Bytes::new(),
         output_printed: 0,
         output_published: None,
+        trace: None,
     }))
 }
 
