@@ -50,6 +50,8 @@ pub(super) fn tick_times(policy: &Policy, runs: Runs) -> Option<TickTimes> {
         spare: 0,
         idle: Duration::from_secs(6),
         policy: *policy,
+        max_wait: None,
+        reserved: 0,
     };
     let mut one = Traffic::new(forecaster(policy, &scale)?, 0);
     let mut many: Vec<Traffic> = (0..runs.functions)

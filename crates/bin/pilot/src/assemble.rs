@@ -144,10 +144,7 @@ pub(crate) fn assemble(
         invoker_limits(config),
     );
     let slow_bodies = slow_bodies(config, &reserve);
-    let connections = Arc::new(Connections::new(connections(&config.connections)?));
-    let queue = queue(config, &reserve, &connections)?;
-    let triggers = Triggers::new(Arc::clone(&queue) as _, connections);
-    let triggers = Arc::new(triggers);
+    let (queue, triggers) = queue_and_triggers(config, &reserve)?;
     let platform = Arc::new(Triggered {
         invoker: Arc::clone(&invoker),
         triggers: Arc::clone(&triggers),
@@ -178,14 +175,7 @@ pub(crate) fn assemble(
             triggers: Arc::clone(&triggers) as _,
             metrics,
             templates: Arc::new(move || templates.templates()),
-            readiness: Arc::new(move || {
-                let ready = machine.has_spawner();
-                let ended = (!ready).then(|| SPAWNER_ENDED.to_owned());
-                Readiness {
-                    ready,
-                    reasons: ended.into_iter().chain(missing.iter().cloned()).collect(),
-                }
-            }),
+            readiness: Arc::new(move || readiness(machine.has_spawner(), &missing)),
         },
         AdminConfig {
             functions_url: Arc::clone(&functions_url),
@@ -214,6 +204,15 @@ pub(crate) fn assemble(
         certificates,
         functions_url,
     })
+}
+
+/// Whether functions can start, and what this machine cannot enforce.
+fn readiness(has_spawner: bool, missing: &[String]) -> Readiness {
+    let ended = (!has_spawner).then(|| SPAWNER_ENDED.to_owned());
+    Readiness {
+        ready: has_spawner,
+        reasons: ended.into_iter().chain(missing.iter().cloned()).collect(),
+    }
 }
 
 /// When certificates end, for the metrics.
@@ -431,25 +430,27 @@ fn invoker_limits(config: &DaemonConfig) -> pilot_invoke::Limits {
     }
 }
 
-/// The store of asynchronous invocations.
-fn queue(
+/// The durable queue, and what feeds it. Both reach the same connections.
+fn queue_and_triggers(
     config: &DaemonConfig,
     reserve: &Arc<Reserve>,
-    connections: &Arc<Connections>,
-) -> anyhow::Result<Arc<Queue>> {
+) -> anyhow::Result<(Arc<Queue>, Arc<Triggers>)> {
+    let connections = Arc::new(Connections::new(connections(&config.connections)?));
     let reserve = Arc::clone(reserve);
     let limits = &config.limits;
     let settings = QueueConfig {
         file: config.data_dir.join("async.sqlite"),
         files: config.data_dir.join("destinations"),
-        delivery: Arc::new(Delivery::new(Arc::clone(connections))),
+        delivery: Arc::new(Delivery::new(Arc::clone(&connections))),
         records_max: u64::from(limits.async_records.get()),
         bytes_max: u64::from(limits.async_mb.get()) << 20,
         // The others are for callers who wait.
         running_max: (limits.workers_max() / 2).clamp(1, ASYNC_RUNNING_MAX),
         has_room: Arc::new(move || reserve.is_held()),
     };
-    Ok(Queue::open(settings)?)
+    let queue = Queue::open(settings)?;
+    let triggers = Triggers::new(Arc::clone(&queue) as _, connections);
+    Ok((queue, Arc::new(triggers)))
 }
 
 /// Each running attempt holds its event, up to 1 MiB, in memory.

@@ -477,13 +477,7 @@ fn parse(text: &str, path: &Path) -> anyhow::Result<File> {
         let key = error.path().to_string();
         at(error.inner(), in_words(&key, error.inner().message()))
     })?;
-    file.build
-        .check()
-        .and_then(|()| file.pool.check())
-        .and_then(|()| data::check(&file.data, &file.stores))
-        .and_then(|()| connections::check(&file.connections))
-        .and_then(|()| file.traces.as_ref().map_or(Ok(()), TraceSettings::check))
-        .map_err(|problem| anyhow::anyhow!("{}: {problem}", path.display()))?;
+    check_tables(&file).map_err(|problem| anyhow::anyhow!("{}: {problem}", path.display()))?;
     let limits = &file.limits;
     for (key, fits) in [
         ("limits.template_memory_mb", limits.template_memory_mb >= 32),
@@ -556,6 +550,15 @@ fn parse(text: &str, path: &Path) -> anyhow::Result<File> {
     }
     check_containers(&file, path)?;
     Ok(file)
+}
+
+/// Checks the tables that check themselves.
+fn check_tables(file: &File) -> Result<(), String> {
+    file.build.check()?;
+    file.pool.check()?;
+    data::check(&file.data, &file.stores)?;
+    connections::check(&file.connections)?;
+    file.traces.as_ref().map_or(Ok(()), TraceSettings::check)
 }
 
 fn check_containers(file: &File, path: &Path) -> anyhow::Result<()> {

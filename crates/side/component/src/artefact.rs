@@ -51,13 +51,13 @@ pub(crate) fn load(
     compiled: &Path,
     source: &Path,
 ) -> Result<(Linked, Option<String>), String> {
-    // SAFETY: the function requires that the file is what `Component::serialize` has written, and that it does not change. A build of
-    // this binary has written it (`compile`); the code's folder is mounted read-only here and never changes. If it were neither, it
-    // would be machine code of the function's deployer, in a sandbox that is made for such code.
     #[expect(
         unsafe_code,
         reason = "the only way to load a compiled component without a second compilation"
     )]
+    // SAFETY: the function requires that the file is what `Component::serialize` has written, and that it does not change. A build of
+    // this binary has written it (`compile`); the code's folder is mounted read-only here and never changes. If it were neither, it
+    // would be machine code of the function's deployer, in a sandbox that is made for such code.
     let loaded = unsafe { Component::deserialize_file(engine, compiled) };
     match loaded {
         Ok(component) => {
