@@ -5,6 +5,7 @@ pub(crate) mod build;
 pub(crate) mod connections;
 pub(crate) mod data;
 pub(crate) mod pool;
+mod remote;
 pub(crate) mod traces;
 
 use std::collections::BTreeMap;

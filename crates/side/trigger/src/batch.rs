@@ -33,6 +33,19 @@ pub(crate) struct BatchEnd {
     pub(crate) not_run: bool,
 }
 
+impl BatchEnd {
+    /// Notes a failure of the batch. Returns why others would fail in the same way, if so.
+    pub(crate) fn note(self, context: &Context) -> Option<String> {
+        if self.not_run {
+            return self.problem;
+        }
+        if let Some(problem) = self.problem {
+            context.status.failed(&problem);
+        }
+        None
+    }
+}
+
 /// Invokes the function with these messages.
 pub(crate) async fn run(context: &Context, items: &[Item], reports: Reports) -> BatchEnd {
     let payload = event(items);

@@ -233,15 +233,10 @@ impl Receiver {
         let mut waits = None;
         if !items.is_empty() {
             let reports = Reports::of(config.report_batch_item_failures);
-            let end = batch::run(context, &items, reports).await;
+            let mut end = batch::run(context, &items, reports).await;
             context.status.ran();
-            done.extend(end.done);
-            match end.problem {
-                // Others would fail in the same way.
-                Some(problem) if end.not_run => waits = Some(problem),
-                Some(problem) => context.status.failed(&problem),
-                None => {}
-            }
+            done.append(&mut end.done);
+            waits = end.note(context);
         }
         redis
             .acknowledge(&config.stream, &config.group, &done)

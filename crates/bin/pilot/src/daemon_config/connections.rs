@@ -1,16 +1,14 @@
 //! `[connections.NAME]` of `pilotd.toml`: which sources of triggers and which destinations a function may use.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Component, PathBuf};
 
-use anyhow::Context;
 use pilot_trigger::{
     ConnectionConfig, ConnectionKind, HttpAccess, RedisAccess, SqsAccess, SqsCredentials,
 };
 use serde::Deserialize;
 
-use super::data::{Credentials, check_url, secret};
+use super::remote::{Credentials, RedisSettings, ca_pem, check_name, check_url, secret};
 
 /// `[connections.NAME]`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -55,20 +53,6 @@ struct SqsSettings {
     ca_file: Option<PathBuf>,
 }
 
-/// A Redis.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RedisSettings {
-    /// `redis://HOST:PORT/DATABASE` or `rediss://…`.
-    url: String,
-    /// Default: Redis's default user.
-    user: Option<String>,
-    /// A file with the password and nothing else, which nobody else may read.
-    password_file: Option<PathBuf>,
-    /// A file with certificates of authorities, PEM, instead of the system's.
-    ca_file: Option<PathBuf>,
-}
-
 /// URLs that take records.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -93,17 +77,11 @@ pub(super) fn check(all: &BTreeMap<String, ConnectionSettings>) -> Result<(), St
 
 impl ConnectionSettings {
     fn check(&self, name: &str) -> Result<(), String> {
-        let is_name = (1..=63).contains(&name.len())
-            && name
-                .bytes()
-                .all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte));
-        if !is_name {
-            return Err(": a name has 1 to 63 letters, digits, '.', '_' or '-'".to_owned());
-        }
+        check_name(name)?;
         match &self.kind {
             Kind::Folder(folder) => folder.check(),
             Kind::Sqs(sqs) => sqs.check(),
-            Kind::Redis(redis) => check_url(".url", &redis.url, ["redis://", "rediss://"]),
+            Kind::Redis(redis) => redis.check(),
             Kind::Http(http) => check_url(".url", &http.url, ["http://", "https://"]),
         }
     }
@@ -118,22 +96,22 @@ impl ConnectionSettings {
                 url: sqs.url.clone(),
                 region: sqs.region.clone(),
                 credentials: sqs.read(name)?,
-                ca_pem: ca_pem(name, sqs.ca_file.as_deref())?,
+                ca_pem: ca_pem(sqs.ca_file.as_deref(), || key(name, "ca_file"))?,
             }),
             Kind::Redis(redis) => ConnectionKind::Redis(RedisAccess {
                 url: redis.url.clone(),
                 user: redis.user.clone(),
-                password: secret_in(name, "password_file", redis.password_file.as_deref())?,
-                ca_pem: ca_pem(name, redis.ca_file.as_deref())?,
+                password: secret(redis.password_file.as_deref(), || {
+                    key(name, "password_file")
+                })?,
+                ca_pem: ca_pem(redis.ca_file.as_deref(), || key(name, "ca_file"))?,
             }),
             Kind::Http(http) => ConnectionKind::Http(HttpAccess {
                 url: http.url.clone(),
-                authorization: secret_in(
-                    name,
-                    "authorization_file",
-                    http.authorization_file.as_deref(),
-                )?,
-                ca_pem: ca_pem(name, http.ca_file.as_deref())?,
+                authorization: secret(http.authorization_file.as_deref(), || {
+                    key(name, "authorization_file")
+                })?,
+                ca_pem: ca_pem(http.ca_file.as_deref(), || key(name, "ca_file"))?,
             }),
         };
         Ok(ConnectionConfig {
@@ -181,11 +159,9 @@ impl SqsSettings {
     }
 
     fn read(&self, name: &str) -> anyhow::Result<SqsCredentials> {
-        let secret = secret_in(
-            name,
-            "secret_access_key_file",
-            self.secret_access_key_file.as_deref(),
-        )?;
+        let secret = secret(self.secret_access_key_file.as_deref(), || {
+            key(name, "secret_access_key_file")
+        })?;
         Ok(match (&self.access_key_id, secret, self.credentials) {
             (Some(id), Some(secret), _) => SqsCredentials::Key {
                 id: id.clone(),
@@ -197,17 +173,8 @@ impl SqsSettings {
     }
 }
 
-fn secret_in(name: &str, key: &str, path: Option<&Path>) -> anyhow::Result<Option<String>> {
-    let read = |path| secret(path).with_context(|| format!("connections.{name}.{key}"));
-    path.map(read).transpose()
-}
-
-fn ca_pem(name: &str, path: Option<&Path>) -> anyhow::Result<Option<Vec<u8>>> {
-    let read = |path: &Path| {
-        fs::read(path)
-            .with_context(|| format!("connections.{name}.ca_file: cannot read {}", path.display()))
-    };
-    path.map(read).transpose()
+fn key(connection: &str, key: &str) -> String {
+    format!("connections.{connection}.{key}")
 }
 
 /// The connections. Reads files with secrets, so it must be called after the spawner was forked.

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use ipnet::IpNet;
 use nix::unistd::geteuid;
 use pilot_data::{
@@ -15,6 +15,7 @@ use pilot_data::{
 use pilot_wasm::InitscriptsConfig;
 use serde::Deserialize;
 
+use super::remote::{Credentials, RedisSettings, ca_pem, check_name, check_url, secret};
 use crate::room;
 
 /// `[data]`.
@@ -133,33 +134,11 @@ struct HttpSettings {
     ca_file: Option<PathBuf>,
 }
 
-/// A Redis.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RedisSettings {
-    /// `redis://HOST:PORT/DATABASE` or `rediss://…`.
-    url: String,
-    /// Default: Redis's default user.
-    user: Option<String>,
-    /// A file with the password and nothing else, which nobody else may read.
-    password_file: Option<PathBuf>,
-    /// A file with certificates of authorities, PEM, instead of the system's.
-    ca_file: Option<PathBuf>,
-}
-
 /// A folder.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct FileSettings {
     path: PathBuf,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(super) enum Credentials {
-    Environment,
-    Anonymous,
-    Key,
 }
 
 /// Refuses what cannot be used, with the key.
@@ -194,19 +173,13 @@ pub(super) fn check(
 
 impl StoreSettings {
     fn check(&self, name: &str) -> Result<(), String> {
-        let is_name = (1..=63).contains(&name.len())
-            && name
-                .bytes()
-                .all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte));
-        if !is_name {
-            return Err(": a name has 1 to 63 letters, digits, '.', '_' or '-'".to_owned());
-        }
+        check_name(name)?;
         match &self.kind {
             Kind::S3(s3) => s3.check(),
             Kind::Http(HttpSettings { url: Some(url), .. }) => {
                 check_url(".url", url, ["http://", "https://"])
             }
-            Kind::Redis(redis) => check_url(".url", &redis.url, ["redis://", "rediss://"]),
+            Kind::Redis(redis) => redis.check(),
             Kind::Http(_) => Ok(()),
             Kind::File(file) if file.path.is_absolute() => Ok(()),
             Kind::File(file) => Err(format!(
@@ -226,18 +199,15 @@ impl StoreSettings {
                     Some(url) if url.ends_with('/') => url.clone(),
                     Some(url) => format!("{url}/"),
                 },
-                ca_pem: ca_pem(name, http.ca_file.as_deref())?,
+                ca_pem: ca_pem(http.ca_file.as_deref(), || key(name, "ca_file"))?,
             }),
             Kind::Redis(redis) => StoreKind::Redis(RedisConfig {
                 url: redis.url.clone(),
                 user: redis.user.clone(),
-                password: match &redis.password_file {
-                    None => None,
-                    Some(path) => {
-                        Some(secret(path).with_context(|| format!("stores.{name}.password_file"))?)
-                    }
-                },
-                ca_pem: ca_pem(name, redis.ca_file.as_deref())?,
+                password: secret(redis.password_file.as_deref(), || {
+                    key(name, "password_file")
+                })?,
+                ca_pem: ca_pem(redis.ca_file.as_deref(), || key(name, "ca_file"))?,
             }),
             Kind::File(file) => StoreKind::File(FileConfig {
                 path: file.path.clone(),
@@ -289,10 +259,10 @@ impl S3Settings {
             Credentials::Anonymous => S3Credentials::Anonymous,
             Credentials::Key => {
                 let path = self.secret_access_key_file.as_deref();
+                let secret = secret(path, || key(name, "secret_access_key_file"))?;
                 S3Credentials::Key {
                     id: self.access_key_id.clone().unwrap_or_default(),
-                    secret: secret(path.unwrap_or(Path::new("")))
-                        .with_context(|| format!("stores.{name}.secret_access_key_file"))?,
+                    secret: secret.unwrap_or_default(),
                 }
             }
         };
@@ -302,30 +272,13 @@ impl S3Settings {
             region: self.region.clone(),
             path_style: self.path_style,
             credentials,
-            ca_pem: ca_pem(name, self.ca_file.as_deref())?,
+            ca_pem: ca_pem(self.ca_file.as_deref(), || key(name, "ca_file"))?,
         })
     }
 }
 
-pub(super) fn check_url(key: &str, url: &str, schemes: [&str; 2]) -> Result<(), String> {
-    let rest = schemes
-        .into_iter()
-        .find_map(|scheme| url.strip_prefix(scheme));
-    if rest.is_some_and(|rest| !rest.is_empty() && !rest.contains(['?', '#', '@'])) {
-        return Ok(());
-    }
-    let [plain, tls] = schemes;
-    Err(format!(
-        "{key} is \"{url}\", must be {plain}HOST:PORT or {tls}HOST:PORT, without a user and a query"
-    ))
-}
-
-fn ca_pem(name: &str, path: Option<&Path>) -> anyhow::Result<Option<Vec<u8>>> {
-    let read = |path: &Path| {
-        fs::read(path)
-            .with_context(|| format!("stores.{name}.ca_file: cannot read {}", path.display()))
-    };
-    path.map(read).transpose()
+fn key(store: &str, key: &str) -> String {
+    format!("stores.{store}.{key}")
 }
 
 /// The configuration of the data part. Reads files with secrets, so it must be called after the spawner was forked.
@@ -374,24 +327,8 @@ fn spill_folder(data_dir: &Path) -> anyhow::Result<PathBuf> {
 
 const SPILL_MB_MAX: u64 = 1 << 24;
 
-pub(super) fn secret(path: &Path) -> anyhow::Result<String> {
-    let shown = path.display();
-    let metadata = fs::metadata(path).with_context(|| format!("cannot read {shown}"))?;
-    if metadata.mode() & 0o077 != 0 {
-        bail!("other users may read {shown}: chmod 600 {shown}");
-    }
-    let text = fs::read_to_string(path).with_context(|| format!("cannot read {shown}"))?;
-    let secret = text.trim();
-    if secret.is_empty() {
-        bail!("{shown} is empty");
-    }
-    Ok(secret.to_owned())
-}
-
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
-
     use super::*;
 
     fn store(text: &str) -> Result<StoreSettings, String> {
@@ -456,22 +393,5 @@ mod tests {
             checked("memory_mb = 100\ncache_mb = 0\nspill_mb = 9\noverlap = false\nstream = false"),
             Ok(())
         );
-    }
-
-    #[test]
-    fn a_secret_that_others_may_read_is_refused() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("secret");
-        fs::write(&path, "s3cret\n").unwrap();
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
-        assert!(
-            secret(&path)
-                .unwrap_err()
-                .to_string()
-                .contains("other users may read")
-        );
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
-        assert_eq!(secret(&path).unwrap(), "s3cret");
-        assert!(secret(&folder.path().join("none")).is_err());
     }
 }

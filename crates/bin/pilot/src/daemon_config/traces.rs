@@ -12,7 +12,7 @@ use pilot_model::trace::{Callers, Ratio};
 use pilot_traces::{Authorities, Compression, Endpoint, ExporterConfig, TransportConfig};
 use serde::Deserialize;
 
-use super::data::secret;
+use super::remote::read_secret;
 
 /// `[traces]`. Without this table, nothing is recorded.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -93,7 +93,7 @@ impl TraceSettings {
     pub(crate) fn exporter(&self) -> anyhow::Result<ExporterConfig> {
         let mut headers: Vec<_> = self.headers.clone().into_iter().collect();
         if let Some(path) = &self.headers_file {
-            let text = secret(path).context("traces.headers_file")?;
+            let text = read_secret(path).context("traces.headers_file")?;
             for line in text.lines().filter(|line| !line.trim().is_empty()) {
                 let Some((name, value)) = line.split_once(':') else {
                     bail!(

@@ -1,0 +1,130 @@
+//! What `[stores.NAME]` and `[connections.NAME]` have in common: names, URLs, and the files that they name.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use serde::Deserialize;
+
+/// A Redis.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RedisSettings {
+    /// `redis://HOST:PORT/DATABASE` or `rediss://…`.
+    pub(super) url: String,
+    /// Default: Redis's default user.
+    pub(super) user: Option<String>,
+    /// A file with the password and nothing else, which nobody else may read.
+    pub(super) password_file: Option<PathBuf>,
+    /// A file with certificates of authorities, PEM, instead of the system's.
+    pub(super) ca_file: Option<PathBuf>,
+}
+
+impl RedisSettings {
+    pub(super) fn check(&self) -> Result<(), String> {
+        check_url(".url", &self.url, ["redis://", "rediss://"])
+    }
+}
+
+/// Where the credentials for an API of AWS come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Credentials {
+    Environment,
+    Anonymous,
+    Key,
+}
+
+pub(super) fn check_name(name: &str) -> Result<(), String> {
+    let is_name = (1..=63).contains(&name.len())
+        && name
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte));
+    if is_name {
+        return Ok(());
+    }
+    Err(": a name has 1 to 63 letters, digits, '.', '_' or '-'".to_owned())
+}
+
+/// `schemes` are the one without TLS and the one with it.
+pub(super) fn check_url(key: &str, url: &str, schemes: [&str; 2]) -> Result<(), String> {
+    let rest = schemes
+        .into_iter()
+        .find_map(|scheme| url.strip_prefix(scheme));
+    if rest.is_some_and(|rest| !rest.is_empty() && !rest.contains(['?', '#', '@'])) {
+        return Ok(());
+    }
+    let [plain, tls] = schemes;
+    Err(format!(
+        "{key} is \"{url}\", must be {plain}HOST:PORT or {tls}HOST:PORT, without a user and a query"
+    ))
+}
+
+/// The content of a file that a key names.
+///
+/// # Errors
+/// It cannot be read, is empty, or others may read it.
+pub(super) fn secret(
+    path: Option<&Path>,
+    key: impl Fn() -> String,
+) -> anyhow::Result<Option<String>> {
+    path.map(|path| read_secret(path).with_context(&key))
+        .transpose()
+}
+
+/// The content of this file.
+///
+/// # Errors
+/// As [`secret`].
+pub(super) fn read_secret(path: &Path) -> anyhow::Result<String> {
+    let shown = path.display();
+    let metadata = fs::metadata(path).with_context(|| format!("cannot read {shown}"))?;
+    if metadata.mode() & 0o077 != 0 {
+        bail!("other users may read {shown}: chmod 600 {shown}");
+    }
+    let text = fs::read_to_string(path).with_context(|| format!("cannot read {shown}"))?;
+    let secret = text.trim();
+    if secret.is_empty() {
+        bail!("{shown} is empty");
+    }
+    Ok(secret.to_owned())
+}
+
+/// Certificates of authorities, PEM.
+///
+/// # Errors
+/// The file cannot be read.
+pub(super) fn ca_pem(
+    path: Option<&Path>,
+    key: impl Fn() -> String,
+) -> anyhow::Result<Option<Vec<u8>>> {
+    let read = |path: &Path| {
+        fs::read(path).with_context(|| format!("{}: cannot read {}", key(), path.display()))
+    };
+    path.map(read).transpose()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn a_secret_that_others_may_read_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("secret");
+        fs::write(&path, "s3cret\n").unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+        assert!(
+            read_secret(&path)
+                .unwrap_err()
+                .to_string()
+                .contains("other users may read")
+        );
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        assert_eq!(read_secret(&path).unwrap(), "s3cret");
+        assert!(read_secret(&folder.path().join("none")).is_err());
+    }
+}
