@@ -16,6 +16,7 @@ const KEYS: &[(&str, &str, &str)] = &[
     ),
     ("ready", WEB, "ready = \"/healthz\""),
     ("image", "runtime = \"container\"", "image = \"qr:1\""),
+    ("component", "runtime = \"wasm\"", "component = \"a.wasm\""),
     ("contract", IMAGE, "contract = \"provided\""),
     ("handler", "", "handler = \"other.call\""),
     ("interface", "", "interface = \"asgi\""),
