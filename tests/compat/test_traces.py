@@ -31,7 +31,8 @@ def daemon_with(home: Path, settings: str) -> Daemon:
     notes.mkdir()
     (notes / "one").write_text("a note")
     config = home / "pilotd.toml"
-    config.write_text(f'[stores.notes]\nkind = "file"\npath = "{notes}"\nfunctions = ["*"]\n[traces]\n{settings}')
+    settings = f'[traces]\n{settings}\n[connections.inbox]\nkind = "folder"\npath = "{notes}"\nfunctions = ["fed-by-folder"]\n'
+    config.write_text(f'[stores.notes]\nkind = "file"\npath = "{notes}"\nfunctions = ["*"]\n{settings}')
     daemon = Daemon(home, "--config", config)
     done = daemon.up(HERE / "traces")
     if done.returncode != 0:
@@ -308,12 +309,30 @@ def test_what_the_collector_refuses_is_counted_and_not_sent_again(traced: Daemon
     assert [export.status for export in collector.exports[before:]] == [400, 200]
 
 
-def test_every_metric_of_the_dashboard_is_in_metrics(traced: Daemon) -> None:
+# Exports its memory and `run`, which does nothing.
+EMPTY_INITSCRIPT = bytes.fromhex(
+    "0061736d01000000 010401600000 03020100 0503010001 071002066d656d6f72790200 0372756e0000 0a040102000b"
+)
+# Triggers and initscripts have metrics of their own.
+FED_BY_FOLDER = """
+[functions.fed-by-folder]
+handler = "app.fed"
+initscript = {{ module = "empty.wasm" }}
+triggers = [{{ type = "folder", path = "{folder}" }}]
+"""
+
+
+def test_every_metric_of_the_dashboard_is_in_metrics(traced: Daemon, home: Path, tmp_path: Path) -> None:
     dashboard = json.loads((ROOT / "docs" / "grafana" / "pilotlight.json").read_text())
     expressions = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", ())]
     named = set(re.findall(r"\b(?:faas|pilot)_\w+", " ".join(expressions))) - {"faas_name", "faas_trigger"}
     assert len(named) > 30
-    for function in ("told", "told-node", "fails"):
+    (tmp_path / "pilot.toml").write_text(FED_BY_FOLDER.format(folder=home / "notes"))
+    (tmp_path / "empty.wasm").write_bytes(EMPTY_INITSCRIPT)
+    (tmp_path / "app.py").write_text("def fed(event, context):\n    return event\n")
+    done = traced.up(tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for function in ("told", "told-node", "fails", "fed-by-folder"):
         invoke(traced, function)
         traced.retire(function)
 
