@@ -20,8 +20,9 @@ use crate::resting::Resting;
 use crate::room::Place;
 use pilot_rules::{Ending, Key, WaiterId};
 
-/// An exchange that takes less was throttled for less. Reading the kernel's counter takes 1.3 µs.
-const THROTTLED_MIN: Duration = Duration::from_millis(1);
+/// The CPU time that the kernel gives a group at once under a quota (`sched_cfs_bandwidth_slice_us`). A worker that since its throttled
+/// time was last read has neither computed nor waited for so long was hardly throttled. Reading the kernel's counter takes 1.3 µs.
+const QUOTA_SLICE: Duration = Duration::from_millis(5);
 
 /// A worker with what the pool notes about it.
 #[derive(Debug)]
@@ -42,8 +43,8 @@ pub(crate) struct PooledWorker {
     pub(crate) printing: Option<Printing>,
     /// CPU time that has been attributed to invocations. Locked briefly, at the end of an exchange.
     cpu: Mutex<CpuTime>,
-    /// The same of the time for which it was throttled. `None`: not yet read.
-    throttled: Mutex<Option<Duration>>,
+    /// The same of the time for which it was throttled, and its CPU time then. `None`: not yet read.
+    throttled: Mutex<Option<(Duration, Duration)>>,
     /// Its place among the workers of all versions.
     _place: Place,
 }
@@ -119,17 +120,19 @@ impl PooledWorker {
         Some(spent)
     }
 
-    /// Time for which the worker was throttled since it was last read, or since its start. It is read unless the exchange took so
-    /// little time that it was hardly throttled: the next one that takes longer then has that, too.
+    /// Time for which the worker was throttled since it was last read, or since its start. It is not read where it was hardly
+    /// throttled ([`QUOTA_SLICE`]): a later exchange then has that, too. Reads what [`PooledWorker::spent`] noted.
     fn throttled(&self, took: Duration) -> Option<Duration> {
+        let cpu = self.cpu.lock().total();
         let mut before = self.throttled.lock();
-        if before.is_some() && took < THROTTLED_MIN {
+        let (total, cpu_before) = before.unwrap_or_default();
+        let computed = cpu.saturating_sub(cpu_before);
+        if before.is_some() && took.max(computed) < QUOTA_SLICE {
             return Some(Duration::ZERO);
         }
-        let now = self.worker.throttled()?;
-        let since = now.saturating_sub(before.unwrap_or_default());
-        *before = Some(before.unwrap_or_default() + since);
-        Some(since)
+        let now = self.worker.throttled()?.max(total);
+        *before = Some((now, cpu));
+        Some(now - total)
     }
 
     /// All CPU time of the worker, as last read.
