@@ -14,6 +14,7 @@ pub mod loopback;
 pub mod memfd;
 pub mod mount;
 pub mod netlink;
+pub mod pages;
 pub mod process;
 pub mod scratch;
 pub mod seccomp;

@@ -11,6 +11,7 @@ use nix::sys::stat::Mode;
 use pilot_deploy::Reserve;
 use pilot_gateway::Gateway;
 use pilot_sandbox::{Isolation, Spawner};
+use pilot_sys::pages;
 use pilot_telemetry::logging;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -61,6 +62,17 @@ pub(crate) fn run(
         .build()
         .context("cannot start the runtime")?;
     runtime.block_on(serve(config, isolation, spawner, reserve))
+}
+
+/// What only the start needs takes no memory from here on.
+fn unmap_start() {
+    match pages::unmap_program() {
+        Ok(bytes) => tracing::debug!(
+            bytes,
+            "the program's file is unmapped, until it is used again"
+        ),
+        Err(error) => tracing::debug!(%error, "the program's file stays mapped"),
+    }
 }
 
 async fn serve(
@@ -114,7 +126,10 @@ async fn serve(
     let tidy = async {
         daemon.engines.sweep().await;
         daemon.deployer.tidy().await;
-        tokio::task::block_in_place(|| daemon.forget_the_removed());
+        tokio::task::block_in_place(|| {
+            daemon.forget_the_removed();
+            unmap_start();
+        });
         daemon.deployer.keep_tidy(TIDY_EVERY).await;
     };
     let serving = Gateway::serve(
