@@ -272,7 +272,7 @@ def settled(pid: int, before: int) -> tuple[int, int]:
         time.sleep(0.3)
         seen.append(memory_of(pid))
         # Without swap there may be nothing to reclaim.
-        same = 2 if seen[-1][0] < before else 10
+        same = 2 if seen[-1][0] < before else 6
         if len(set(seen[-same:])) == 1 and len(seen) > same:
             break
     return seen[-1]

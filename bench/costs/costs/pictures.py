@@ -140,7 +140,6 @@ def frozen(report: Report) -> Any:
     places = list(range(len(labels)))
     axes[0].barh(places, [one["pss"] / 2**20 for one in report.data], 0.4, label="frozen")
     axes[0].barh([place + 0.4 for place in places], [one["reclaimed"] / 2**20 for one in report.data], 0.4, label="reclaimed")
-    axes[0].set_xscale("log")
     axes[0].set_xlabel("PSS, MB")
     axes[0].set_yticks([place + 0.2 for place in places], labels, fontsize=6)
     axes[0].legend(fontsize=7)
