@@ -153,6 +153,40 @@ fn exported_records_cost_the_same_as_a_trace() {
 }
 
 #[test]
+fn a_trace_says_how_much_of_its_allocation_is_used() {
+    let daemon = crate::daemon();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("trace.csv").display().to_string();
+    // 40 ms each; a tenth and a quarter, three fifths and all of what is allocated.
+    let rows = "time_worker,podID,runtimeCost,cpu_usage,memory_usage,requestBodySize\n\
+                1,pool22-300-128-1,0.04,0.03,32,5\n2,pool22-300-128-1,0.04,0.18,128,5\n";
+    fs::write(&file, rows).unwrap();
+    let analysis = cost(&daemon, &["--trace", &file])["analysis"].clone();
+    assert_eq!(analysis["known"], 2);
+    assert_eq!(analysis["cpu"]["below_half_thousandths"], 500);
+    assert_eq!(analysis["cpu"]["percentiles"], json!([10, 10, 10, 60, 60]));
+    assert_eq!(
+        analysis["memory"]["percentiles"],
+        json!([25, 25, 25, 100, 100])
+    );
+    let pearson = analysis["pearson"].as_f64().unwrap();
+    assert!((pearson - 1.0).abs() < 1e-9, "{pearson}");
+    assert_eq!(
+        analysis["rounding"][1],
+        json!({"step_ms": 100, "min_ms": 0, "mean_us": 60_000})
+    );
+    let told = daemon.cli_ok(&["cost", "--trace", &file]);
+    assert!(
+        told.contains("50.0 % of the requests used less than half of their CPU"),
+        "{told}"
+    );
+    assert!(
+        told.contains("In steps of 100 ms and at least 0 ms, a request is 60.000 ms longer"),
+        "{told}"
+    );
+}
+
+#[test]
 fn a_table_of_ones_own_replaces_and_extends_the_platforms() {
     let daemon = lab(ECHO, plain());
     answer(&daemon, "lab", json!(1));

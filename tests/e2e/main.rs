@@ -50,6 +50,7 @@ mod secrets;
 mod seen;
 mod simulate;
 mod start;
+mod stopping;
 mod tls;
 mod told;
 mod triggers;

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from benchlib.command import Run, add_experiments, options_of
 
-from . import bills, pictures, quota
+from . import bills, idle, pictures, quota, serving
 from .bench import FULL, SMOKE, Bench
 
 EXPERIMENTS = {
@@ -19,6 +19,10 @@ EXPERIMENTS = {
     "coldstart": (bills.coldstart, "Fig. 4: a cold start beside the requests after it, in a generated trace"),
     "fees": (bills.fees, "Fig. 5, left: the time that costs as much as a fee"),
     "rounding": (bills.rounding, "Fig. 5, right: what is rounded up"),
+    "concurrency": (serving.concurrency, "Fig. 6: durations by the rate of requests, with one and many in a worker"),
+    "overhead": (serving.overhead, "Fig. 8: durations of a function that does nothing"),
+    "keepalive": (idle.keep_alive, "Fig. 9: cold starts by the idle time"),
+    "frozen": (idle.frozen, "memory, CPU time and wake of a frozen worker"),
     "durations": (quota.durations, "Fig. 10: duration by size, beside PyAES on AWS and Google Cloud"),
     "periods": (quota.periods, "Fig. 11: Equation (2) for 51.8 ms of CPU time"),
     "logs": (quota.logs, "Fig. 12: the model beside the published throttle logs"),

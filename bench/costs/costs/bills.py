@@ -62,20 +62,32 @@ def ranks(values: list[float]) -> list[float]:
     return places
 
 
+def analysed(bench: Bench) -> dict[str, Any]:
+    """What `pilot cost --trace` says of the generated trace."""
+    path = traces.write(bench.home / "analysed.csv", bench.effort.requests)
+    analysis: dict[str, Any] = ask(bench.binary, "cost", "--trace", str(path))["analysis"]
+    return analysis
+
+
 def utilisation(bench: Bench) -> Report:
+    """Also computed here, which checks that of the binary."""
+    found = analysed(bench)
     shares = [(request.cpu_share, request.memory_share) for request in traces.requests(bench.effort.requests)]
     cpu, memory = [one for one, _ in shares], [other for _, other in shares]
     below = [sum(share < 0.5 for share in one) / len(one) for one in (cpu, memory)]
     pearson, spearman = correlation(cpu, memory), correlation(ranks(cpu), ranks(memory))
-    report = Report("utilisation", "Fig. 3: used ÷ allocated", ["what", "here", "paper"])
+    told = [found[key]["below_half_thousandths"] / 1000 for key in ("cpu", "memory")] + [found["pearson"], found["spearman"]]
+    report = Report("utilisation", "Fig. 3: used ÷ allocated", ["what", "pilot cost", "here", "paper"])
     report.rows = [
-        ["requests below half of the CPU", f"{below[0]:.1%}", "65 %"],
-        ["requests below half of the memory", f"{below[1]:.1%}", "76 %"],
-        ["Pearson", f"{pearson:.3f}", "0.552"],
-        ["Spearman", f"{spearman:.3f}", "0.565"],
+        ["requests below half of the CPU", f"{told[0]:.1%}", f"{below[0]:.1%}", "65 %"],
+        ["requests below half of the memory", f"{told[1]:.1%}", f"{below[1]:.1%}", "76 %"],
+        ["Pearson", f"{told[2]:.3f}", f"{pearson:.3f}", "0.552"],
+        ["Spearman", f"{told[3]:.3f}", f"{spearman:.3f}", "0.565"],
     ]
+    off = max(abs(one - other) for one, other in zip(told, (*below, pearson, spearman)))
+    report.bars = [Bar("`pilot cost --trace` beside this arithmetic", "≤ 0.005 apart", f"{off:.4f}", off <= 0.005)]
     report.notes.append("a generated trace: its utilisations were made like those of the paper")
-    report.data = {"shares": shares[:5000], "below_half": below, "pearson": pearson, "spearman": spearman}
+    report.data = {"shares": shares[:5000], "below_half": below, "pearson": pearson, "spearman": spearman, "pilot": found}
     return report
 
 
@@ -139,13 +151,23 @@ def rounding(bench: Bench) -> Report:
         used_mb = request.memory_share * request.memory_mb
         billed = ceil(used_mb / 128) * 128 * max(ceil(ms), 100)
         memory.append((billed - used_mb * ms) / 1024 / 1000)
-    report = Report("rounding", "Fig. 5, right: what is rounded up, on average", ["granularity", "generated", "paper"])
+    found = analysed(bench)
+    told = {(one["step_ms"], one["min_ms"]): one["mean_us"] / 1000 for one in found["rounding"]}
+    header = ["granularity", "pilot cost", "here", "paper"]
+    report = Report("rounding", "Fig. 5, right: what is rounded up, on average, in a generated trace", header)
     report.rows = [
-        ["time: 100 ms", f"{fmean(coarse):.2f} ms", "77.12 ms"],
-        ["time: 1 ms, at least 100 ms", f"{fmean(cutoff):.2f} ms", "61.35 ms"],
-        ["memory: 128 MB, with that time", f"{fmean(memory):.2e} GB-s", "2.67e-02 GB-s"],
-        ["(the durations themselves)", f"{fmean(times):.2f} ms", "58.19 ms"],
+        ["time: 100 ms", f"{told[100, 0]:.2f} ms", f"{fmean(coarse):.2f} ms", "77.12 ms"],
+        ["time: 1 ms, at least 100 ms", f"{told[1, 100]:.2f} ms", f"{fmean(cutoff):.2f} ms", "61.35 ms"],
+        [
+            "memory: 128 MB, with that time",
+            f"{found['memory_rounding_gb_s']:.2e} GB-s",
+            f"{fmean(memory):.2e} GB-s",
+            "2.67e-02 GB-s",
+        ],
+        ["(the durations themselves)", "", f"{fmean(times):.2f} ms", "58.19 ms"],
     ]
+    off = max(abs(told[100, 0] - fmean(coarse)), abs(told[1, 100] - fmean(cutoff)))
+    report.bars = [Bar("`pilot cost --trace` beside this arithmetic", "≤ 0.1 ms apart", f"{off:.3f} ms", off <= 0.1)]
     report.data = {
         "coarse_ms": sorted(coarse)[:: max(1, len(coarse) // 2000)],
         "cutoff_ms": sorted(cutoff)[:: max(1, len(cutoff) // 2000)],

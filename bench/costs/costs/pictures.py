@@ -78,6 +78,78 @@ def rounding(report: Report) -> Any:
     return figure
 
 
+def concurrency(report: Report) -> Any:
+    figure, axes = axes_of(3)
+    for label, points in report.data["curves"].items():
+        rates, means = [point["rps"] for point in points], [point["mean_ms"] for point in points]
+        halves = [mean["half_95"] or 0 for mean in means]
+        axes[0].errorbar(rates, [mean["mean"] for mean in means], yerr=halves, marker="o", capsize=2, label=label)
+    for name, points in report.data["published"].items():
+        axes[1].plot([point["rps"] for point in points], [point["mean_ms"] for point in points], marker="o", label=name)
+    for axis, title in zip(axes, ("here", "the paper's data")):
+        axis.set_xlabel("requests per second")
+        axis.set_ylabel("mean duration, ms")
+        axis.set_ylim(bottom=0)
+        axis.set_title(title, fontsize=9)
+        axis.legend(fontsize=7)
+    steady = report.data["steady"]
+    calls = sorted(steady["calls"])
+    axes[2].plot([at for at, _, _ in calls], [ms for _, ms, _ in calls], ".", markersize=2, label="duration")
+    axes[2].set_xlabel("s")
+    axes[2].set_ylabel("duration, ms")
+    axes[2].set_title(f"here, {steady['rps']} requests per second, {steady['limit']} per worker", fontsize=9)
+    workers = axes[2].twinx()
+    times, counts = [at for at, _ in steady["workers"]], [count for _, count in steady["workers"]]
+    workers.step(times, counts, where="post", color="black", linewidth=0.8)
+    workers.set_ylabel("workers")
+    return figure
+
+
+def overhead(report: Report) -> Any:
+    figure, axes = axes_of(2)
+    for name, calls in report.data.items():
+        cumulated(axes[0], [one["phases_ms"]["handler"] for one in calls], name)
+        cumulated(axes[1], [one["total_ms"] for one in calls], name)
+    for axis in axes:
+        axis.set_xscale("log")
+        axis.legend(fontsize=7)
+    axes[0].axvline(5.93, color="black", linewidth=0.6, linestyle=":")
+    axes[0].set_xlabel("duration, ms (dotted: the paper's largest mean)")
+    axes[1].set_xlabel("at the client, ms")
+    return figure
+
+
+def keepalive(report: Report) -> Any:
+    figure, axes = axes_of(2)
+    for name, by in report.data["cold"].items():
+        axes[0].plot([float(idle) for idle in by], list(by.values()), marker="o", markersize=3, label=name)
+    axes[0].set_title(f"here, idle_s = {report.data['idle_s']:g}", fontsize=9)
+    for name, points in report.data["published"].items():
+        axes[1].plot([idle for idle, _ in points], [share for _, share in points], marker="o", markersize=3, label=name)
+    axes[1].set_title("the paper's data", fontsize=9)
+    for axis in axes:
+        axis.set_xlabel("idle, s")
+        axis.set_ylabel("share of cold starts")
+        axis.legend(fontsize=7)
+    return figure
+
+
+def frozen(report: Report) -> Any:
+    figure, axes = axes_of(2)
+    labels = [f"{one['kind']}\nswap: {one['swap']}" for one in report.data]
+    places = list(range(len(labels)))
+    axes[0].barh(places, [one["pss"] / 2**20 for one in report.data], 0.4, label="frozen")
+    axes[0].barh([place + 0.4 for place in places], [one["reclaimed"] / 2**20 for one in report.data], 0.4, label="reclaimed")
+    axes[0].set_xlabel("PSS, MB")
+    axes[0].set_yticks([place + 0.2 for place in places], labels, fontsize=6)
+    axes[0].legend(fontsize=7)
+    axes[1].boxplot([one["wakes_ms"] for one in report.data], orientation="horizontal", whis=(1, 99))
+    axes[1].set_yticks([place + 1 for place in places], labels, fontsize=6)
+    axes[1].axvline(2, color="red", linewidth=0.8)
+    axes[1].set_xlabel("wake to the answer, ms")
+    return figure
+
+
 def durations(report: Report) -> Any:
     figure, axes = axes_of(len(report.data))
     for axis, (name, points) in zip(axes, report.data.items()):
@@ -143,6 +215,10 @@ DRAWN: Pictures = {
     "coldstart": coldstart,
     "fees": fees,
     "rounding": rounding,
+    "concurrency": concurrency,
+    "overhead": overhead,
+    "keepalive": keepalive,
+    "frozen": frozen,
     "durations": durations,
     "periods": periods,
     "logs": logs,

@@ -276,11 +276,14 @@ pub struct InvocationRecord {
     pub timeline: Timeline,
     /// The highest memory use of its worker so far, bytes; `None` if it was not measured for this invocation.
     pub memory_bytes_max: Option<u64>,
+    /// Proportional set size of its worker, bytes, as it was last sampled; `None` if it was not yet.
+    pub pss_bytes: Option<u64>,
     /// CPU time that its worker used since the end of the invocation before, or since its fork. So the first invocation of a
-    /// worker includes the start, and the invocations add up to what the worker used. `None`: it cannot be measured, or the
-    /// worker serves several invocations at once.
+    /// worker includes the start, and the invocations add up to what the worker used. Of a worker that serves several at once, it is
+    /// divided equally among those that run at the time. `None`: it cannot be measured.
     pub cpu: Option<CpuTime>,
-    /// How long its worker waited for the next period of its CPU limit, added up over the CPUs. `None`: as `cpu`.
+    /// How long its worker waited for the next period of its CPU limit, added up over the CPUs. `None`: as `cpu`, or its worker can
+    /// serve several at once.
     pub throttled: Option<Duration>,
     /// If its worker can serve several invocations at once.
     pub shared: Option<SharedWorker>,

@@ -1,12 +1,12 @@
-//! What an idle worker does until the next invocation, or until it is reaped: the table `[functions.NAME.keep_alive]`. The
-//! behaviours are those of Table 2 of *Demystifying Serverless Costs on Public Platforms*.
+//! What an idle worker does until the next invocation, or until it is reaped, and how it is told to end: the table
+//! `[functions.NAME.keep_alive]`. The behaviours and ends are those of Table 2 of *Demystifying Serverless Costs on Public Platforms*.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use crate::checks::{KeyProblem, in_range, one_of};
-use crate::choices::{Reuse, TemplateMode, words};
+use crate::choices::{Contract, Reuse, TemplateMode, words};
 use crate::config::ScaleConfig;
 use crate::policy::Policy;
 use crate::runtime::Runtime;
@@ -25,6 +25,16 @@ words! {
     }
 }
 
+words! {
+    /// How a worker is told to end between invocations.
+    Stop {
+        /// It gets SIGTERM, and time to end (AWS Lambda with extensions; Azure gives no time).
+        Sigterm = "sigterm",
+        /// It is killed without a signal that it can handle (Cloud Run).
+        Kill = "kill",
+    }
+}
+
 /// The table as the user wrote it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -39,6 +49,12 @@ pub struct KeepAliveSpec {
     /// For `freeze`: the memory of a worker that was idle for this long is reclaimed, seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reclaim_after_s: Option<f64>,
+    /// `sigterm` or `kill`. Absent: as usual for the runtime.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stop: Option<String>,
+    /// For `sigterm`: what still runs after so long is killed, seconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub grace_s: Option<f64>,
 }
 
 /// What an idle worker does, checked.
@@ -55,6 +71,27 @@ pub struct KeepAlive {
     #[serde(rename = "reclaim_after_s", with = "crate::seconds")]
     #[cfg_attr(feature = "openapi", schema(value_type = f64))]
     pub reclaim_after: Duration,
+    /// How it is told to end. Absent: as usual for the runtime.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stop: Option<Stop>,
+    /// From SIGTERM to SIGKILL. Absent unless it gets SIGTERM.
+    #[serde(
+        rename = "grace_s",
+        default,
+        skip_serializing_if = "Option::is_none",
+        with = "crate::seconds::option"
+    )]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<f64>))]
+    pub grace: Option<Duration>,
+}
+
+/// How a worker ends between invocations, if its function says so.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Farewell {
+    /// At once.
+    Kill,
+    /// It gets SIGTERM, and is killed after this time.
+    Sigterm(Duration),
 }
 
 impl Default for KeepAlive {
@@ -63,6 +100,8 @@ impl Default for KeepAlive {
             behaviour: Behaviour::Run,
             after: AFTER,
             reclaim_after: RECLAIM_AFTER,
+            stop: None,
+            grace: None,
         }
     }
 }
@@ -72,6 +111,15 @@ impl KeepAlive {
     #[must_use]
     pub fn is_default(&self) -> bool {
         *self == Self::default()
+    }
+
+    /// How a worker ends between invocations. `None`: as usual for its runtime.
+    #[must_use]
+    pub fn farewell(&self) -> Option<Farewell> {
+        self.stop.map(|stop| match stop {
+            Stop::Kill => Farewell::Kill,
+            Stop::Sigterm => Farewell::Sigterm(self.grace.unwrap_or(GRACE)),
+        })
     }
 
     /// How a worker rests. `None`: it does not.
@@ -96,6 +144,12 @@ pub enum Rest {
 
 /// CPU of a throttled worker, thousandths of a CPU: what the paper measured on Cloud Run (§3.3).
 pub const THROTTLED_CPU_MILLI: u32 = 10;
+
+/// From SIGTERM to SIGKILL, if the function does not say: what Lambda gives extensions in its `Shutdown` phase.
+pub const GRACE: Duration = Duration::from_secs(2);
+
+/// The same for a server: what Cloud Run gives it.
+pub const GRACE_OF_SERVERS: Duration = Duration::from_secs(10);
 
 /// What the table depends on.
 #[derive(Debug, Clone, Copy)]
@@ -130,6 +184,7 @@ impl KeepAliveSpec {
             return without_effect("keep_alive.reclaim_after_s", "\"freeze\"");
         }
         check_around(behaviour, around)?;
+        let (stop, grace) = self.check_stop(around.runtime)?;
         let after = in_range(
             self.after_s.unwrap_or(AFTER.as_secs_f64()),
             AFTER_S_MIN,
@@ -143,7 +198,57 @@ impl KeepAliveSpec {
             behaviour,
             after: Duration::from_secs_f64(after),
             reclaim_after: Duration::from_secs_f64(reclaim_after),
+            stop,
+            grace,
         })
+    }
+
+    fn check_stop(
+        &self,
+        runtime: &Runtime,
+    ) -> Result<(Option<Stop>, Option<Duration>), KeyProblem> {
+        if self.stop.is_none() && self.grace_s.is_none() {
+            return Ok((None, None));
+        }
+        let key = match self.stop {
+            Some(_) => "keep_alive.stop",
+            None => "keep_alive.grace_s",
+        };
+        let without_effect = match runtime {
+            Runtime::Wasm(_) => Some("runtime = \"wasm\": a component gets no signals"),
+            Runtime::Container(container) if container.contract == Contract::Shim => {
+                Some("contract = \"shim\": nothing runs between two invocations")
+            }
+            _ => None,
+        };
+        if let Some(with) = without_effect {
+            return Err((key, format!("has no effect with {with}; leave it out")));
+        }
+        let stop = one_of(self.stop.as_deref(), Stop::Sigterm, Stop::ALL)
+            .map_err(|problem| ("keep_alive.stop", problem))?;
+        if stop == Stop::Kill {
+            return match self.grace_s {
+                None => Ok((Some(stop), None)),
+                Some(_) => Err((
+                    "keep_alive.grace_s",
+                    "has no effect with stop = \"kill\", only with \"sigterm\"; leave it out"
+                        .to_owned(),
+                )),
+            };
+        }
+        let is_server = match runtime {
+            Runtime::Http(_) => true,
+            Runtime::Container(container) => container.contract == Contract::Http,
+            _ => false,
+        };
+        let default = if is_server { GRACE_OF_SERVERS } else { GRACE };
+        let grace = in_range(
+            self.grace_s.unwrap_or(default.as_secs_f64()),
+            0.0,
+            GRACE_S_MAX,
+        )
+        .map_err(|problem| ("keep_alive.grace_s", problem))?;
+        Ok((Some(stop), Some(Duration::from_secs_f64(grace))))
     }
 }
 
@@ -188,4 +293,6 @@ fn check_around(behaviour: Behaviour, around: Around<'_>) -> Result<(), KeyProbl
 const AFTER: Duration = Duration::from_millis(100);
 const RECLAIM_AFTER: Duration = Duration::from_secs(10);
 const AFTER_S_MIN: f64 = 0.01;
+/// Less than a runtime has for its end and its cleaning (`pool.runtimes_clean_s`).
+const GRACE_S_MAX: f64 = 10.0;
 const S_MAX: f64 = 86_400.0;

@@ -57,7 +57,7 @@ pub use invocation::{
     Streamed, Transfer, TransferWay,
 };
 pub use invokes::Invokes;
-pub use keep_alive::{Behaviour, KeepAlive, Rest};
+pub use keep_alive::{Behaviour, Farewell, KeepAlive, Rest, Stop};
 pub use layer::{Layer, LayerId, MergedLayers};
 pub use policy::Policy;
 pub use ports::BoxFuture;

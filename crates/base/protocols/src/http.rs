@@ -19,11 +19,12 @@ use http::header::{HOST, HeaderMap, HeaderValue, UPGRADE};
 use http::{Response, StatusCode, Version};
 use http_body_util::BodyExt;
 use parking_lot::Mutex;
+use pilot_model::keep_alive::GRACE_OF_SERVERS;
 use pilot_model::ports::{
     Answer, Call, INPUTS_MAX, Part, PassedInputs, PassedRequest, PassedResponse, StartError,
     StartStamps, StreamedBody, Worker, WorkerFault, WorkerMemory,
 };
-use pilot_model::{BoxFuture, CpuTime, Instant, InvocationHead, Rest, WorkerId, trace};
+use pilot_model::{BoxFuture, CpuTime, Farewell, Instant, InvocationHead, Rest, WorkerId, trace};
 use tokio::task::JoinSet;
 
 use self::passed::PassedBody;
@@ -38,6 +39,8 @@ pub struct HttpWorker {
     id: WorkerId,
     stamps: StartStamps,
     site: Arc<Site>,
+    /// How it ends, if its function says so.
+    farewell: Option<Farewell>,
     /// Watches for the end of the process.
     _watch: JoinSet<()>,
 }
@@ -76,6 +79,7 @@ impl HttpWorker {
             id: start.id,
             stamps: start.stamps(Instant(0)),
             site,
+            farewell: start.version.config.keep_alive.farewell(),
             _watch: watch,
         };
         match ready::wait(&worker.site, &start, ready.as_deref()).await {
@@ -195,11 +199,19 @@ impl Worker for HttpWorker {
     }
 
     fn retire(&self) {
-        self.site.life.retire(|| Retire::Gracefully {
-            grace: TERMINATION_TIME_MAX,
-            awaited: Awaited::MainProcess,
-            held: Held::default(),
-        });
+        let usual = Farewell::Sigterm(GRACE_OF_SERVERS);
+        self.site
+            .life
+            .retire(|| match self.farewell.unwrap_or(usual) {
+                Farewell::Kill => Retire::AtOnce {
+                    held: Held::default(),
+                },
+                Farewell::Sigterm(grace) => Retire::Gracefully {
+                    grace,
+                    awaited: Awaited::MainProcess,
+                    held: Held::default(),
+                },
+            });
         // A server that shuts down waits until its connections are closed.
         self.site.keep_none();
     }
@@ -261,13 +273,12 @@ fn tell_trace(head: &InvocationHead, headers: &mut HeaderMap) {
 
 impl Drop for HttpWorker {
     fn drop(&mut self) {
-        self.site.life.retire(|| Retire::AtOnce);
+        self.site.life.retire(|| Retire::AtOnce {
+            held: Held::default(),
+        });
         self.site.keep_none();
     }
 }
-
-/// Time from SIGTERM to SIGKILL: ten seconds, as in Cloud Run.
-const TERMINATION_TIME_MAX: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
 mod tests;

@@ -137,8 +137,11 @@ pub enum End {
 /// How an instance is released.
 #[derive(Debug)]
 pub enum Retire {
-    /// Everything in it is ended immediately.
-    AtOnce,
+    /// Everything in it is killed immediately.
+    AtOnce {
+        /// As below.
+        held: Held,
+    },
     /// Its main process gets SIGTERM. Whatever still runs after `grace` is killed (as Knative and Cloud Run do, and Lambda in
     /// its `Shutdown` phase).
     Gracefully {
@@ -162,11 +165,15 @@ pub enum Awaited {
 
 /// Owns whatever must live until an instance has ended. Opaque: keep it, then drop it.
 #[derive(Default)]
-pub struct Held(
-    #[expect(dead_code, reason = "it is there to be dropped")] Option<Box<dyn Any + Send>>,
-);
+pub struct Held(Option<Box<dyn Any + Send>>);
 
 impl Held {
+    /// Whether there is something to drop.
+    #[must_use]
+    pub fn is_some(&self) -> bool {
+        self.0.is_some()
+    }
+
     pub(crate) fn new(what: impl Any + Send) -> Self {
         Self(Some(Box::new(what)))
     }

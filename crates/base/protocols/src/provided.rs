@@ -36,11 +36,12 @@ use std::time::{Duration, SystemTime};
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 use parking_lot::Mutex;
 use pilot_model::calendar::unix_ms;
+use pilot_model::keep_alive::GRACE;
 use pilot_model::ports::{
     Answer, Call, Done, INPUTS_MAX, Part, StartError, StartStamps, Worker, WorkerFault,
     WorkerMemory,
 };
-use pilot_model::{BoxFuture, CpuTime, Instant, Rest, WorkerId};
+use pilot_model::{BoxFuture, CpuTime, Farewell, Instant, Rest, WorkerId};
 use pilot_sys::clock::monotonic_ns;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
@@ -105,7 +106,9 @@ impl ProvidedWorker {
                 Ok(worker)
             }
             Err(error) => {
-                worker.site.life.retire(|| Retire::AtOnce);
+                worker.site.life.retire(|| Retire::AtOnce {
+                    held: Held::default(),
+                });
                 Err(error)
             }
         }
@@ -294,26 +297,36 @@ impl ProvidedWorker {
         }
     }
 
-    /// With extensions, the worker gets Lambda's two seconds to end; without, it does not need them. An extension may be a
-    /// process of its own, which gets them even if the runtime ends at once.
+    /// Unless its function says otherwise, the worker gets Lambda's two seconds to end if it has extensions; without, it does not need
+    /// them. An extension may be a process of its own, which gets them even if the runtime ends at once.
     fn how_to_retire(&self) -> Retire {
         let extensions = &self.site.extensions;
-        if extensions.is_empty() {
-            return Retire::AtOnce;
-        }
+        let grace = match self.site.version.config.keep_alive.farewell() {
+            Some(Farewell::Sigterm(grace)) => grace,
+            None if !extensions.is_empty() => GRACE,
+            None | Some(Farewell::Kill) => {
+                return Retire::AtOnce {
+                    held: self.server(),
+                };
+            }
+        };
         let awaited = if extensions.awaits_shutdown() {
             Awaited::Everything
         } else {
             Awaited::MainProcess
         };
-        let deadline = SystemTime::now() + SHUTDOWN_TIME_MAX;
+        let deadline = SystemTime::now() + grace;
         extensions.tell_of_shutdown(unix_ms(deadline));
-        let server = std::mem::take(&mut *self.tasks.lock());
         Retire::Gracefully {
-            grace: SHUTDOWN_TIME_MAX,
+            grace,
             awaited,
-            held: Held::new(server),
+            held: self.server(),
         }
+    }
+
+    /// The server, which the worker's processes would see close.
+    fn server(&self) -> Held {
+        Held::new(std::mem::take(&mut *self.tasks.lock()))
     }
 }
 
@@ -418,9 +431,6 @@ mod names {
 }
 
 const HEADERS_LEN: usize = 8;
-
-/// How long Lambda lets extensions run in its `Shutdown` phase.
-const SHUTDOWN_TIME_MAX: Duration = Duration::from_secs(2);
 
 const HINT: &str = "Does it poll http://$AWS_LAMBDA_RUNTIME_API/2018-06-01/runtime/invocation/next, as a Lambda runtime client does?";
 

@@ -27,6 +27,7 @@ pub(crate) struct FakeInstance {
     output: Mutex<Vec<u8>>,
     /// `kill`, `at once`, `gracefully`.
     let_go: Mutex<Vec<&'static str>>,
+    grace: Mutex<Option<Duration>>,
     held: Mutex<Option<Held>>,
 }
 
@@ -45,6 +46,11 @@ impl FakeInstance {
 
     pub(crate) fn let_go(&self) -> Vec<&'static str> {
         self.let_go.lock().clone()
+    }
+
+    /// The time that it was given.
+    pub(crate) fn grace(&self) -> Option<Duration> {
+        *self.grace.lock()
     }
 }
 
@@ -65,9 +71,10 @@ impl Instance for FakeInstance {
 
     fn retire(&self, how: Retire) {
         match how {
-            Retire::AtOnce => self.let_go.lock().push("at once"),
-            Retire::Gracefully { held, .. } => {
+            Retire::AtOnce { .. } => self.let_go.lock().push("at once"),
+            Retire::Gracefully { held, grace, .. } => {
                 self.let_go.lock().push("gracefully");
+                *self.grace.lock() = Some(grace);
                 *self.held.lock() = Some(held);
             }
         }

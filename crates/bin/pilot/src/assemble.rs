@@ -88,6 +88,7 @@ impl Engines {
     pub(crate) async fn close(&self) -> bool {
         self.keyed.close().await;
         self.containers.settled().await;
+        self.forking.settled().await;
         self.native.close();
         self.forking.close();
         self.machine.vacated().await

@@ -94,6 +94,7 @@ pub(crate) struct Invocation {
     pub(crate) bytes_in: u64,
     worker: Option<WorkerId>,
     memory_bytes_max: Option<u64>,
+    pss_bytes: Option<u64>,
     pub(crate) cpu: Option<CpuTime>,
     throttled: Option<Duration>,
     shared: Option<SharedWorker>,
@@ -142,6 +143,7 @@ impl Invocation {
             bytes_in: 0,
             worker: None,
             memory_bytes_max: None,
+            pss_bytes: None,
             cpu: None,
             throttled: None,
             shared: None,
@@ -331,6 +333,7 @@ impl Invocation {
     /// Reads what the worker used since the last call. What was read before stays if the worker is gone.
     pub(crate) fn measure(&mut self, lease: &Lease, now: Instant) {
         self.memory_bytes_max = lease.memory_bytes_max().or(self.memory_bytes_max);
+        self.pss_bytes = lease.pss_bytes().or(self.pss_bytes);
         if let Some(spent) = lease.cpu() {
             *self.cpu.get_or_insert_default() += spent;
         }
@@ -448,6 +451,7 @@ impl Invocation {
             transfers: self.transfers.clone(),
             scripts: std::mem::take(&mut self.scripts),
             memory_bytes_max: self.memory_bytes_max,
+            pss_bytes: self.pss_bytes,
             cpu: self.cpu,
             throttled: self.throttled,
             shared: self.shared,

@@ -18,6 +18,7 @@ use crate::pool::{Pool, Refusal};
 use crate::printing::Printing;
 use crate::resting::Resting;
 use crate::room::Place;
+use crate::shares::{ShareStart, Shares};
 use pilot_rules::{Ending, Key, WaiterId};
 
 /// The CPU time that the kernel gives a group at once under a quota (`sched_cfs_bandwidth_slice_us`). A worker that since its throttled
@@ -43,6 +44,8 @@ pub(crate) struct PooledWorker {
     pub(crate) printing: Option<Printing>,
     /// CPU time that has been attributed to invocations. Locked briefly, at the end of an exchange.
     cpu: Mutex<CpuTime>,
+    /// CPU time by invocation, if it can serve several at once. Locked briefly, at the begin and the end of an exchange.
+    shares: Mutex<Shares>,
     /// The same of the time for which it was throttled, and its CPU time then. `None`: not yet read.
     throttled: Mutex<Option<(Duration, Duration)>>,
     /// Its place among the workers of all versions.
@@ -66,6 +69,7 @@ impl PooledWorker {
             resting,
             printing,
             cpu: Mutex::default(),
+            shares: Mutex::default(),
             throttled: Mutex::default(),
             _place: place,
         }
@@ -170,6 +174,8 @@ pub struct Lease {
     thawed: Option<Instant>,
     /// Its stream, and how many exchanges its worker had when it began, itself included.
     begun: Option<(u32, u32)>,
+    /// Its part of the CPU time of a worker that serves several. Only this lease locks it.
+    share: Mutex<Option<ShareStart>>,
 }
 
 impl Lease {
@@ -192,6 +198,7 @@ impl Lease {
             awake: false,
             thawed: None,
             begun: None,
+            share: Mutex::default(),
         }
     }
 
@@ -211,6 +218,10 @@ impl Lease {
                 if self.begun.is_none() {
                     let others = self.pooled.exchanges.fetch_add(1, Ordering::Relaxed);
                     self.begun = Some((stream, others.saturating_add(1)));
+                    if self.serves_several() {
+                        let now = self.pooled.worker.cpu();
+                        *self.share.get_mut() = Some(self.pooled.shares.lock().begin(now));
+                    }
                 }
                 return stream;
             }
@@ -274,26 +285,44 @@ impl Lease {
         self.pooled.memory_bytes_max()
     }
 
-    /// CPU time of the exchange: what its worker used since the previous exchange. `None`: it cannot be measured, or the worker
-    /// has several exchanges at once.
-    #[must_use]
-    pub fn cpu(&self) -> Option<CpuTime> {
-        let alone = self.pool.version().config.concurrency == 1;
-        alone.then(|| self.pooled.spent())?
+    fn serves_several(&self) -> bool {
+        self.pool.version().config.concurrency > 1
     }
 
-    /// How long the worker was throttled in the exchange, which ends `now`. `None`: as [`Lease::cpu`].
+    /// Proportional set size of the worker, bytes, as last sampled. `None`: it was not yet sampled.
+    #[must_use]
+    pub fn pss_bytes(&self) -> Option<u64> {
+        match self.pooled.pss.load(Ordering::Relaxed) {
+            0 => None,
+            pss => Some(pss),
+        }
+    }
+
+    /// CPU time of the exchange: what its worker used since the previous exchange, or, if it can serve several at once, the part of
+    /// this one; since the last call. `None`: it cannot be measured.
+    #[must_use]
+    pub fn cpu(&self) -> Option<CpuTime> {
+        if !self.serves_several() {
+            return self.pooled.spent();
+        }
+        let mut share = self.share.lock();
+        let start = share.as_mut()?;
+        let now = self.pooled.worker.cpu();
+        self.pooled.shares.lock().read(now, start)
+    }
+
+    /// How long the worker was throttled in the exchange, which ends `now`. `None`: it cannot be measured, or the worker can serve
+    /// several at once.
     #[must_use]
     pub fn throttled(&self, now: Instant) -> Option<Duration> {
-        let alone = self.pool.version().config.concurrency == 1;
+        let alone = !self.serves_several();
         alone.then(|| self.pooled.throttled(now.since(self.since)))?
     }
 
     /// What the exchange, which is about to end, shared its worker with. `None`: such workers serve one at a time.
     #[must_use]
     pub fn shared(&self) -> Option<SharedWorker> {
-        let several = self.pool.version().config.concurrency > 1;
-        let (stream, at_once) = self.begun.filter(|_| several)?;
+        let (stream, at_once) = self.begun.filter(|_| self.serves_several())?;
         let newest = self.pooled.streams.load(Ordering::Relaxed);
         let at_end = self.pooled.exchanges.load(Ordering::Relaxed);
         Some(SharedWorker {
@@ -324,6 +353,10 @@ impl Lease {
         if self.ending.take().is_some() {
             if self.begun.is_some() {
                 self.pooled.exchanges.fetch_sub(1, Ordering::Relaxed);
+                if self.share.get_mut().is_some() {
+                    let now = self.pooled.worker.cpu();
+                    self.pooled.shares.lock().end(now);
+                }
             }
             if let (true, Some(resting)) = (self.awake, &self.pooled.resting) {
                 resting.end(&*self.pooled.worker);

@@ -19,6 +19,7 @@ mod pressure;
 mod printing;
 mod resting;
 mod room;
+mod shares;
 mod tasks;
 
 pub use engine_table::EngineTable;

@@ -66,6 +66,11 @@ impl ForkEngine {
 }
 
 impl ForkEngine {
+    /// Waits until the workers that were told to end have ended, or have had their time for it.
+    pub async fn settled(&self) {
+        self.tree.prewarmer.settled().await;
+    }
+
     /// Ends every template. All workers must have ended before. See [`Machine::vacated`].
     pub fn close(&self) {
         let tree = &self.tree;

@@ -251,11 +251,16 @@ impl Init<'_> {
         }
     }
 
+    /// A program that has just ended is no error.
     fn signal(&self, number: i32) -> InitReply {
+        let programs = self.programs.iter().map(|(pid, _)| *pid);
         let sent = Signal::try_from(number).and_then(|signal| {
-            self.programs
-                .iter()
-                .try_for_each(|(pid, _)| kill(*pid, signal))
+            programs
+                .chain(entered())
+                .try_for_each(|pid| match kill(pid, signal) {
+                    Err(Errno::ESRCH) => Ok(()),
+                    sent => sent,
+                })
         });
         sent.map_or_else(failed, |()| InitReply::Done)
     }
@@ -403,6 +408,24 @@ const LIMITS: [(Resource, u64); 3] = [
     (Resource::RLIMIT_NOFILE, 4096),
     (Resource::RLIMIT_MEMLOCK, 64 * 1024),
 ];
+
+/// The processes that were forked into the sandbox by a template: their parent is not in its PID namespace, and so the kernel says that
+/// it is 0 (pid_namespaces(7)). Orphans have this init as their parent.
+fn entered() -> impl Iterator<Item = Pid> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| {
+        let pid: i32 = entry.file_name().to_str()?.parse().ok()?;
+        let stat = std::fs::read(entry.path().join("stat")).ok()?;
+        (pid != 1 && parent_of(&stat)? == 0).then_some(Pid::from_raw(pid))
+    })
+}
+
+/// The parent's id in `/proc/PID/stat` (proc_pid_stat(5)). The name of the program before it may have any byte.
+fn parent_of(stat: &[u8]) -> Option<i32> {
+    let name_end = stat.iter().rposition(|byte| *byte == b')')?;
+    let rest = std::str::from_utf8(stat.get(name_end + 1..)?).ok()?;
+    rest.split_ascii_whitespace().nth(1)?.parse().ok()
+}
 
 /// Kills what still runs, removes IPC objects, and empties the writable folders.
 fn clean(usage: Usage) -> Result<(), String> {

@@ -110,7 +110,7 @@ pub(crate) enum InitRequest {
     /// Starts a program. Descriptors: its 0, 1, 2 …, then cgroup files. The answer [`InitReply::Started`] is followed by
     /// [`InitReply::Exited`].
     Exec(ExecSpec),
-    /// Sends a signal to the programs.
+    /// Sends a signal to the programs, and to the worker that a template has forked into the sandbox.
     Signal {
         /// Its number.
         signal: i32,

@@ -308,7 +308,7 @@ impl Control {
         }
     }
 
-    /// Sends a signal to the running programs, without waiting and without a result.
+    /// Sends a signal to the running programs, or to the worker, without waiting and without a result.
     pub(crate) fn tell_signal(&self, signal: i32) {
         let told = Channel::pair().and_then(|(_, answer)| {
             self.channel

@@ -3,6 +3,7 @@
 mod call;
 mod mux;
 mod output;
+mod released;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -18,7 +19,7 @@ use pilot_model::ports::{
     WorkerFault, WorkerMemory,
 };
 use pilot_model::timeline::Instant;
-use pilot_model::{CpuTime, FunctionConfig, Rest, WorkerId};
+use pilot_model::{CpuTime, Farewell, FunctionConfig, Rest, WorkerId};
 use pilot_protocols::{HeldFiles, Holders};
 use pilot_wire::Kind;
 use pilot_wire::meta::ReadyMeta;
@@ -29,6 +30,7 @@ use call::CallError;
 pub(crate) use call::Connection;
 use mux::Mux;
 pub(crate) use output::{Drained, Output};
+pub(crate) use released::{Grace, Released, SIGKILL, SIGTERM};
 
 use crate::cgroup::Cgroup;
 use crate::child::{Child, ChildEnd, or_end};
@@ -43,7 +45,10 @@ pub(crate) struct ForkedWorker {
     stamps: StartStamps,
     memory_bytes_max: u64,
     inputs_max: usize,
-    link: Link,
+    /// How it ends when it is released, if its function says so.
+    farewell: Option<Farewell>,
+    /// Also of its grace period.
+    link: Arc<Link>,
     /// Set when its process has been reaped.
     end: Arc<SetOnce<ChildEnd>>,
     /// It was told to end.
@@ -66,10 +71,25 @@ pub(crate) struct ForkedWorker {
 }
 
 /// The channel, by its number of concurrent exchanges.
+#[derive(Debug)]
 enum Link {
     /// One at a time; the lock enforces it. Held across awaits by design.
     OneAtATime(AsyncMutex<Connection>),
     Several(Mux),
+}
+
+impl Link {
+    /// Reads what the worker prints until `work` is done, so that printing does not hold it up. Nobody asks for it.
+    async fn drain_while<T>(&self, work: impl Future<Output = T>) -> T {
+        match self {
+            Self::OneAtATime(connection) => {
+                let mut connection = connection.lock().await;
+                connection.output().drain_while(work).await
+            }
+            // Its task reads.
+            Self::Several(_) => work.await,
+        }
+    }
 }
 
 /// What ends with the worker.
@@ -184,8 +204,8 @@ impl CpuClock {
 
 /// Has the sandbox of a worker, and takes it back when the worker is released.
 pub(crate) trait SandboxOwner: Send + Sync {
-    /// Takes it back. The worker's channel is closed; its process may still be ending.
-    fn take_back(&self, body: Body);
+    /// Takes it back. The worker's channel is closed, unless it has a grace period; its process may still be ending.
+    fn take_back(&self, released: Released);
 
     /// The sandbox ended with its worker.
     fn lost(&self) {}
@@ -248,10 +268,11 @@ impl ForkedWorker {
                     },
                     memory_bytes_max: config.memory_bytes,
                     inputs_max: INPUTS_MAX.min(ready.inputs_max as usize),
-                    link: match config.concurrency {
+                    farewell: config.keep_alive.farewell(),
+                    link: Arc::new(match config.concurrency {
                         1 => Link::OneAtATime(AsyncMutex::new(connection)),
                         _ => Link::Several(Mux::new(connection)),
-                    },
+                    }),
                     end: body.process.end_watch(),
                     killed: AtomicBool::new(false),
                     out_of_memory: OnceLock::new(),
@@ -271,7 +292,7 @@ impl ForkedWorker {
                 };
                 // The process exits by itself when the channel closes, so the sandbox can be reused.
                 drop(connection);
-                owner.take_back(body);
+                owner.take_back(Released { body, grace: None });
                 Err(error)
             }
             other => Err(runtime(
@@ -320,7 +341,7 @@ impl ForkedWorker {
     }
 
     async fn exchange(&self, call: &Call) -> Result<Answer, WorkerFault> {
-        match &self.link {
+        match &*self.link {
             Link::OneAtATime(connection) => {
                 let mut connection = connection.lock().await;
                 match self.while_alive(connection.call(call)).await {
@@ -339,7 +360,7 @@ impl ForkedWorker {
     }
 
     async fn next_part(&self, stream: u32) -> Result<Part, WorkerFault> {
-        match &self.link {
+        match &*self.link {
             Link::OneAtATime(connection) => {
                 let mut connection = connection.lock().await;
                 match self.while_alive(connection.next_part(stream)).await {
@@ -432,8 +453,6 @@ impl ForkedWorker {
     }
 }
 
-const SIGKILL: i32 = 9;
-
 impl Worker for ForkedWorker {
     fn id(&self) -> WorkerId {
         self.id
@@ -487,9 +506,10 @@ impl Worker for ForkedWorker {
     fn retire(&self) {
         self.killed.store(true, Ordering::Relaxed);
         self.close_holders();
-        let body = self.take_body();
-        if let Some(body) = body {
-            self.owner.take_back(body);
+        if let Some(body) = self.take_body() {
+            let begin = |farewell| Grace::begin(farewell, &body, Arc::clone(&self.link));
+            let grace = self.farewell.map(begin);
+            self.owner.take_back(Released { body, grace });
         }
     }
 
@@ -538,7 +558,7 @@ impl Worker for ForkedWorker {
 impl Drop for ForkedWorker {
     fn drop(&mut self) {
         if let Some(body) = self.body.get_mut().take() {
-            self.owner.take_back(body);
+            self.owner.take_back(Released { body, grace: None });
         }
     }
 }

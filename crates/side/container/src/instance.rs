@@ -4,6 +4,7 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use bytes::Bytes;
 use pilot_model::ports::{Input, WorkerMemory};
@@ -91,14 +92,23 @@ impl Instance for ContainerInstance {
         }
         // It is one of the processes whose end is awaited.
         self.holders.close();
-        let Retire::Gracefully {
-            grace,
-            awaited,
-            held,
-        } = how
-        else {
-            self.container.shim.kill_all_soon();
-            return self.usage.settle();
+        let (grace, awaited, held) = match how {
+            Retire::Gracefully {
+                grace,
+                awaited,
+                held,
+            } => (grace, awaited, held),
+            Retire::AtOnce { held } => {
+                self.container.shim.kill_all_soon();
+                if held.is_some() {
+                    let process = self.usage.process.clone();
+                    self.container.spawn(async move {
+                        let _ = timeout(KILL_TIME_MAX, process.ended()).await;
+                        drop(held);
+                    });
+                }
+                return self.usage.settle();
+            }
         };
         let shim = &self.container.shim;
         shim.signal(&self.usage.process, SIGTERM, Whom::Process);
@@ -177,6 +187,9 @@ impl Reach for Inside {
         })
     }
 }
+
+/// Longest time until the end of a killed process is known.
+const KILL_TIME_MAX: Duration = Duration::from_secs(2);
 
 /// signal(7).
 const SIGTERM: i32 = 15;

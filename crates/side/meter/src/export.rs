@@ -50,7 +50,7 @@ impl Iterator for Csv {
             for stamp in STAMPS {
                 let _ = write!(text, ",{stamp}_ns");
             }
-            text.push_str(",throttled_ns\n");
+            text.push_str(",throttled_ns,pss_bytes\n");
         }
         while text.len() < PIECE_BYTES {
             match self.entries.next() {
@@ -104,7 +104,12 @@ impl Csv {
         for stamp in call.stamps {
             let _ = write!(text, ",{}", or_empty(stamp));
         }
-        let _ = writeln!(text, ",{}", or_empty(call.throttled_ns));
+        let _ = writeln!(
+            text,
+            ",{},{}",
+            or_empty(call.throttled_ns),
+            or_empty(call.pss_bytes)
+        );
     }
 }
 

@@ -182,6 +182,7 @@ impl Metering {
                     let at = wall_ms.saturating_sub(u64::try_from(ago).unwrap_or(u64::MAX));
                     let call = Call::of(record, function, at);
                     entries.extend(call.throttled_ns.map(Entry::Throttled));
+                    entries.extend(call.pss_bytes.map(Entry::Pss));
                     entries.push(Entry::Call(call));
                     records += 1;
                 }

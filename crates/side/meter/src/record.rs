@@ -31,6 +31,8 @@ pub enum Entry {
     WorkerEnded(WorkerEnd),
     /// How long the call that comes next was throttled, nanoseconds. Older records have none.
     Throttled(u64),
+    /// The proportional set size of the worker of the call that comes next, bytes. Older records have none.
+    Pss(u64),
 }
 
 /// A version of a function, with what was allocated to it.
@@ -84,6 +86,9 @@ pub struct Call {
     /// of its own, [`Entry::Throttled`], so that logs without it can be read.
     #[serde(skip)]
     pub throttled_ns: Option<u64>,
+    /// Proportional set size of its worker, bytes, as it was last sampled. `None`: it was not yet. Also an entry of its own, [`Entry::Pss`].
+    #[serde(skip)]
+    pub pss_bytes: Option<u64>,
 }
 
 /// The stamps of a call.
@@ -146,6 +151,7 @@ impl Call {
             bytes_in: record.bytes_in,
             bytes_out: record.bytes_out,
             throttled_ns: record.throttled.map(nanos),
+            pss_bytes: record.pss_bytes,
         }
     }
 

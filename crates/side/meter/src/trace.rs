@@ -3,6 +3,7 @@
 //!
 //! A row that is malformed is counted and left out, or is an error (`Strictness`). The first ones are named by their line.
 
+mod analysis;
 mod columns;
 mod parse;
 
@@ -15,6 +16,8 @@ use std::thread;
 
 use pilot_model::cost::CostReport;
 
+use self::analysis::Sums;
+pub use self::analysis::{Analysis, Rounding, Utilisation};
 pub use self::columns::Columns;
 pub(crate) use self::parse::Row;
 use crate::bill::Usage;
@@ -49,6 +52,8 @@ pub enum Strictness {
 pub struct TraceReport {
     /// The bill.
     pub report: CostReport,
+    /// What the requests used of what was allocated, and what is rounded up.
+    pub analysis: Analysis,
     /// Rows that were left out.
     pub malformed: u64,
     /// The first of them: line, and what is wrong.
@@ -200,6 +205,7 @@ fn send_blocks(mut source: impl Read, sender: &SyncSender<Block>) -> io::Result<
 /// What one thread has added up.
 struct Part {
     tally: Tally,
+    sums: Sums,
     malformed: u64,
     first: Vec<(u64, String)>,
     sizes: HashMap<Size, Sizes>,
@@ -212,6 +218,7 @@ impl Part {
     fn new(table: &Table) -> Self {
         Self {
             tally: Tally::new(table),
+            sums: Sums::new(),
             malformed: 0,
             first: Vec::new(),
             sizes: HashMap::new(),
@@ -271,13 +278,17 @@ impl Part {
             bytes_out: row.bytes_out,
         };
         match row.bands {
-            None => self.tally.request(table, need, sizes, &row.usage, counted),
+            None => {
+                self.sums.add(need, &row.usage, 1);
+                self.tally.request(table, need, sizes, &row.usage, counted);
+            }
             Some(bands) => {
                 for (count, execution_ns) in bands.into_iter().filter(|(count, _)| *count > 0) {
                     let usage = Usage {
                         execution_ns,
                         ..row.usage
                     };
+                    self.sums.add(need, &usage, count);
                     self.tally
                         .requests(table, (need, sizes), &usage, counted, count);
                 }
@@ -303,6 +314,7 @@ impl Part {
 
     fn add(&mut self, other: Self) {
         self.tally += &other.tally;
+        self.sums += &other.sums;
         self.malformed += other.malformed;
         self.assumed += other.assumed;
         self.first.extend(other.first);
@@ -333,6 +345,7 @@ impl Part {
         }
         Ok(TraceReport {
             report,
+            analysis: self.sums.finish(),
             malformed: self.malformed,
             first_malformed: self.first,
         })

@@ -109,6 +109,21 @@ fn values_out_of_range_name_key_and_range() {
             "keep_alive = { behaviour = \"freeze\" }\nruntime = \"container\"\nimage = \"a\"\ncontract = \"http\"",
             "keep_alive.behaviour",
         ),
+        ("keep_alive = { stop = \"sigkill\" }", "keep_alive.stop"),
+        ("keep_alive = { grace_s = 11 }", "keep_alive.grace_s"),
+        ("keep_alive = { grace_s = -1 }", "keep_alive.grace_s"),
+        (
+            "keep_alive = { stop = \"kill\", grace_s = 1 }",
+            "keep_alive.grace_s",
+        ),
+        (
+            "keep_alive = { stop = \"kill\" }\nruntime = \"wasm\"\ncomponent = \"a.wasm\"",
+            "keep_alive.stop",
+        ),
+        (
+            "keep_alive = { grace_s = 1 }\nruntime = \"container\"\nimage = \"a\"\ncontract = \"shim\"\ncommand = [\"a\"]",
+            "keep_alive.grace_s",
+        ),
         (
             "cpu_limit = { enforcement = \"exact\" }",
             "cpu_limit.enforcement",

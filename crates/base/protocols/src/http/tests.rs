@@ -10,6 +10,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::Request;
 use http_body_util::Full;
+use pilot_model::FunctionConfig;
 use tokio::net::TcpListener;
 
 use super::*;
@@ -30,11 +31,18 @@ async fn listener() -> (TcpListener, SocketAddr) {
 }
 
 async fn rig() -> Rig {
+    rig_with(|_| ()).await
+}
+
+async fn rig_with(change: impl FnOnce(&mut FunctionConfig)) -> Rig {
     let (listener, address) = listener().await;
     let instance = FakeInstance::new();
     let reach = FakeReach::to(Some(address));
     let worker = HttpWorker::when_ready(
-        start(|config| config.concurrency = 2),
+        start(|config| {
+            config.concurrency = 2;
+            change(config);
+        }),
         8080,
         None,
         Arc::clone(&reach) as _,

@@ -60,6 +60,7 @@ pub(crate) fn record(function: &str, start: StartKind, outcome: Outcome) -> Invo
         memory_bytes_max: Some(20 << 20),
         cpu: Some(CpuTime::default()),
         throttled: None,
+        pss_bytes: None,
         shared: None,
         transfers: Vec::new(),
         scripts: vec![ScriptRun {

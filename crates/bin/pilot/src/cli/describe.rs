@@ -11,8 +11,8 @@ use pilot_model::deployment::FunctionDescription;
 use pilot_model::invocation::InvocationSummary;
 use pilot_model::status::ForecastStatus;
 use pilot_model::{
-    AsyncConfig, Behaviour, Enforcement, FunctionConfig, FunctionName, Instant, KeepAlive, Reuse,
-    StartKind, TemplateMode,
+    AsyncConfig, Behaviour, Enforcement, Farewell, FunctionConfig, FunctionName, Instant,
+    KeepAlive, Reuse, StartKind, TemplateMode,
 };
 
 use super::client::Client;
@@ -187,7 +187,7 @@ fn configuration(description: &FunctionDescription, endpoint: &str) -> String {
 
 fn keep_alive(keep_alive: &KeepAlive) -> String {
     let after = seconds(keep_alive.after.as_secs_f64());
-    match keep_alive.behaviour {
+    let mut text = match keep_alive.behaviour {
         Behaviour::Run => "workers run on when idle".to_owned(),
         Behaviour::Freeze => format!(
             "frozen when idle for {after}, memory reclaimed after {}",
@@ -195,7 +195,16 @@ fn keep_alive(keep_alive: &KeepAlive) -> String {
         ),
         Behaviour::Throttle => format!("0.01 CPU when idle for {after}"),
         Behaviour::Template => "idle workers end, the template stays".to_owned(),
+    };
+    match keep_alive.farewell() {
+        None => {}
+        Some(Farewell::Kill) => text.push_str("; killed at the end"),
+        Some(Farewell::Sigterm(grace)) => {
+            let grace = seconds(grace.as_secs_f64());
+            let _ = write!(text, "; SIGTERM at the end, killed after {grace}");
+        }
     }
+    text
 }
 
 /// The policy in force; and if `pilot scale` has replaced the configured one, that one as well.

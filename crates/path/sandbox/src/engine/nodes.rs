@@ -13,6 +13,7 @@ use pilot_model::layer::LAYERS_INSIDE;
 use pilot_model::ports::{StartError, TemplateMemory};
 use pilot_model::{Environment, Network, Python, Rest, TemplateMode, Version};
 use pilot_wire::control::{Role, TemplateReady, TemplateSpec};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::{TemplateTree, specs};
 use crate::cgroup::{CPU_PERIOD_US, Cgroup, Limits};
@@ -120,6 +121,8 @@ pub(super) struct Function {
     refilling: AtomicBool,
     /// A task checks whether there are too many.
     trimming: AtomicBool,
+    /// Places for workers in their grace period.
+    lingering: Arc<Semaphore>,
 }
 
 /// Spare sandboxes.
@@ -164,6 +167,11 @@ impl Function {
 
     pub(super) fn spare_count(&self) -> usize {
         self.spares.lock().ready.len()
+    }
+
+    /// A place for a worker in its grace period. `None`: all are taken.
+    pub(super) fn linger(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.lingering).try_acquire_owned().ok()
     }
 
     /// Keeps a sandbox for the next worker if there are fewer than `most`; otherwise drops it.
@@ -238,6 +246,10 @@ fn memory_of(sandbox: &Sandbox) -> u64 {
     let processes = sandbox.cgroup().map(Cgroup::processes).unwrap_or_default();
     processes.into_iter().map(pss_bytes).sum()
 }
+
+/// Most workers of a function that are in their grace period. Without a bound, a function that ignores SIGTERM would have more and more
+/// processes.
+const LINGERING_MAX: usize = 32;
 
 /// The user of templates that belong to no function, in the sandboxes' user namespace.
 const BASE_USER: u32 = 1000;
@@ -335,6 +347,7 @@ impl TemplateTree {
             spares: Mutex::default(),
             refilling: AtomicBool::new(false),
             trimming: AtomicBool::new(false),
+            lingering: Arc::new(Semaphore::new(LINGERING_MAX)),
             _link: link,
         })
     }

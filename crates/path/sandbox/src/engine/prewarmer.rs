@@ -3,12 +3,13 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
 use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::timeout;
 
 use super::TemplateTree;
 use super::nodes::Function;
-use crate::worker::{Body, SandboxOwner};
+use crate::worker::{Released, SandboxOwner};
 
 /// Spare sandboxes of a function that has just started a worker.
 const SPARES: usize = 2;
@@ -22,6 +23,9 @@ const REFILL_AFTER: Duration = Duration::from_millis(4);
 /// Of the sandboxes beyond [`SPARES`], those that were not needed for this long are dropped.
 const TRIM_AFTER: Duration = Duration::from_secs(10);
 
+/// Longest time from the end of the last worker's grace period until it has ended.
+const SETTLED_TIME_MAX: Duration = Duration::from_secs(13);
+
 /// Most queued jobs. Beyond this, spares are not made, and released sandboxes are dropped.
 const WAITING_MAX: usize = 1024;
 
@@ -30,11 +34,26 @@ const WAITING_MAX: usize = 1024;
 pub(super) struct SandboxPrewarmer {
     work: mpsc::Sender<Work>,
     task: JoinHandle<()>,
+    /// How many workers are in their grace period.
+    lingering: watch::Sender<usize>,
 }
 
 enum Work {
     Refill(Weak<TemplateTree>, Weak<Function>),
-    Recycle(Weak<Function>, Box<Body>),
+    Recycle(Weak<Function>, Box<Released>, Option<Lingering>),
+}
+
+/// A worker in its grace period. Its function's node, and so its template and the sandbox around its own, stays until then.
+struct Lingering {
+    _function: Arc<Function>,
+    _place: OwnedSemaphorePermit,
+    count: watch::Sender<usize>,
+}
+
+impl Drop for Lingering {
+    fn drop(&mut self) {
+        self.count.send_modify(|count| *count -= 1);
+    }
 }
 
 impl SandboxPrewarmer {
@@ -43,7 +62,15 @@ impl SandboxPrewarmer {
         Self {
             work: sender,
             task: tokio::spawn(keep(work)),
+            lingering: watch::Sender::new(0),
         }
+    }
+
+    /// Waits until no worker is in its grace period.
+    pub(super) async fn settled(&self) {
+        let mut lingering = self.lingering.subscribe();
+        // An error means that the sender is gone, and it is here.
+        let _ = timeout(SETTLED_TIME_MAX, lingering.wait_for(|count| *count == 0)).await;
     }
 
     /// Called when a function has started a worker: makes spare sandboxes for the next ones.
@@ -61,6 +88,7 @@ impl SandboxPrewarmer {
     pub(super) fn owner_of(&self, function: &Arc<Function>) -> Arc<dyn SandboxOwner> {
         Arc::new(FunctionSandboxes {
             work: self.work.clone(),
+            lingering: self.lingering.clone(),
             function: Arc::clone(function),
         })
     }
@@ -74,18 +102,39 @@ impl Drop for SandboxPrewarmer {
 
 struct FunctionSandboxes {
     work: mpsc::Sender<Work>,
+    lingering: watch::Sender<usize>,
     /// A worker keeps its function's node, and so its template, alive.
     function: Arc<Function>,
 }
 
 impl SandboxOwner for FunctionSandboxes {
-    fn take_back(&self, body: Body) {
-        if self.function.spare_count() < SPARES_MAX {
+    fn take_back(&self, released: Released) {
+        let lingering = match released.grace {
+            Some(_) => match self.function.linger() {
+                Some(place) => Some(self.lingers(place)),
+                // Too many of its workers linger already: the sandbox is dropped, which ends it.
+                None => return,
+            },
+            None => None,
+        };
+        if lingering.is_some() || self.function.spare_count() < SPARES_MAX {
             // If the queue is full, the sandbox is dropped, which ends it.
             let _ = self.work.try_send(Work::Recycle(
                 Arc::downgrade(&self.function),
-                Box::new(body),
+                Box::new(released),
+                lingering,
             ));
+        }
+    }
+}
+
+impl FunctionSandboxes {
+    fn lingers(&self, place: OwnedSemaphorePermit) -> Lingering {
+        self.lingering.send_modify(|count| *count += 1);
+        Lingering {
+            _function: Arc::clone(&self.function),
+            _place: place,
+            count: self.lingering.clone(),
         }
     }
 }
@@ -99,8 +148,8 @@ async fn keep(mut work: mpsc::Receiver<Work>) {
                 Some(Work::Refill(tree, function)) => {
                     jobs.spawn(refill(tree, function));
                 }
-                Some(Work::Recycle(function, body)) => {
-                    jobs.spawn(recycle(function, body));
+                Some(Work::Recycle(function, released, lingering)) => {
+                    jobs.spawn(recycle(function, released, lingering));
                 }
             },
             Some(_) = jobs.join_next() => {}
@@ -126,11 +175,13 @@ async fn refill(tree: Weak<TemplateTree>, function: Weak<Function>) {
     function.end_refill();
 }
 
-/// The worker's process is ending, because its channel is closed. A sandbox that cannot be cleaned is dropped, which ends it.
-async fn recycle(function: Weak<Function>, body: Box<Body>) {
-    let Some(mut sandbox) = body.vacated().await else {
+/// The worker's process is ending, because its channel is closed, or because it was told to. A sandbox that cannot be cleaned is dropped,
+/// which ends it.
+async fn recycle(function: Weak<Function>, released: Box<Released>, lingering: Option<Lingering>) {
+    let Some(mut sandbox) = released.after_grace().await.vacated().await else {
         return;
     };
+    drop(lingering);
     if sandbox.clean().await.is_err() {
         return;
     }

@@ -10,18 +10,21 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use pilot_model::ports::{Input, WorkerMemory};
 use pilot_model::{BoxFuture, CpuTime, Rest};
-use pilot_protocols::{End, HeldFiles, Holders, Instance, OwnProcesses, Reach, Retire};
+use pilot_protocols::{Awaited, End, HeldFiles, Holders, Instance, OwnProcesses, Reach, Retire};
 use tokio::net::TcpStream;
 use tokio::sync::{Notify, SetOnce};
 use tokio::task::AbortHandle;
 use tokio::time::Instant as Deadline;
 
-use super::runtime::{Grace, NativeRuntime, Released};
+use super::runtime::NativeRuntime;
 use crate::cgroup::Cgroup;
 use crate::child::ChildEnd;
 use crate::pace::Paceable;
 use crate::sandbox::Control;
-use crate::worker::{Body, CpuClock, Drained, Output, SandboxOwner};
+use crate::template::END_TIME_MAX;
+use crate::worker::{
+    Body, CpuClock, Drained, Grace, Output, Released, SIGKILL, SIGTERM, SandboxOwner,
+};
 
 /// See the module. Dropping it releases the sandbox, to be cleaned.
 #[derive(Debug)]
@@ -152,7 +155,13 @@ impl Instance for NativeInstance {
 
     fn retire(&self, how: Retire) {
         match how {
-            Retire::AtOnce => self.let_go(None),
+            Retire::AtOnce { held } => {
+                if let Some(body) = self.body.lock().as_ref() {
+                    body.sandbox.control().tell_signal(SIGKILL);
+                }
+                let until = Deadline::now() + END_TIME_MAX;
+                self.let_go(Some(Grace::until(until, Awaited::MainProcess, held)));
+            }
             Retire::Gracefully {
                 grace,
                 awaited,
@@ -161,11 +170,8 @@ impl Instance for NativeInstance {
                 if let Some(body) = self.body.lock().as_ref() {
                     body.sandbox.control().tell_signal(SIGTERM);
                 }
-                self.let_go(Some(Grace {
-                    until: Deadline::now() + grace,
-                    awaited,
-                    held,
-                }));
+                let until = Deadline::now() + grace;
+                self.let_go(Some(Grace::until(until, awaited, held)));
             }
         }
     }
@@ -250,8 +256,6 @@ impl Instance for NativeInstance {
         })
     }
 }
-
-const SIGTERM: i32 = 15;
 
 /// Connects into a sandbox's network. Does not keep the sandbox alive: a connection to an ended one fails.
 #[derive(Debug)]

@@ -27,7 +27,7 @@ use crate::places::CODE_INSIDE;
 use crate::runtime_files::NODE_WORKER_INSIDE;
 use crate::sandbox::Sandbox;
 use crate::variables;
-use crate::worker::{Body, Connection, ForkedWorker, Output, SandboxOwner};
+use crate::worker::{Body, Connection, ForkedWorker, Output, Released, SandboxOwner};
 
 /// See the module.
 #[derive(Debug)]
@@ -188,7 +188,7 @@ impl WaitingNode {
             process: self.process,
         };
         if let Err(error) = self.control.write_all(&line).await {
-            owner.take_back(body);
+            owner.take_back(Released { body, grace: None });
             return Err(no_sandbox("send Node.js its specification")(error));
         }
         let connection = Connection::new(self.channel, self.output, answers)?;

@@ -13,9 +13,9 @@ use pilot_model::runtime::wasm::{WORKER_VERB, WasmRuntime, WorkerSettings};
 use pilot_model::runtime_key::{Base, Limits as KeyLimits, Mount, RuntimeKey};
 use pilot_model::timeline::Instant;
 use pilot_model::{Network, Runtime, Version, WorkerId};
-use pilot_protocols::{Awaited, Held, HttpWorker, OwnProcesses, ProvidedWorker, Start};
+use pilot_protocols::{HttpWorker, OwnProcesses, ProvidedWorker, Start};
 use pilot_sys::clock::monotonic_ns;
-use tokio::time::{Duration, Instant as Deadline, timeout_at};
+use tokio::time::Duration;
 
 use super::base_sandbox::{BaseSandbox, BaseSandboxKey};
 use super::instance::{NativeInstance, NativeReach};
@@ -31,7 +31,7 @@ use crate::places::CODE_INSIDE;
 use crate::runtime_files::PILOT_INSIDE;
 use crate::sandbox::{NestNetwork, Sandbox};
 use crate::variables;
-use crate::worker::{Body, Output, SandboxOwner};
+use crate::worker::{Body, Output, Released, SandboxOwner};
 
 /// See the module.
 #[derive(Debug)]
@@ -81,24 +81,6 @@ struct Server {
     variables: BTreeMap<String, String>,
 }
 
-/// A sandbox after a use.
-#[derive(Debug)]
-pub(super) struct Released {
-    pub(super) body: Body,
-    /// The grace period, if its processes were told to end.
-    pub(super) grace: Option<Grace>,
-}
-
-/// Time for processes that were told to end.
-#[derive(Debug)]
-pub(super) struct Grace {
-    pub(super) until: Deadline,
-    /// Which processes are waited for.
-    pub(super) awaited: Awaited,
-    /// Dropped after they have ended.
-    pub(super) held: Held,
-}
-
 /// Longest time until a program is ready.
 const READY_TIME_MAX: Duration = Duration::from_secs(60);
 
@@ -142,11 +124,6 @@ impl NativeRuntime {
             }),
             parts,
         })
-    }
-
-    /// Takes back a sandbox from its worker.
-    pub(super) fn take_back(&self, released: Released) {
-        self.state.lock().phase = RuntimePhase::Released(released);
     }
 
     fn take(&self) -> RuntimePhase {
@@ -309,8 +286,8 @@ impl NativeRuntime {
 }
 
 impl SandboxOwner for NativeRuntime {
-    fn take_back(&self, body: Body) {
-        Self::take_back(self, Released { body, grace: None });
+    fn take_back(&self, released: Released) {
+        self.state.lock().phase = RuntimePhase::Released(released);
     }
 
     fn lost(&self) {
@@ -406,7 +383,7 @@ impl PrewarmedRuntime for NativeRuntime {
                     self.state.lock().phase = prewarmed;
                     return Ok(());
                 }
-                RuntimePhase::Released(released) => released.vacated().await,
+                RuntimePhase::Released(released) => released.after_grace().await.sandbox,
                 RuntimePhase::InUse => return Err(unusable("a worker has it")),
                 RuntimePhase::Ended => return Err(unusable("it has ended")),
             };
@@ -424,7 +401,7 @@ impl PrewarmedRuntime for NativeRuntime {
     fn vacate(&self) -> BoxFuture<'_, ()> {
         Box::pin(async move {
             if let RuntimePhase::Released(released) = self.take() {
-                drop(released.vacated().await);
+                drop(released.after_grace().await);
             }
         })
     }
@@ -511,29 +488,6 @@ impl NativeRuntime {
         let machine = &self.parts.machine;
         let link = machine.outbound.connect(&machine.spawner, sandbox).await?;
         Ok(Some(link))
-    }
-}
-
-impl Released {
-    /// The sandbox, after the grace period.
-    async fn vacated(self) -> Sandbox {
-        let Self { body, grace } = self;
-        if let Some(Grace {
-            until,
-            awaited,
-            held,
-        }) = grace
-        {
-            let ended = async {
-                body.process.end().await;
-                if awaited == Awaited::Everything {
-                    body.sandbox.control().at_rest().await;
-                }
-            };
-            let _ = timeout_at(until, ended).await;
-            drop(held);
-        }
-        body.sandbox
     }
 }
 

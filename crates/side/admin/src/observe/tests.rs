@@ -78,6 +78,7 @@ fn record(name: &str, id: &str, start: StartKind, outcome: Outcome, output: &'st
         memory_bytes_max: None,
         cpu: None,
         throttled: None,
+        pss_bytes: None,
         shared: None,
         transfers: Vec::new(),
         scripts: Vec::new(),

@@ -26,6 +26,7 @@ pub fn read(folder: &Path) -> io::Result<Entries> {
         frame: Vec::new(),
         at: 0,
         throttled_ns: None,
+        pss_bytes: None,
     })
 }
 
@@ -41,6 +42,7 @@ pub struct Entries {
     at: usize,
     /// Of the next call.
     throttled_ns: Option<u64>,
+    pss_bytes: Option<u64>,
 }
 
 impl Iterator for Entries {
@@ -57,8 +59,13 @@ impl Iterator for Entries {
                             self.throttled_ns = Some(nanos);
                             continue;
                         }
+                        Entry::Pss(bytes) => {
+                            self.pss_bytes = Some(bytes);
+                            continue;
+                        }
                         Entry::Call(mut call) => {
                             call.throttled_ns = self.throttled_ns.take();
+                            call.pss_bytes = self.pss_bytes.take();
                             return Some(Ok(Entry::Call(call)));
                         }
                         entry => return Some(Ok(entry)),
@@ -73,7 +80,7 @@ impl Iterator for Entries {
                 match open(&path(&self.folder, number)) {
                     Ok(opened) => {
                         self.segment = opened;
-                        self.throttled_ns = None;
+                        (self.throttled_ns, self.pss_bytes) = (None, None);
                     }
                     Err(error) => return Some(Err(error)),
                 }

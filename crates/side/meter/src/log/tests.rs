@@ -34,6 +34,7 @@ pub(crate) fn call(unix_ms: u64) -> Entry {
         bytes_in: 2,
         bytes_out: 3,
         throttled_ns: None,
+        pss_bytes: None,
     })
 }
 
@@ -155,17 +156,23 @@ proptest! {
 }
 
 #[test]
-fn the_throttled_time_of_a_call_is_read_with_it_and_older_calls_have_none() {
+fn the_throttled_time_and_pss_of_a_call_are_read_with_it_and_older_calls_have_none() {
     let folder = tempfile::tempdir().unwrap();
     let mut writer = Writer::open(folder.path(), ROOMY).unwrap();
-    let entries = [call(1), Entry::Throttled(7), call(2), call(3)];
+    let entries = [
+        call(1),
+        Entry::Throttled(7),
+        Entry::Pss(9),
+        call(2),
+        call(3),
+    ];
     writer.append(&entries).unwrap();
     let read = read(folder.path()).unwrap().map(|entry| match entry {
-        Ok(Entry::Call(call)) => (call.unix_ms, call.throttled_ns),
+        Ok(Entry::Call(call)) => (call.unix_ms, call.throttled_ns, call.pss_bytes),
         other => panic!("{other:?}"),
     });
     assert_eq!(
         read.collect::<Vec<_>>(),
-        [(1, None), (2, Some(7)), (3, None)]
+        [(1, None, None), (2, Some(7), Some(9)), (3, None, None)]
     );
 }

@@ -74,6 +74,7 @@ fn invoked(name: &str, number: u32) -> Event {
             system: Duration::from_millis(10),
         }),
         throttled: None,
+        pss_bytes: Some(3),
         shared: None,
         transfers: Vec::new(),
         scripts: Vec::new(),
@@ -107,7 +108,7 @@ fn an_invocation_is_in_the_report_and_in_the_export() {
         "{csv}"
     );
     assert!(
-        rows[0].ends_with(",returned_ns,finished_ns,throttled_ns"),
+        rows[0].ends_with(",returned_ns,finished_ns,throttled_ns,pss_bytes"),
         "{csv}"
     );
     let fields: Vec<&str> = rows[1].split(',').collect();

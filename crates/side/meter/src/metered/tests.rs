@@ -42,6 +42,7 @@ fn call(function: u32, unix_ms: u64, memory_used: Option<u64>) -> Entry {
         bytes_in: 10,
         bytes_out: 20,
         throttled_ns: None,
+        pss_bytes: None,
     })
 }
 

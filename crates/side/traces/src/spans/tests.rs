@@ -54,6 +54,7 @@ fn record(cause: Cause, outcome: Outcome) -> InvocationRecord {
         memory_bytes_max: Some(1),
         cpu: None,
         throttled: None,
+        pss_bytes: None,
         shared: None,
         transfers: vec![Transfer {
             input: "photo".to_owned(),

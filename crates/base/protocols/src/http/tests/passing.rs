@@ -1,10 +1,13 @@
 //! Requests that are passed through.
 
+use std::time::Duration;
+
 use futures_util::StreamExt;
 use http_body::Frame;
 use http_body_util::StreamBody;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
+use pilot_model::Stop;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::mpsc;
 
@@ -308,6 +311,19 @@ async fn a_retired_worker_gets_sigterm_and_its_connections_closed() {
     assert!(server.read_to_end().await.is_empty());
     drop(rig.worker);
     assert_eq!(rig.instance.let_go(), ["gracefully"]);
+    assert_eq!(rig.instance.grace(), Some(GRACE_OF_SERVERS));
+
+    let rig = rig_with(|config| {
+        config.keep_alive.stop = Some(Stop::Sigterm);
+        config.keep_alive.grace = Some(Duration::ZERO);
+    });
+    let rig = rig.await;
+    rig.worker.retire();
+    assert_eq!(rig.instance.grace(), Some(Duration::ZERO));
+
+    let rig = rig_with(|config| config.keep_alive.stop = Some(Stop::Kill)).await;
+    rig.worker.retire();
+    assert_eq!(rig.instance.let_go(), ["at once"]);
 
     let rig = self::rig().await;
     drop(rig.worker);

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::FutureExt;
+use pilot_model::Stop;
 
 use super::*;
 use crate::End;
@@ -60,6 +61,25 @@ async fn an_extension_is_told_of_invocations_and_of_the_end() {
         .exchange("POST", &format!("{EXTENSION}/exit/error"), &id, "{}")
         .await;
     assert_eq!(goes.status(), 202);
+}
+
+#[tokio::test]
+async fn how_it_ends_is_the_functions_choice() {
+    let usual = rig().await;
+    usual.worker.retire();
+    assert_eq!(usual.instance.let_go(), ["at once"]);
+    let asked = rig_with(|config| {
+        config.keep_alive.stop = Some(Stop::Sigterm);
+        config.keep_alive.grace = Some(Duration::from_secs(7));
+    });
+    let asked = asked.await;
+    asked.worker.retire();
+    assert_eq!(asked.instance.let_go(), ["gracefully"]);
+    assert_eq!(asked.instance.grace(), Some(Duration::from_secs(7)));
+    let killed = rig_with(|config| config.keep_alive.stop = Some(Stop::Kill)).await;
+    let _extension = registered(&killed, r#"{"events": ["SHUTDOWN"]}"#).await;
+    killed.worker.retire();
+    assert_eq!(killed.instance.let_go(), ["at once"]);
 }
 
 /// A call with a deadline in one minute.

@@ -1,16 +1,27 @@
 //! `pilot cost --trace`: the bill of a trace. No daemon is asked.
 
+use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-use pilot_meter::trace::{self, Strictness, TraceError, TraceOptions};
+use pilot_meter::trace::{self, Analysis, Strictness, TraceError, TraceOptions};
 use pilot_meter::{Match, Size, parquet};
+use pilot_model::cost::CostReport;
+use serde::Serialize;
 
 use super::super::failure::Failure;
 use super::super::output;
 use super::CostArgs;
 use super::table::render;
+
+/// The report of a trace as JSON.
+#[derive(Debug, Serialize)]
+struct Report {
+    #[serde(flatten)]
+    report: CostReport,
+    analysis: Analysis,
+}
 
 /// Bills the trace and prints the report.
 pub(super) fn run(args: &CostArgs, path: &Path, billing: Option<&str>) -> anyhow::Result<()> {
@@ -42,7 +53,7 @@ pub(super) fn run(args: &CostArgs, path: &Path, billing: Option<&str>) -> anyhow
         };
         Failure::usage(place)
     })?;
-    let mut report = billed.report;
+    let (mut report, analysis) = (billed.report, billed.analysis);
     if billed.malformed > 0 {
         report
             .notes
@@ -52,9 +63,41 @@ pub(super) fn run(args: &CostArgs, path: &Path, billing: Option<&str>) -> anyhow
         report.notes.push(format!("{shown}:{line}: {problem}"));
     }
     if args.json {
-        return output::print_json(&report);
+        return output::print_json(&Report { report, analysis });
     }
-    output::print(&render(&report))
+    output::print(&format!("{}{}", render(&report), used(&analysis)))
+}
+
+/// How much of their allocation the requests used, and what is rounded up.
+fn used(analysis: &Analysis) -> String {
+    let mut text = String::new();
+    if let (Some(cpu), Some(memory)) = (&analysis.cpu, &analysis.memory) {
+        let percent = |thousandths: u64| format!("{:.1} %", thousandths as f64 / 10.0);
+        let _ = write!(
+            text,
+            "{} of the requests used less than half of their CPU, {} less than half of their memory ({} whose usage is known",
+            percent(cpu.below_half_thousandths),
+            percent(memory.below_half_thousandths),
+            analysis.known
+        );
+        if let (Some(pearson), Some(spearman)) = (analysis.pearson, analysis.spearman) {
+            let _ = write!(
+                text,
+                "; correlation {pearson:.3} by Pearson, {spearman:.3} by Spearman"
+            );
+        }
+        text.push_str(").\n");
+    }
+    for rounding in &analysis.rounding {
+        let _ = writeln!(
+            text,
+            "In steps of {} ms and at least {} ms, a request is {:.3} ms longer on average.",
+            rounding.step_ms,
+            rounding.min_ms,
+            rounding.mean_us as f64 / 1000.0
+        );
+    }
+    text
 }
 
 /// The rows of a file as CSV, whatever form it has.
