@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from math import exp, log
 from statistics import median
 from typing import Any
@@ -42,6 +42,11 @@ class Cell:
         gained = median(one.begun for one in without) - median(one.begun for one in self.sides["with"])
         return gained / shorter if shorter >= HIDEABLE_MS_MIN else None
 
+    def most(self) -> float:
+        """The largest ratio that hiding the shorter part can give."""
+        without = self.sides["without"]
+        return median(one.begun / (one.begun - min(one.start, one.fetch)) for one in without)
+
     def row(self) -> list[str]:
         def middle(side: str, what: Callable[[Seen], float]) -> str:
             return f"{median(what(one) for one in self.sides[side]):.1f}"
@@ -55,13 +60,14 @@ class Cell:
             middle("without", lambda one: one.begun),
             middle("with", lambda one: one.begun),
             interval(self.ratios(lambda one: one.begun)),
+            f"{self.most():.2f}",
             interval(self.ratios(lambda one: one.total)),
             "–" if share is None else f"{share:.2f}",
             f"{first['without']} / {first['with']}",
         ]
 
     def to_json(self) -> dict[str, Any]:
-        seen = {side: [asdict(one) for one in values] for side, values in self.sides.items()}
+        seen = {side: [one.to_json() for one in values] for side, values in self.sides.items()}
         told = {"function": self.name, "kind": self.kind, "round_trip_ms": self.round_trip_ms, "fetches": self.fetches}
         return {**told, "begun_ratios": self.ratios(lambda one: one.begun), "share": self.share(), "invocations": seen}
 
@@ -73,6 +79,7 @@ HEADER = [
     "begun without",
     "begun with",
     "without ÷ with (95 %), n",
+    "at most",
     "of the whole",
     "share",
     "firsts",
@@ -81,6 +88,7 @@ NOTES = [
     "start, fetch: the worker's start, and what the function waits for its data, both without a script",
     "begun: from the request until the function has its data; of the whole: until the answer. Medians; the ratio is the geometric mean "
     "of the turns' ratios",
+    "at most: begun without ÷ (begun without − min(start, fetch)), which is what hiding the shorter part gives",
     "share: (begun without − begun with) ÷ min(start, fetch), where that minimum is at least 5 ms; firsts: the first cold invocation "
     "after the deployment, without / with, which counts as every other",
 ]

@@ -24,7 +24,7 @@ ACCOUNT, QUEUE = "123456789012", "tasks"
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": KEY_ID, "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_DEFAULT_REGION": REGION}
 # What a function's measurement says beside its start.
 WORK = ("compute_time", "upload_time")
-STARTS = ("lease", "fork", "sandbox", "init")
+STARTS = ("lease", "fork", "exec", "sandbox", "init")
 
 
 class Relay:
@@ -71,6 +71,9 @@ class Queues:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
         try:
             headers = {"content-type": "application/x-amz-json-1.0", "x-amz-target": f"AmazonSQS.{action}"}
+            # It chooses the service by the scope of the signature.
+            scope = f"{KEY_ID}/20260101/{REGION}/sqs/aws4_request"
+            headers["authorization"] = f"AWS4-HMAC-SHA256 Credential={scope}, SignedHeaders=host, Signature=none"
             connection.request("POST", "/", json.dumps(arguments), headers)
             response = connection.getresponse()
             answer = response.read()
@@ -106,7 +109,18 @@ class Seen:
     is_first: bool
     is_cold: bool
     answer: dict[str, Any] = field(repr=False)
-    phases: dict[str, dict[str, float]] = field(repr=False)
+    # `Server-Timing`, as it came.
+    header: str = field(repr=False)
+
+    @property
+    def phases(self) -> dict[str, dict[str, float]]:
+        return timing(self.header)
+
+    def to_json(self) -> dict[str, Any]:
+        """Without the answer, whose measurement is in the other numbers."""
+        numbers = {"total": self.total, "start": self.start, "fetch": self.fetch, "begun": self.begun}
+        rounded = {key: round(number, 3) for key, number in numbers.items()}
+        return {**rounded, "is_first": self.is_first, "phases": self.header}
 
 
 @dataclass
@@ -214,11 +228,12 @@ class World:
         if response.status != 200 or "measurement" not in answer:
             raise RuntimeError(f"{function}: {response.status} {text[:600]!r}")
         is_cold = response.getheader("x-pilot-start") == "cold"
-        phases = timing(response.getheader("server-timing") or "")
+        header = response.getheader("server-timing") or ""
+        phases = timing(header)
         start = sum(phases.get(phase, {}).get("dur", 0.0) for phase in STARTS)
         measured = answer["measurement"]
         begun = total - sum(measured.get(part, 0.0) for part in WORK) / 1000
-        return Seen(total, start, measured.get("download_time", 0.0) / 1000, begun, is_first, is_cold, answer, phases)
+        return Seen(total, start, measured.get("download_time", 0.0) / 1000, begun, is_first, is_cold, answer, header)
 
 
 def timing(header: str) -> dict[str, dict[str, float]]:

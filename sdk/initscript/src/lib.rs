@@ -385,7 +385,7 @@ impl Reply {
     /// A string, number or boolean of a reply that is JSON, as text: `value("Messages.0.Body", &mut buffer)`.
     ///
     /// # Errors
-    /// [`Error::Unknown`]: there is none. [`Error::Invalid`]: it does not fit. [`Error::Limit`]: the reply has more than 4 MiB.
+    /// [`Error::Unknown`]: there is none. [`Error::Invalid`]: it does not fit. [`Error::Limit`]: the reply has more than 1 MiB.
     pub fn value<'a>(&self, path: &str, into: &'a mut [u8]) -> Result<&'a str, Error> {
         let len = checked(host::reply_value(self.handle, path.as_bytes(), into))?;
         utf8(into, len)
@@ -412,7 +412,7 @@ pub fn event<'a>(path: &str, into: &'a mut [u8]) -> Result<&'a str, Error> {
 /// The same of JSON that the script has.
 ///
 /// # Errors
-/// As of [`event`].
+/// As of [`Reply::value`].
 pub fn value<'a>(json: &str, path: &str, into: &'a mut [u8]) -> Result<&'a str, Error> {
     let len = checked(host::json_value(json.as_bytes(), path.as_bytes(), into))?;
     utf8(into, len)

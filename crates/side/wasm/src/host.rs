@@ -9,7 +9,7 @@ use std::ops::Range;
 use pilot_model::inputs::value_at;
 use wasmtime::{Caller, Engine, Extern, Linker, Memory};
 
-use crate::script::{SAID_LEN_MAX, Said, Script, Stop, no_value};
+use crate::script::{SAID_LEN_MAX, Said, Script, Stop, check_json, no_value};
 
 /// The module of the imports.
 pub(crate) const MODULE: &str = "pilotlight_v1";
@@ -228,7 +228,8 @@ fn values(linker: &mut Linker<Script>) -> Host<()> {
             let name = "json_value";
             let path = path_of(begin(&mut guest, name, path, path_len)?.0);
             let (json, _) = place(&mut guest, name, json, json_len)?;
-            let value = value_at(json, &path).ok_or_else(|| no_value("the text"));
+            let value = check_json(json.len())
+                .and_then(|()| value_at(json, &path).ok_or_else(|| no_value("the text")));
             give(&mut guest, name, value, at, len)
         },
     )?;

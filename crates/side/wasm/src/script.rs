@@ -505,12 +505,7 @@ impl Script {
     pub(crate) fn value_of_reply(&mut self, handle: u32, path: &str) -> Said<String> {
         let len = self.reply(handle)?.memory.bytes();
         let len = usize::try_from(len).unwrap_or(usize::MAX);
-        if len > JSON_LEN_MAX {
-            let problem = format!(
-                "a reply of {len} bytes is not read as JSON, but one of {JSON_LEN_MAX} at most"
-            );
-            return Err((Code::Limit, problem));
-        }
+        check_json(len)?;
         let mut json = vec![0; len];
         self.read_reply(handle, 0, &mut json)?;
         value_at(&json, path).ok_or_else(|| no_value("the reply"))
@@ -621,6 +616,15 @@ fn problem_of(error: &wasmtime::Error) -> Option<(ScriptEnd, String)> {
     Some((ScriptEnd::Trap, problem))
 }
 
+/// Whether values are looked for in a text of this length: all of it is read at once, and other scripts wait.
+pub(crate) fn check_json(len: usize) -> Said<()> {
+    if len <= JSON_LEN_MAX {
+        return Ok(());
+    }
+    let problem = format!("{len} bytes are not read as JSON, but {JSON_LEN_MAX} at most");
+    Err((Code::Limit, problem))
+}
+
 /// For `event_value` and its like.
 pub(crate) fn no_value(what: &str) -> (Code, String) {
     let problem = format!("{what} has no string, number or boolean there");
@@ -650,8 +654,8 @@ const CALLS_MAX: u32 = 100_000;
 const CONNECTIONS_MAX: usize = 16;
 const RPCS_MAX: usize = 32;
 const SENT_LEN_MAX: usize = 1 << 20;
-/// The longest reply in which a value is looked for: the host reads all of it.
-const JSON_LEN_MAX: usize = 4 << 20;
+/// The longest text in which a script has a value looked for.
+const JSON_LEN_MAX: usize = 1 << 20;
 /// What it can write to the function's log.
 pub(crate) const SAID_LEN_MAX: usize = 4096;
 const TABLES_MAX: usize = 4;

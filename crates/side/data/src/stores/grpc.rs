@@ -135,7 +135,9 @@ impl Store for OneReply {
             let request = self.client.post(url.clone()).headers(headers.clone());
             let sent = request.body(body.clone()).send().await;
             let response = sent.map_err(failed)?;
-            if response.status() != StatusCode::OK {
+            let kind = response.headers().get(CONTENT_TYPE);
+            let is_grpc = kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"));
+            if response.status() != StatusCode::OK || !is_grpc {
                 let problem = format!("it is no gRPC server: it answers {}", response.status());
                 return Err(StoreError::new(Kind::Broken, &problem));
             }
