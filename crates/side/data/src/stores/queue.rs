@@ -44,3 +44,67 @@ impl Store for OneAnswer {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use futures_util::TryStreamExt;
+    use http_body_util::Full;
+    use pilot_model::ports::StreamedBody;
+
+    use super::*;
+
+    /// Queues that answer with the arguments, unless there are none.
+    #[derive(Debug)]
+    struct Fake;
+
+    impl Queues for Fake {
+        fn check(&self, _: &str, _: &str) -> Result<(), String> {
+            Ok(())
+        }
+
+        fn call(
+            &self,
+            request: QueueRequest,
+        ) -> BoxFuture<'static, Result<StreamedBody, RemoteFault>> {
+            Box::pin(async move {
+                if request.arguments.is_empty() {
+                    let problem = "nothing is asked".to_owned();
+                    let kind = Kind::Key;
+                    return Err(RemoteFault { kind, problem });
+                }
+                let body = Full::new(request.arguments);
+                Ok(body.map_err(|never| match never {}).boxed_unsync())
+            })
+        }
+    }
+
+    async fn asked(arguments: &'static str) -> Result<Vec<u8>, StoreError> {
+        let store = OneAnswer {
+            queues: Arc::new(Fake),
+            request: QueueRequest {
+                function: "resize".parse().unwrap(),
+                connection: "jobs".to_owned(),
+                queue: "tasks".to_owned(),
+                action: "ReceiveMessage".to_owned(),
+                arguments: Bytes::from_static(arguments.as_bytes()),
+            },
+        };
+        let Got::Object(object) = store.get("tasks", None).await? else {
+            panic!("an answer is always another one");
+        };
+        assert_eq!(object.len, Some(arguments.len() as u64));
+        let parts: Vec<Bytes> = object.body.try_collect().await?;
+        Ok(parts.concat())
+    }
+
+    #[tokio::test]
+    async fn an_answer_is_an_object_and_a_refusal_keeps_its_reason() {
+        assert_eq!(asked("{}").await.unwrap(), b"{}");
+        let refused = asked("").await.unwrap_err();
+        assert_eq!(
+            (refused.kind, refused.problem.as_str()),
+            (Kind::Key, "nothing is asked")
+        );
+    }
+}

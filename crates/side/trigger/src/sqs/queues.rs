@@ -210,13 +210,5 @@ mod tests {
                 Kind::Key
             );
         }
-        // What is well formed goes to the server, which is not there.
-        let asked = refused(
-            "resize",
-            "tasks.fifo",
-            receive,
-            "{\"QueueUrl\": \"http://other\"}",
-        );
-        assert_eq!(asked.await, Kind::Unavailable);
     }
 }
