@@ -71,6 +71,53 @@ def test_a_script_takes_a_task_and_fetches_the_object_that_it_names(
     assert "status 1" in told["1"] and "the reply has no string, number or boolean there" in logs(daemon, "task")
 
 
+SENDS = """
+#![no_std]
+use initscript::{Error, Sqs};
+initscript::main!(init);
+fn init() -> Result<(), Error> {
+    let mut receipt = [0; 2048];
+    let jobs = Sqs::connect("jobs")?;
+    let taken = jobs.receive(0, "sends", 0)?.wait()?;
+    jobs.delete(1, "sends", taken.value("Messages.0.ReceiptHandle", &mut receipt)?)?.wait()?;
+    jobs.send(2, "sends", "a \\"quoted\\"\\n\\u{1} ä")?.hand_over(0)
+}
+"""
+CRATE = """
+[workspace]
+[package]
+name = "init"
+version = "0.1.0"
+edition = "2024"
+[lib]
+crate-type = ["cdylib"]
+[dependencies]
+pilotlight-initscript = {{ path = "{sdk}" }}
+[profile.release]
+panic = "abort"
+"""
+
+
+def test_the_sdk_deletes_and_sends_messages(daemon: Daemon, sqs: Any, tmp_path: Path) -> None:
+    needs_rust()
+    crate = tmp_path / "crate"
+    (crate / "src").mkdir(parents=True)
+    (crate / "src" / "lib.rs").write_text(SENDS)
+    (crate / "Cargo.toml").write_text(CRATE.format(sdk=ROOT / "sdk" / "initscript"))
+    build = ["cargo", "build", "--release", "--offline", "--quiet", "--target", "wasm32-unknown-unknown"]
+    subprocess.run(build, cwd=crate, check=True, timeout=300)
+    folder = tmp_path / "function"
+    folder.mkdir()
+    shutil.copy(crate / "target" / "wasm32-unknown-unknown" / "release" / "init.wasm", folder)
+    deploy(daemon, folder, MANIFEST.format(name="sends", allow='["sqs://jobs/sends"]'))
+    queue = new_queue(sqs, "sends", "a task")
+    _, told = cold(daemon, "sends", {"ids": [0]})
+    assert "MessageId" in json.loads(base64.b64decode(told["0"][1])), told
+    (message,) = sqs.receive_message(QueueUrl=queue, MaxNumberOfMessages=10)["Messages"]
+    assert message["Body"] == 'a "quoted"\n\x01 ä'
+    assert counts(sqs, queue) == ("0", "1")
+
+
 def test_a_script_reaches_only_the_queues_that_it_may_and_never_the_secret(daemon: Daemon, sqs: Any, tmp_path: Path) -> None:
     scripted = new_queue(sqs, "scripted", "a task")
     other = new_queue(sqs, "other", "not yours")
