@@ -22,6 +22,8 @@ from benchlib.store import BUCKET, KEY_ID, REGION, SECRET, Store
 HERE = Path(__file__).resolve().parents[1]
 ACCOUNT, QUEUE = "123456789012", "tasks"
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": KEY_ID, "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_DEFAULT_REGION": REGION}
+# Functions that need no packages.
+BARE = ("nothing", "reply")
 # What a function's measurement says beside its start.
 WORK = ("compute_time", "upload_time")
 STARTS = ("lease", "fork", "exec", "sandbox", "init")
@@ -187,7 +189,7 @@ class World:
     def deploy(self, daemon: Daemon, name: str, code: str, script: str | None, allow: list[str], **spec: Any) -> None:
         """A function of the folder `functions`, with one of the scripts or without."""
         folder = HERE / "functions"
-        names = ["app.py", "storage.py", "clock.py", "requirements.txt"]
+        names = ["app.py"] if code in BARE else ["app.py", "storage.py", "clock.py", "requirements.txt"]
         files = {file: (folder / file).read_bytes() for file in names}
         files["function.py"] = (folder / f"{code}.py").read_bytes()
         spec = {"handler": "app.handler", "network": "host", "timeout_s": 60, "memory_mb": 512, **spec}
