@@ -62,8 +62,12 @@ class Queues:
             self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
     def __enter__(self) -> Queues:
-        wait_for_port(self.port, self.process, 60)
-        self.call("CreateQueue", QueueName=QUEUE, Attributes={"VisibilityTimeout": "3600"})
+        try:
+            wait_for_port(self.port, self.process, 60)
+            self.call("CreateQueue", QueueName=QUEUE, Attributes={"VisibilityTimeout": "3600"})
+        except RuntimeError:
+            end(self.process)
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
