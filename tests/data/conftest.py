@@ -9,13 +9,14 @@ import shutil
 import socket
 import ssl
 import subprocess
+import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import boto3
 import pytest
@@ -24,6 +25,16 @@ from pilot_daemon import ROOT, Daemon
 
 HERE = Path(__file__).resolve().parent
 KEY_ID, SECRET = "AKIAPILOT", "a secret for tests"
+T = TypeVar("T")
+
+
+def eventually(what: str, look: Callable[[], T | None], within_s: float = 90) -> T:
+    deadline = time.monotonic() + within_s
+    while True:
+        if found := look():
+            return found
+        assert time.monotonic() < deadline, f"waited in vain for {what}"
+        time.sleep(0.1)
 
 
 def versitygw() -> Path:
@@ -92,6 +103,38 @@ def bucket() -> Iterator[Bucket]:
         server.terminate()
         server.wait(10)
         shutil.rmtree(home, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def sqs(home: Path) -> Iterator[Any]:
+    """A client of a server with SQS's API."""
+    port = free_port()
+    with (home / "moto.log").open("wb") as log:
+        command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+        server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+    client = boto3.client(
+        "sqs",
+        endpoint_url=f"http://127.0.0.1:{port}",
+        region_name="us-east-1",
+        aws_access_key_id=KEY_ID,
+        aws_secret_access_key=SECRET,
+        config=Config(retries={"total_max_attempts": 1}, proxies={}),
+    )
+
+    def is_up() -> bool:
+        try:
+            socket.create_connection(("127.0.0.1", port), 1).close()
+            return True
+        except OSError:
+            assert server.poll() is None, (home / "moto.log").read_text()
+            return False
+
+    try:
+        eventually("the SQS server", is_up, 60)
+        yield client
+    finally:
+        server.terminate()
+        server.wait(10)
 
 
 @dataclass
@@ -195,7 +238,7 @@ def home() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session")
-def daemon(bucket: Bucket, folder: Folder, redis: Redis, home: Path) -> Iterator[Daemon]:
+def daemon(bucket: Bucket, folder: Folder, redis: Redis, sqs: Any, home: Path) -> Iterator[Daemon]:
     secret = home / "secret"
     secret.write_text(SECRET)
     secret.chmod(0o600)
@@ -255,6 +298,12 @@ functions = ["*"]
 kind = "s3"
 endpoint = "http://127.0.0.1:1"
 credentials = "anonymous"
+[connections.jobs]
+functions = ["client-*"]
+kind = "sqs"
+url = "{sqs.meta.endpoint_url}/123456789012"
+access_key_id = "{KEY_ID}"
+secret_access_key_file = "{secret}"
 """
     )
     daemon = Daemon(home, "--config", str(config))

@@ -5,25 +5,17 @@ from __future__ import annotations
 import http.server
 import json
 import re
-import socket
-import subprocess
-import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-import boto3
 import pytest
-from botocore.config import Config
-from conftest import KEY_ID, SECRET, Redis, free_port
+from conftest import KEY_ID, SECRET, Redis, eventually
 from pilot_daemon import Daemon
 
 pytestmark = pytest.mark.timeout(240)
-
-T = TypeVar("T")
 
 HANDLER = """
 def handler(event, context):
@@ -40,15 +32,6 @@ def handler(event, context):
             print("got " + text, flush=True)
     return {"batchItemFailures": failed}
 """
-
-
-def eventually(what: str, look: Callable[[], T | None], within_s: float = 90) -> T:
-    deadline = time.monotonic() + within_s
-    while True:
-        if found := look():
-            return found
-        assert time.monotonic() < deadline, f"waited in vain for {what}"
-        time.sleep(0.1)
 
 
 @dataclass
@@ -79,38 +62,6 @@ def hook() -> Iterator[Hook]:
     hook.url = f"http://127.0.0.1:{server.server_port}/hooks"
     yield hook
     server.shutdown()
-
-
-@pytest.fixture(scope="module")
-def sqs(home: Path) -> Iterator[Any]:
-    """A client of a server with SQS's API."""
-    port = free_port()
-    with (home / "moto.log").open("wb") as log:
-        command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-        server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-    client = boto3.client(
-        "sqs",
-        endpoint_url=f"http://127.0.0.1:{port}",
-        region_name="us-east-1",
-        aws_access_key_id=KEY_ID,
-        aws_secret_access_key=SECRET,
-        config=Config(retries={"total_max_attempts": 1}, proxies={}),
-    )
-
-    def is_up() -> bool:
-        try:
-            socket.create_connection(("127.0.0.1", port), 1).close()
-            return True
-        except OSError:
-            assert server.poll() is None, (home / "moto.log").read_text()
-            return False
-
-    try:
-        eventually("the SQS server", is_up, 60)
-        yield client
-    finally:
-        server.terminate()
-        server.wait(10)
 
 
 @pytest.fixture(scope="module")

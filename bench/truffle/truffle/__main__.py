@@ -22,8 +22,7 @@ from benchlib.command import Run, options_of
 from benchlib.daemon import Daemon, invoke_path
 from benchlib.report import Bar, Report
 from benchlib.stats import Estimate
-
-from .store import Store
+from benchlib.store import Store
 
 HANDLER = """
 def handler(event, context):

@@ -35,6 +35,8 @@ int32_t PILOTLIGHT_HOST(send_reply)(int64_t message, int32_t connection, int64_t
 _Noreturn void PILOTLIGHT_HOST(exit)(int32_t status);
 int32_t PILOTLIGHT_HOST(event_read)(uint32_t offset, void *at, size_t len);
 int32_t PILOTLIGHT_HOST(event_value)(const char *path, size_t path_len, char *at, size_t len);
+int32_t PILOTLIGHT_HOST(reply_value)(int32_t reply, const char *path, size_t path_len, char *at, size_t len);
+int32_t PILOTLIGHT_HOST(json_value)(const char *json, size_t json_len, const char *path, size_t path_len, char *at, size_t len);
 int32_t PILOTLIGHT_HOST(input_read)(uint32_t offset, void *at, size_t len);
 int32_t PILOTLIGHT_HOST(error_read)(char *at, size_t len);
 void PILOTLIGHT_HOST(log)(const char *at, size_t len);

@@ -14,6 +14,21 @@ mod raw {
         pub fn exit(status: i32);
         pub fn event_read(from: u32, at: *mut u8, len: usize) -> i32;
         pub fn event_value(path: *const u8, path_len: usize, at: *mut u8, len: usize) -> i32;
+        pub fn reply_value(
+            reply: u32,
+            path: *const u8,
+            path_len: usize,
+            at: *mut u8,
+            len: usize,
+        ) -> i32;
+        pub fn json_value(
+            json: *const u8,
+            json_len: usize,
+            path: *const u8,
+            path_len: usize,
+            at: *mut u8,
+            len: usize,
+        ) -> i32;
         pub fn input_read(from: u32, at: *mut u8, len: usize) -> i32;
         pub fn error_read(at: *mut u8, len: usize) -> i32;
         pub fn log(at: *const u8, len: usize);
@@ -64,6 +79,25 @@ pub(crate) fn event_read(from: u32, into: &mut [u8]) -> i32 {
 
 pub(crate) fn event_value(path: &[u8], into: &mut [u8]) -> i32 {
     unsafe { raw::event_value(path.as_ptr(), path.len(), into.as_mut_ptr(), into.len()) }
+}
+
+pub(crate) fn reply_value(reply: u32, path: &[u8], into: &mut [u8]) -> i32 {
+    let (at, len) = (into.as_mut_ptr(), into.len());
+    unsafe { raw::reply_value(reply, path.as_ptr(), path.len(), at, len) }
+}
+
+pub(crate) fn json_value(json: &[u8], path: &[u8], into: &mut [u8]) -> i32 {
+    let (at, len) = (into.as_mut_ptr(), into.len());
+    unsafe {
+        raw::json_value(
+            json.as_ptr(),
+            json.len(),
+            path.as_ptr(),
+            path.len(),
+            at,
+            len,
+        )
+    }
 }
 
 pub(crate) fn input_read(from: u32, into: &mut [u8]) -> i32 {

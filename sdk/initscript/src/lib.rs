@@ -118,6 +118,118 @@ impl Redis {
     }
 }
 
+/// Queues with SQS's API, by the name of their connection in the daemon's `pilotd.toml`. The host signs the requests.
+#[derive(Debug, Clone, Copy)]
+pub struct Sqs(Connection);
+
+impl Sqs {
+    /// Connects to the connection `name`. `allow` in pilot.toml must have `sqs://NAME`.
+    ///
+    /// # Errors
+    /// [`Error::Refused`].
+    pub fn connect(name: &str) -> Result<Self, Error> {
+        Connection::to("sqs://", name).map(Self)
+    }
+
+    /// Begins to take one message of a queue. It does not wait, but the server does, up to `wait_s` seconds, if the queue is empty. Of the
+    /// reply, [`Reply::value`] gives `Messages.0.Body` and `Messages.0.ReceiptHandle`. Whoever is done with the message deletes it;
+    /// otherwise it comes back after the queue's visibility timeout.
+    ///
+    /// # Errors
+    /// See [`S3::get`].
+    pub fn receive(&self, id: u64, queue: &str, wait_s: u8) -> Result<Request, Error> {
+        let mut arguments = Text::<64>::new();
+        arguments.push(b"{\"MaxNumberOfMessages\":1,\"WaitTimeSeconds\":")?;
+        arguments.push_number(wait_s)?;
+        arguments.push(b"}")?;
+        self.call(id, "ReceiveMessage", queue, arguments.bytes())
+    }
+
+    /// Begins to delete a message by its `ReceiptHandle`. It does not wait.
+    ///
+    /// # Errors
+    /// See [`S3::get`].
+    pub fn delete(&self, id: u64, queue: &str, receipt: &str) -> Result<Request, Error> {
+        self.call_with(id, "DeleteMessage", queue, "ReceiptHandle", receipt)
+    }
+
+    /// Begins to send a message, of at most 3 KiB. It does not wait.
+    ///
+    /// # Errors
+    /// See [`S3::get`]; [`Error::Limit`] if the body is longer.
+    pub fn send(&self, id: u64, queue: &str, body: &str) -> Result<Request, Error> {
+        self.call_with(id, "SendMessage", queue, "MessageBody", body)
+    }
+
+    /// Begins another action of the SQS API. `arguments` is an object of JSON; the host adds the queue's URL.
+    ///
+    /// # Errors
+    /// See [`S3::get`].
+    pub fn call(
+        &self,
+        id: u64,
+        action: &str,
+        queue: &str,
+        arguments: &[u8],
+    ) -> Result<Request, Error> {
+        let mut text = Text::<4096>::new();
+        for part in [
+            action.as_bytes(),
+            b" ",
+            queue.as_bytes(),
+            b"\n\n",
+            arguments,
+        ] {
+            text.push(part)?;
+        }
+        self.0.send(id, text.bytes())
+    }
+
+    fn call_with(
+        &self,
+        id: u64,
+        action: &str,
+        queue: &str,
+        name: &str,
+        value: &str,
+    ) -> Result<Request, Error> {
+        let mut arguments = Text::<3840>::new();
+        arguments.push(b"{")?;
+        arguments.push_json(name)?;
+        arguments.push(b":")?;
+        arguments.push_json(value)?;
+        arguments.push(b"}")?;
+        self.call(id, action, queue, arguments.bytes())
+    }
+}
+
+/// A gRPC server.
+#[derive(Debug, Clone, Copy)]
+pub struct Grpc(Connection);
+
+impl Grpc {
+    /// Connects to `grpc://HOST:PORT` or `grpcs://HOST[:PORT]`, which `allow` in pilot.toml must have.
+    ///
+    /// # Errors
+    /// [`Error::Refused`].
+    pub fn connect(place: &str) -> Result<Self, Error> {
+        Connection::to("", place).map(Self)
+    }
+
+    /// Begins a unary call of `/PACKAGE.SERVICE/METHOD` with an encoded message, of at most 4 KiB with the method. It does not wait. The
+    /// reply is the encoded message of the server.
+    ///
+    /// # Errors
+    /// See [`S3::get`]; [`Error::Limit`] if the message is longer.
+    pub fn call(&self, id: u64, method: &str, message: &[u8]) -> Result<Request, Error> {
+        let mut text = Text::<4096>::new();
+        for part in [&b"POST "[..], method.as_bytes(), b"\n\n", message] {
+            text.push(part)?;
+        }
+        self.0.send(id, text.bytes())
+    }
+}
+
 /// An HTTP server.
 #[derive(Debug, Clone, Copy)]
 pub struct Http(Connection);
@@ -270,6 +382,15 @@ impl Reply {
         into.get(..len as usize).ok_or(Error::Invalid)
     }
 
+    /// A string, number or boolean of a reply that is JSON, as text: `value("Messages.0.Body", &mut buffer)`.
+    ///
+    /// # Errors
+    /// [`Error::Unknown`]: there is none. [`Error::Invalid`]: it does not fit. [`Error::Limit`]: the reply has more than 1 MiB.
+    pub fn value<'a>(&self, path: &str, into: &'a mut [u8]) -> Result<&'a str, Error> {
+        let len = checked(host::reply_value(self.handle, path.as_bytes(), into))?;
+        utf8(into, len)
+    }
+
     /// Gives the reply to the function as `message`, without a copy.
     ///
     /// # Errors
@@ -285,6 +406,15 @@ impl Reply {
 /// [`Error::Unknown`]: there is none. [`Error::Invalid`]: it does not fit.
 pub fn event<'a>(path: &str, into: &'a mut [u8]) -> Result<&'a str, Error> {
     let len = checked(host::event_value(path.as_bytes(), into))?;
+    utf8(into, len)
+}
+
+/// The same of JSON that the script has.
+///
+/// # Errors
+/// As of [`Reply::value`].
+pub fn value<'a>(json: &str, path: &str, into: &'a mut [u8]) -> Result<&'a str, Error> {
+    let len = checked(host::json_value(json.as_bytes(), path.as_bytes(), into))?;
     utf8(into, len)
 }
 

@@ -23,6 +23,33 @@ impl<const MAX: usize> Text<MAX> {
         Ok(())
     }
 
+    pub(crate) fn push_number(&mut self, number: u8) -> Result<(), Error> {
+        let digits = [number / 100, number / 10 % 10, number % 10].map(|digit| b'0' + digit);
+        let zeros = digits
+            .iter()
+            .take(2)
+            .take_while(|digit| **digit == b'0')
+            .count();
+        self.push(digits.get(zeros..).unwrap_or_default())
+    }
+
+    /// A string of JSON (RFC 8259, section 7), with its quotes.
+    pub(crate) fn push_json(&mut self, text: &str) -> Result<(), Error> {
+        const HEX: &[u8; 16] = b"0123456789abcdef";
+        self.push(b"\"")?;
+        for byte in text.bytes() {
+            match byte {
+                b'"' | b'\\' => self.push(&[b'\\', byte])?,
+                0..0x20 => {
+                    self.push(b"\\u00")?;
+                    self.push(&[HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]])?;
+                }
+                _ => self.push(&[byte])?,
+            }
+        }
+        self.push(b"\"")
+    }
+
     pub(crate) fn bytes(&self) -> &[u8] {
         self.bytes.get(..self.len).unwrap_or_default()
     }

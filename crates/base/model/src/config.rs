@@ -157,7 +157,12 @@ impl FunctionConfig {
             .filter_map(|scheme| match scheme {
                 Scheme::S3 => Some("s3"),
                 Scheme::Redis | Scheme::Rediss => Some("redis"),
-                Scheme::Http | Scheme::Https | Scheme::File => None,
+                Scheme::Http
+                | Scheme::Https
+                | Scheme::File
+                | Scheme::Sqs
+                | Scheme::Grpc
+                | Scheme::Grpcs => None,
             })
             .chain(invokes.then_some("lambda"))
             .collect();

@@ -25,7 +25,7 @@ pub struct InitscriptSpec {
     /// A text for the script.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub input: Option<String>,
-    /// What it may connect to: `s3://STORE`, `https://HOST`, `redis://HOST:PORT`, each with `/` and the beginning of keys if it may not use
+    /// What it may connect to: `s3://STORE`, `sqs://CONNECTION`, `https://HOST`, `redis://HOST:PORT`, `grpc://HOST:PORT`, each with `/` and the beginning of keys if it may not use
     /// all of them. Default: nothing.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub allow: Vec<String>,

@@ -131,7 +131,14 @@ fn check_stream(input: &InputConfig, by_descriptor: bool) -> Result<(), String> 
             "stream is not for Redis: only at its end is it known whether a value has changed while it was read; leave stream out"
                 .to_owned(),
         ),
-        Scheme::S3 | Scheme::Http | Scheme::Https | Scheme::File => Ok(()),
+        // The last ones are no stores.
+        Scheme::S3
+        | Scheme::Http
+        | Scheme::Https
+        | Scheme::File
+        | Scheme::Sqs
+        | Scheme::Grpc
+        | Scheme::Grpcs => Ok(()),
     }
 }
 

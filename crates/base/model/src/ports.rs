@@ -35,7 +35,8 @@ pub use engine::{Engine, MemoryPressure, StartError, TemplateMemory};
 pub use handover::{BlankMemory, MemoryFault};
 pub use http::{BodyError, PassedInputs, PassedRequest, PassedResponse, StreamedBody};
 pub use initscript::{
-    InitRunner, Initialised, NoInitscripts, RemoteFault, RemoteReply, RemoteRequest, Remotes,
+    InitRunner, Initialised, NoInitscripts, QueueRequest, Queues, RemoteFault, RemoteReply,
+    RemoteRequest, Remotes,
 };
 pub use inputs::{Fetched, InputFault, InputFaultKind, InputMemory, InputSource, NoInputs};
 pub use runtime::{PrewarmedRuntime, RuntimeHost};

@@ -29,7 +29,7 @@ use pilot_sandbox::{
     BuildLimits, EngineConfig, ForkEngine, Isolation, Machine, NativeHost, SandboxedBuilds, Spawner,
 };
 use pilot_telemetry::{Bus, BusConfig, Metrics};
-use pilot_trigger::{Connections, Delivery, Triggers};
+use pilot_trigger::{ConnectedQueues, Connections, Delivery, Triggers};
 use pilot_wasm::{Initscripts, InitscriptsConfig};
 use tower::ServiceExt;
 
@@ -135,7 +135,8 @@ pub(crate) fn assemble(
         (EngineKind::Fork, Arc::clone(&engines.forking) as _),
         (EngineKind::Keyed, Arc::clone(&engines.keyed) as _),
     ]));
-    let (data, initscripts) = data(config, &clock)?;
+    let connections = Arc::new(Connections::new(connections(&config.connections)?));
+    let (data, initscripts) = data(config, &connections, &clock)?;
     let invoker = Invoker::new(
         Arc::clone(&engine),
         sink,
@@ -145,7 +146,7 @@ pub(crate) fn assemble(
         invoker_limits(config),
     );
     let slow_bodies = slow_bodies(config, &reserve);
-    let (queue, triggers) = queue_and_triggers(config, &reserve)?;
+    let (queue, triggers) = queue_and_triggers(config, connections, &reserve)?;
     let platform = Arc::new(Triggered {
         invoker: Arc::clone(&invoker),
         triggers: Arc::clone(&triggers),
@@ -283,13 +284,15 @@ fn traces(
     Ok(Some(Arc::new(settings.recording(sink)?)))
 }
 
-/// Where inputs come from, and who runs initscripts, which use the same stores.
+/// Where inputs come from, and who runs initscripts, which use the same stores, and the queues of triggers.
 fn data(
     config: &DaemonConfig,
+    connections: &Arc<Connections>,
     clock: &Arc<dyn Clock>,
 ) -> anyhow::Result<(Arc<Data>, Arc<dyn InitRunner>)> {
     let data = data_config(&config.data, &config.stores, &config.data_dir)?;
-    let data = Data::open(data, Arc::clone(clock)).map_err(anyhow::Error::msg)?;
+    let queues = Arc::new(ConnectedQueues::new(Arc::clone(connections)));
+    let data = Data::open(data, queues, Arc::clone(clock)).map_err(anyhow::Error::msg)?;
     let data = Arc::new(data);
     let settings = InitscriptsConfig {
         memory_mb: config.initscripts.memory_mb,
@@ -434,9 +437,9 @@ fn invoker_limits(config: &DaemonConfig) -> pilot_invoke::Limits {
 /// The durable queue, and what feeds it. Both reach the same connections.
 fn queue_and_triggers(
     config: &DaemonConfig,
+    connections: Arc<Connections>,
     reserve: &Arc<Reserve>,
 ) -> anyhow::Result<(Arc<Queue>, Arc<Triggers>)> {
-    let connections = Arc::new(Connections::new(connections(&config.connections)?));
     let reserve = Arc::clone(reserve);
     let limits = &config.limits;
     let settings = QueueConfig {

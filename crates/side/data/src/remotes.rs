@@ -1,5 +1,5 @@
-//! What initscripts send requests to: the stores of `pilotd.toml` by their names, with the daemon's credentials, and servers of the
-//! internet by their hosts, without any. Replies lie in the same buffers as inputs.
+//! What initscripts send requests to: the stores and the queues of `pilotd.toml` by their names, with the daemon's credentials, and
+//! servers of the internet by their hosts, without any. Replies lie in the same buffers as inputs.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use pilot_model::initscript::{Place, check_target};
 use pilot_model::inputs::{Location, Scheme, check_key};
 use pilot_model::ports::{
-    BlankMemory, InputFaultKind as Kind, InputMemory, MemoryFault, RemoteFault, RemoteReply,
-    RemoteRequest, Remotes,
+    BlankMemory, InputFaultKind as Kind, InputMemory, MemoryFault, QueueRequest, RemoteFault,
+    RemoteReply, RemoteRequest, Remotes,
 };
 use pilot_model::{BoxFuture, FunctionConfig, FunctionName};
 
@@ -21,8 +21,11 @@ use crate::buffers::Buffers;
 use crate::flight::{Fetch, fetch};
 use crate::handover::Blank;
 use crate::index::ObjectId;
+use crate::networks::Networks;
 use crate::source::Data;
 use crate::stores::direct::{DirectHttp, DirectRedis, HttpRequest, STATUS};
+use crate::stores::grpc::{DirectGrpc, GrpcCall};
+use crate::stores::queue::OneAnswer;
 use crate::stores::{Store, StoreError};
 
 /// What a request goes to.
@@ -31,25 +34,32 @@ enum Target {
     /// A store of the operator, by its name.
     Store(Arc<dyn Store>),
     Http,
+    Grpc,
     Redis,
+    /// The queues of a connection of the operator, by its name.
+    Queues,
 }
 
 /// Servers without a store of their own.
 #[derive(Debug)]
 pub(crate) struct Direct {
     http: DirectHttp,
+    grpc: DirectGrpc,
     redis: DirectRedis,
     /// Each request is an object of its own: nobody else gets its reply.
     requests: AtomicU64,
 }
 
 impl Direct {
-    pub(crate) fn new(http: DirectHttp, redis: DirectRedis) -> Self {
-        Self {
-            http,
-            redis,
+    /// # Errors
+    /// The machine's certificates cannot be used.
+    pub(crate) fn new(networks: &Networks) -> Result<Self, String> {
+        Ok(Self {
+            http: DirectHttp::new(networks.clone())?,
+            grpc: DirectGrpc::new(networks.clone())?,
+            redis: DirectRedis::new(networks.clone()),
             requests: AtomicU64::new(0),
-        }
+        })
     }
 }
 
@@ -61,6 +71,11 @@ impl Data {
             Scheme::Http if !has_store => Ok(Target::Http),
             Scheme::Https if !has_store => Ok(Target::Http),
             Scheme::Redis if !has_store => Ok(Target::Redis),
+            Scheme::Grpc | Scheme::Grpcs => Ok(Target::Grpc),
+            Scheme::Sqs => {
+                let checked = self.queues.check(function, place.host());
+                checked.map(|()| Target::Queues)
+            }
             Scheme::Rediss if !has_store => Err(format!(
                 "{place}: a Redis over TLS must be a store: the operator adds it to [stores] in pilotd.toml"
             )),
@@ -79,18 +94,29 @@ impl Data {
     ) -> Result<(Arc<dyn Store>, ObjectId), StoreError> {
         let target = self.target(config.name.as_str(), place);
         let target = target.map_err(|problem| StoreError::new(Kind::Forbidden, &problem))?;
-        let is_http = matches!(target, Target::Http);
-        let is_plain =
-            request.method == "GET" && request.headers.is_empty() && request.body.is_empty();
-        if !is_http && !is_plain {
-            let problem = "a request to a store or a Redis is GET and a key, and nothing else";
-            return Err(StoreError::new(Kind::Key, problem));
+        let wrong = |problem: &str| StoreError::new(Kind::Key, problem);
+        match &target {
+            Target::Http | Target::Grpc => {
+                check_target(&request.key).map_err(|problem| wrong(&problem))?;
+            }
+            Target::Queues if !request.headers.is_empty() => {
+                return Err(wrong("a request to a queue has no headers"));
+            }
+            Target::Queues => {}
+            Target::Store(_) | Target::Redis => {
+                let is_plain = request.method == "GET"
+                    && request.headers.is_empty()
+                    && request.body.is_empty();
+                if !is_plain {
+                    let problem =
+                        "a request to a store or a Redis is GET and a key, and nothing else";
+                    return Err(wrong(problem));
+                }
+            }
         }
-        let is_fit = match is_http {
-            true => check_target(&request.key),
-            false => check_key(&request.key).map_err(|missing| missing.to_string()),
-        };
-        is_fit.map_err(|problem| StoreError::new(Kind::Key, &problem))?;
+        if !matches!(target, Target::Http | Target::Grpc) {
+            check_key(&request.key).map_err(|missing| wrong(&missing.to_string()))?;
+        }
         let number = self.direct.requests.fetch_add(1, Ordering::Relaxed);
         let mut object = ObjectId {
             owner: config.owner().to_owned(),
@@ -107,7 +133,18 @@ impl Data {
                 let request = HttpRequest::new(place, request)?;
                 self.direct.http.once(request)
             }
+            Target::Grpc => self.direct.grpc.once(GrpcCall::new(place, &request)?),
             Target::Redis => self.direct.redis.at(place),
+            Target::Queues => Arc::new(OneAnswer {
+                queues: Arc::clone(&self.queues),
+                request: QueueRequest {
+                    function: config.name.clone(),
+                    connection: place.host().to_owned(),
+                    queue: request.key,
+                    action: request.method,
+                    arguments: request.body,
+                },
+            }),
         };
         Ok((store, object))
     }
@@ -123,7 +160,9 @@ impl Remotes for Data {
             let literal = place.host().trim_matches(['[', ']']).parse::<IpAddr>();
             let checked = self.target(config.name.as_str(), place).and_then(|target| {
                 match (target, literal) {
-                    (Target::Http | Target::Redis, Ok(address)) => self.networks.check(address),
+                    (Target::Http | Target::Grpc | Target::Redis, Ok(address)) => {
+                        self.networks.check(address)
+                    }
                     _ => Ok(()),
                 }
             });

@@ -11,7 +11,7 @@ use ipnet::IpNet;
 use pilot_model::inputs::{InputConfig, Location, Scheme, Values, keys};
 use pilot_model::ports::{
     BlankMemory, Clock, Fetched, Input, InputFault, InputFaultKind, InputKind, InputMemory,
-    InputSource, MemoryFault,
+    InputSource, MemoryFault, Queues,
 };
 use pilot_model::{BoxFuture, FunctionConfig, FunctionName, Instant, Transfer, TransferWay};
 use tokio::time::timeout;
@@ -25,7 +25,6 @@ use crate::index::{Index, ObjectId};
 use crate::memory::{Memory, SpillConfig};
 use crate::networks::Networks;
 use crate::remotes::Direct;
-use crate::stores::direct::{DirectHttp, DirectRedis};
 use crate::stores::{self, Store, StoreConfig, StoreError};
 use crate::streaming::{Begun, Stream};
 
@@ -65,6 +64,7 @@ pub struct Data {
     pub(crate) handed: Arc<Handed>,
     pub(crate) networks: Networks,
     pub(crate) direct: Direct,
+    pub(crate) queues: Arc<dyn Queues>,
     overlaps: bool,
     streams: bool,
     pub(crate) drop_ins: bool,
@@ -78,11 +78,15 @@ struct OpenStore {
 }
 
 impl Data {
-    /// Opens the stores. It connects to none of them.
+    /// Opens the stores. It connects to none of them. `queues` are those of initscripts.
     ///
     /// # Errors
     /// What is wrong with which store.
-    pub fn open(config: DataConfig, clock: Arc<dyn Clock>) -> Result<Self, String> {
+    pub fn open(
+        config: DataConfig,
+        queues: Arc<dyn Queues>,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self, String> {
         // Another part of the process may have chosen it before.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let mut stores = BTreeMap::new();
@@ -101,13 +105,11 @@ impl Data {
             bytes_max: config.input_bytes_max.min(share_max),
         };
         let networks = Networks::new(config.initscript_networks);
-        let direct = Direct::new(
-            DirectHttp::new(networks.clone())?,
-            DirectRedis::new(networks.clone()),
-        );
+        let direct = Direct::new(&networks)?;
         Ok(Self {
             networks,
             direct,
+            queues,
             stores,
             buffers: Arc::new(buffers),
             handed: Arc::default(),

@@ -6,7 +6,9 @@ pub(crate) mod direct;
 #[cfg(test)]
 pub(crate) mod fake;
 pub(crate) mod file;
+pub(crate) mod grpc;
 pub(crate) mod http;
+pub(crate) mod queue;
 pub(crate) mod redis;
 pub(crate) mod s3;
 

@@ -100,6 +100,18 @@ impl Connections {
         found.ok_or_else(|| missing(function, queue, "sqs", "url"))
     }
 
+    /// How the queues of a connection are reached, by its name.
+    ///
+    /// # Errors
+    /// There is no connection of this name for this function, and what to do.
+    pub(crate) fn queues(&self, function: &str, name: &str) -> Result<&SqsAccess, String> {
+        let found = self.of(function).find_map(|one| match &one.kind {
+            ConnectionKind::Sqs(access) if one.name == name => Some(access),
+            _ => None,
+        });
+        found.ok_or_else(|| unknown(function, name, "sqs"))
+    }
+
     /// How a URL is reached.
     ///
     /// # Errors
@@ -122,13 +134,15 @@ impl Connections {
             ConnectionKind::Redis(access) if one.name == name => Some(access),
             _ => None,
         });
-        found.ok_or_else(|| {
-            format!(
-                "no connection of the kind redis is called \"{name}\" and lets '{function}' use it: the operator adds [connections.{name}] \
-                 with kind = \"redis\", url and functions to pilotd.toml"
-            )
-        })
+        found.ok_or_else(|| unknown(function, name, "redis"))
     }
+}
+
+fn unknown(function: &str, name: &str, kind: &str) -> String {
+    format!(
+        "no connection of the kind {kind} is called \"{name}\" and lets '{function}' use it: the operator adds [connections.{name}] \
+         with kind = \"{kind}\", url and functions to pilotd.toml"
+    )
 }
 
 fn missing(function: &str, what: &str, kind: &str, key: &str) -> String {
@@ -139,7 +153,7 @@ fn missing(function: &str, what: &str, kind: &str, key: &str) -> String {
 }
 
 /// Whether a URL is this one, or below it. Both are compared as they are sent: `..` and the like are resolved.
-fn contains(base: &str, url: &str) -> bool {
+pub(crate) fn contains(base: &str, url: &str) -> bool {
     let (Ok(base), Ok(url)) = (Url::parse(base), Url::parse(url)) else {
         return false;
     };

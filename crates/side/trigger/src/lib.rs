@@ -4,6 +4,7 @@
 //! invocations into the daemon's, and remember in the same transaction that they did (the port
 //! [`TriggerStore`](pilot_model::ports::TriggerStore)). A queue and a stream are durable themselves: the function is invoked, and what it
 //! has done is removed there. [`Delivery`] takes the records of ended invocations to the destinations outside of the daemon.
+//! [`ConnectedQueues`] gives initscripts the same queues.
 //!
 //! Not here: running functions, and the durable queue. Which sources and destinations a function may use, the operator says
 //! ([`Connections`]).
@@ -24,4 +25,5 @@ pub use connections::{ConnectionConfig, ConnectionKind, Connections, HttpAccess}
 pub use deliver::Delivery;
 pub use redis::client::RedisAccess;
 pub use sqs::client::{SqsAccess, SqsCredentials};
+pub use sqs::queues::ConnectedQueues;
 pub use triggers::Triggers;

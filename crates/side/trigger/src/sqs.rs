@@ -2,6 +2,7 @@
 //! failed becomes visible again after the queue's visibility timeout, until `max_receives` or the queue's own rule ends that.
 
 pub(crate) mod client;
+pub(crate) mod queues;
 
 use std::sync::Arc;
 use std::time::Duration;

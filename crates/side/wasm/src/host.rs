@@ -9,7 +9,7 @@ use std::ops::Range;
 use pilot_model::inputs::value_at;
 use wasmtime::{Caller, Engine, Extern, Linker, Memory};
 
-use crate::script::{SAID_LEN_MAX, Said, Script, Stop};
+use crate::script::{SAID_LEN_MAX, Said, Script, Stop, check_json, no_value};
 
 /// The module of the imports.
 pub(crate) const MODULE: &str = "pilotlight_v1";
@@ -46,6 +46,7 @@ pub(crate) fn linker(engine: &Engine) -> Host<Linker<Script>> {
     requests(&mut linker)?;
     messages(&mut linker)?;
     texts(&mut linker)?;
+    values(&mut linker)?;
     Ok(linker)
 }
 
@@ -157,25 +158,6 @@ fn texts(linker: &mut Linker<Script>) -> Host<()> {
     )?;
     linker.func_wrap(
         MODULE,
-        "event_value",
-        |mut guest: Guest<'_>, path: u32, path_len: u32, at: u32, len: u32| -> Host<i32> {
-            let (path, script) = begin(&mut guest, "event_value", path, path_len)?;
-            let path = path.get(..PATH_LEN_MAX).unwrap_or(path);
-            let value = std::str::from_utf8(path).ok();
-            let value = value.and_then(|path| value_at(&script.event, path));
-            let Some(value) = value else {
-                let unknown: Said<u32> = Err((
-                    Code::Unknown,
-                    "the event has no string, number or boolean there".to_owned(),
-                ));
-                return Ok(small(script.answer(unknown)));
-            };
-            let (bytes, _) = place(&mut guest, "event_value", at, len)?;
-            Ok(copied(value.as_bytes(), 0, bytes))
-        },
-    )?;
-    linker.func_wrap(
-        MODULE,
         "input_read",
         |mut guest: Guest<'_>, from: u32, at: u32, len: u32| -> Host<i32> {
             let (bytes, script) = begin(&mut guest, "input_read", at, len)?;
@@ -202,6 +184,82 @@ fn texts(linker: &mut Linker<Script>) -> Host<()> {
         },
     )?;
     Ok(())
+}
+
+/// Values of JSON, by their paths.
+fn values(linker: &mut Linker<Script>) -> Host<()> {
+    linker.func_wrap(
+        MODULE,
+        "event_value",
+        |mut guest: Guest<'_>, path: u32, path_len: u32, at: u32, len: u32| -> Host<i32> {
+            let name = "event_value";
+            let path = path_of(begin(&mut guest, name, path, path_len)?.0);
+            let value = value_at(&guest.data().event, &path).ok_or_else(|| no_value("the event"));
+            give(&mut guest, name, value, at, len)
+        },
+    )?;
+    linker.func_wrap(
+        MODULE,
+        "reply_value",
+        |mut guest: Guest<'_>,
+         reply: u32,
+         path: u32,
+         path_len: u32,
+         at: u32,
+         len: u32|
+         -> Host<i32> {
+            let name = "reply_value";
+            let path = path_of(begin(&mut guest, name, path, path_len)?.0);
+            let value = guest.data_mut().value_of_reply(reply, &path);
+            give(&mut guest, name, value, at, len)
+        },
+    )?;
+    linker.func_wrap(
+        MODULE,
+        "json_value",
+        |mut guest: Guest<'_>,
+         json: u32,
+         json_len: u32,
+         path: u32,
+         path_len: u32,
+         at: u32,
+         len: u32|
+         -> Host<i32> {
+            let name = "json_value";
+            let path = path_of(begin(&mut guest, name, path, path_len)?.0);
+            let (json, _) = place(&mut guest, name, json, json_len)?;
+            let value = check_json(json.len())
+                .and_then(|()| value_at(json, &path).ok_or_else(|| no_value("the text")));
+            give(&mut guest, name, value, at, len)
+        },
+    )?;
+    Ok(())
+}
+
+/// A path in JSON. One that is no text leads nowhere.
+fn path_of(bytes: &[u8]) -> String {
+    let bytes = bytes.get(..PATH_LEN_MAX).unwrap_or(bytes);
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Copies a value into the script's memory, as far as it fits. Returns its length, or a code.
+fn give(
+    guest: &mut Guest<'_>,
+    name: &'static str,
+    value: Said<String>,
+    at: u32,
+    len: u32,
+) -> Host<i32> {
+    match value {
+        Ok(value) => {
+            let (bytes, _) = place(guest, name, at, len)?;
+            Ok(copied(value.as_bytes(), 0, bytes))
+        }
+        Err(failed) => {
+            let failed: Said<u32> = Err(failed);
+            Ok(small(guest.data_mut().answer(failed)))
+        }
+    }
 }
 
 /// Counts the call, and gives a part of the script's memory and its state.

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use pilot_model::initscript::{
     InitscriptConfig, Place, ScriptEnd, ScriptKind, ScriptRun, message_name,
 };
-use pilot_model::inputs::Scheme;
+use pilot_model::inputs::{Scheme, value_at};
 use pilot_model::ports::{
     Clock, Fetched, Initialised, InputMemory, RemoteFault, RemoteReply, Remotes,
 };
@@ -404,7 +404,10 @@ impl Script {
         }
         self.sent += text.len();
         let request = request::parse(text).map_err(|problem| (Code::Invalid, problem))?;
-        let is_http = matches!(place.scheme(), Scheme::Http | Scheme::Https);
+        let is_http = matches!(
+            place.scheme(),
+            Scheme::Http | Scheme::Https | Scheme::Grpc | Scheme::Grpcs
+        );
         let key = match is_http {
             true => request.key.trim_start_matches('/'),
             false => &request.key,
@@ -496,6 +499,16 @@ impl Script {
             }
         }
         Ok(number(done))
+    }
+
+    /// `reply_value`: the text of a value of a reply that is JSON.
+    pub(crate) fn value_of_reply(&mut self, handle: u32, path: &str) -> Said<String> {
+        let len = self.reply(handle)?.memory.bytes();
+        let len = usize::try_from(len).unwrap_or(usize::MAX);
+        check_json(len)?;
+        let mut json = vec![0; len];
+        self.read_reply(handle, 0, &mut json)?;
+        value_at(&json, path).ok_or_else(|| no_value("the reply"))
     }
 
     /// `send_reply`.
@@ -603,6 +616,21 @@ fn problem_of(error: &wasmtime::Error) -> Option<(ScriptEnd, String)> {
     Some((ScriptEnd::Trap, problem))
 }
 
+/// Whether values are looked for in a text of this length: all of it is read at once, and other scripts wait.
+pub(crate) fn check_json(len: usize) -> Said<()> {
+    if len <= JSON_LEN_MAX {
+        return Ok(());
+    }
+    let problem = format!("{len} bytes are not read as JSON, but {JSON_LEN_MAX} at most");
+    Err((Code::Limit, problem))
+}
+
+/// For `event_value` and its like.
+pub(crate) fn no_value(what: &str) -> (Code, String) {
+    let problem = format!("{what} has no string, number or boolean there");
+    (Code::Unknown, problem)
+}
+
 fn no_handle() -> (Code, String) {
     (Code::Unknown, "there is no such reply".to_owned())
 }
@@ -626,6 +654,8 @@ const CALLS_MAX: u32 = 100_000;
 const CONNECTIONS_MAX: usize = 16;
 const RPCS_MAX: usize = 32;
 const SENT_LEN_MAX: usize = 1 << 20;
+/// The longest text in which a script has a value looked for.
+const JSON_LEN_MAX: usize = 1 << 20;
 /// What it can write to the function's log.
 pub(crate) const SAID_LEN_MAX: usize = 4096;
 const TABLES_MAX: usize = 4;

@@ -177,6 +177,36 @@ async fn http_has_methods_headers_and_a_body() {
 }
 
 #[tokio::test]
+async fn values_of_replies_and_of_json_in_a_script_are_read_by_their_paths() {
+    let world = World::new();
+    let task = br#"{"Messages": [{"Body": "{\"key\": \"cat\"}"}]}"#;
+    world.put("s3://photos/task", task);
+    world.put("s3://photos/large", &vec![b' '; (1 << 20) + 1]);
+    let done = world
+        .run(&script(
+            r#"(data (i32.const 0) "s3://photosGET taskGET largeMessages.0.Bodykey")
+            (func (export "run") (local $len i32)
+                (drop (call $connect (i32.const 0) (i32.const 11)))
+                (drop (call $send_rpc (i32.const 0) (i64.const 1) (i32.const 11) (i32.const 8)))
+                (drop (call $send_rpc (i32.const 0) (i64.const 2) (i32.const 19) (i32.const 9)))
+                (call $expect (call $reply_value (i32.const 0) (i32.const 28) (i32.const 15) (i32.const 64) (i32.const 9)) (i32.const -3))
+                (call $expect (call $recv (i32.const 0) (i64.const 1)) (i32.const 0))
+                (call $expect (call $recv (i32.const 0) (i64.const 2)) (i32.const 1))
+                (local.set $len (call $reply_value (i32.const 0) (i32.const 28) (i32.const 15) (i32.const 64) (i32.const 99)))
+                (drop (call $send_msg (i64.const 0) (i32.const 64) (local.get $len)))
+                (local.set $len (call $json_value (i32.const 64) (local.get $len) (i32.const 43) (i32.const 3) (i32.const 200) (i32.const 99)))
+                (drop (call $send_msg (i64.const 1) (i32.const 200) (local.get $len)))
+                (call $expect (call $reply_value (i32.const 0) (i32.const 43) (i32.const 3) (i32.const 64) (i32.const 9)) (i32.const -3))
+                (call $expect (call $reply_value (i32.const 1) (i32.const 43) (i32.const 3) (i32.const 64) (i32.const 9)) (i32.const -4))
+                (call $expect (call $json_value (i32.const 0) (i32.const 9) (i32.const 43) (i32.const 3) (i32.const 64) (i32.const 9)) (i32.const -3)))"#,
+        ))
+        .await;
+    assert_eq!(done.said, None);
+    let texts: Vec<Vec<u8>> = done.messages().into_iter().map(|(_, text)| text).collect();
+    assert_eq!(texts, [br#"{"key": "cat"}"#.to_vec(), b"cat".to_vec()]);
+}
+
+#[tokio::test]
 async fn dropping_the_run_ends_the_script_and_gives_its_room_back() {
     let world = World::with_memory(4);
     let looping = script(r#"(func (export "run") (loop (br 0)))"#);

@@ -1,4 +1,4 @@
-//! What an initscript connects to: `SCHEME://STORE` or `SCHEME://HOST[:PORT]`.
+//! What an initscript connects to: `SCHEME://STORE`, `SCHEME://HOST[:PORT]`, or `sqs://CONNECTION`.
 
 use std::fmt;
 use std::net::Ipv6Addr;
@@ -8,11 +8,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::inputs::Scheme;
 
-/// A store of the operator, or a server. Which one it is, the stores of the daemon say.
+/// A store or a connection of the operator, or a server. Which one it is, the stores of the daemon say.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Place {
     scheme: Scheme,
-    /// Lower case, except the name of a store of S3 or of files. An IPv6 address has its brackets.
+    /// Lower case, except the name of a store of S3 or of files, or of a connection. An IPv6 address has its brackets.
     host: String,
     port: Option<u16>,
 }
@@ -24,7 +24,7 @@ impl Place {
         self.scheme
     }
 
-    /// The name of a store, or a host: a name or an address. An IPv6 address has its brackets.
+    /// The name of a store or a connection, or a host: a name or an address. An IPv6 address has its brackets.
     #[must_use]
     pub fn host(&self) -> &str {
         &self.host
@@ -40,10 +40,10 @@ impl Place {
     #[must_use]
     pub fn port_or_usual(&self) -> Option<u16> {
         self.port.or(match self.scheme {
-            Scheme::Http => Some(80),
-            Scheme::Https => Some(443),
+            Scheme::Http | Scheme::Grpc => Some(80),
+            Scheme::Https | Scheme::Grpcs => Some(443),
             Scheme::Redis | Scheme::Rediss => Some(6379),
-            Scheme::S3 | Scheme::File => None,
+            Scheme::S3 | Scheme::File | Scheme::Sqs => None,
         })
     }
 
@@ -155,14 +155,14 @@ fn parse(text: &str) -> Result<(Place, &str), String> {
         Some(Ok(port)) if port > 0 => Some(port),
         Some(_) => return Err(wrong("has a port that is no number from 1 to 65535")),
     };
-    let is_store = matches!(scheme, Scheme::S3 | Scheme::File);
-    if is_store && port.is_some() {
-        return Err(wrong("names a store, which has no port"));
+    let is_named = matches!(scheme, Scheme::S3 | Scheme::File | Scheme::Sqs);
+    if is_named && port.is_some() {
+        return Err(wrong("names a store or a connection, which has no port"));
     }
     if !is_host(host) {
         return Err(wrong("has no host, or one that cannot be used"));
     }
-    let host = if is_store {
+    let host = if is_named {
         host.to_owned()
     } else {
         host.to_ascii_lowercase()
@@ -230,7 +230,9 @@ mod tests {
     fn a_place_is_read_and_written() {
         for text in [
             "s3://Photos",
+            "sqs://Jobs",
             "https://example.com",
+            "grpc://example.com:50051",
             "http://127.0.0.1:9000",
             "redis://cache.local:6380",
             "https://[2001:db8::1]:8443",
@@ -249,6 +251,7 @@ mod tests {
             "ftp://photos",
             "s3://",
             "s3://photos:80",
+            "sqs://jobs:80",
             "https://user@host",
             "https://host:0",
             "https://host:99999",

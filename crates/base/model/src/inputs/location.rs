@@ -19,7 +19,7 @@ pub struct Location {
     key: Vec<Piece>,
 }
 
-/// How a store is spoken to.
+/// How a store is spoken to, or another place that an initscript connects to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Scheme {
     /// Amazon S3's API.
@@ -34,10 +34,17 @@ pub enum Scheme {
     Redis,
     /// Redis over TLS.
     Rediss,
+    /// Queues with SQS's API. Only for initscripts.
+    Sqs,
+    /// gRPC without TLS. Only for initscripts.
+    Grpc,
+    /// gRPC over TLS. Only for initscripts.
+    Grpcs,
 }
 
 impl Scheme {
-    const ALL: [Self; 6] = [
+    /// Those of stores.
+    const STORES: [Self; 6] = [
         Self::S3,
         Self::Http,
         Self::Https,
@@ -45,10 +52,20 @@ impl Scheme {
         Self::Rediss,
         Self::File,
     ];
+    /// What else initscripts connect to.
+    const MORE: [Self; 3] = [Self::Sqs, Self::Grpc, Self::Grpcs];
 
     /// The scheme with this word.
     pub(crate) fn named(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|known| known.as_str() == word)
+        let mut all = Self::STORES.into_iter().chain(Self::MORE);
+        all.find(|known| known.as_str() == word)
+    }
+
+    /// The same, for a store.
+    fn of_store(word: &str) -> Option<Self> {
+        Self::STORES
+            .into_iter()
+            .find(|known| known.as_str() == word)
     }
 
     /// The word before `://`.
@@ -61,6 +78,9 @@ impl Scheme {
             Self::File => "file",
             Self::Redis => "redis",
             Self::Rediss => "rediss",
+            Self::Sqs => "sqs",
+            Self::Grpc => "grpc",
+            Self::Grpcs => "grpcs",
         }
     }
 }
@@ -129,8 +149,8 @@ impl Location {
         let (scheme, rest) = text
             .split_once("://")
             .ok_or_else(|| format!("\"{}\" is not a location: {example}", shown(text)))?;
-        let scheme = Scheme::named(scheme).ok_or_else(|| {
-            let known = Scheme::ALL.map(Scheme::as_str).join(", ");
+        let scheme = Scheme::of_store(scheme).ok_or_else(|| {
+            let known = Scheme::STORES.map(Scheme::as_str).join(", ");
             format!(
                 "\"{}\" is not a kind of store: use one of {known}",
                 shown(scheme)

@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::{BoxFuture, Fetched, InputFaultKind, InputMemory, MemoryFault, StoreObject};
+use super::{
+    BoxFuture, Fetched, InputFaultKind, InputMemory, MemoryFault, StoreObject, StreamedBody,
+};
 use crate::config::FunctionConfig;
 use crate::ids::FunctionName;
 use crate::initscript::{Place, ScriptRun};
@@ -92,16 +94,43 @@ pub trait Remotes: Send + Sync + Debug {
     ) -> BoxFuture<'static, Result<Arc<dyn InputMemory>, MemoryFault>>;
 }
 
-/// A request to a store or a server.
+/// The queues of the operator's connections, for initscripts. The daemon's credentials stay behind it.
+pub trait Queues: Send + Sync + Debug {
+    /// Whether a function may use the queues of a connection.
+    ///
+    /// # Errors
+    /// It may not, and what to do.
+    fn check(&self, function: &str, connection: &str) -> Result<(), String>;
+
+    /// Sends a request to a queue. Returns the body of the answer, JSON, when its head has come. Dropping the future ends that.
+    fn call(&self, request: QueueRequest) -> BoxFuture<'static, Result<StreamedBody, RemoteFault>>;
+}
+
+/// A request to a queue.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct QueueRequest {
+    /// The function that asks.
+    pub function: FunctionName,
+    /// The connection's name.
+    pub connection: String,
+    /// The queue, as its URL ends after that of the connection.
+    pub queue: String,
+    /// The action of the SQS API, for example `ReceiveMessage`.
+    pub action: String,
+    /// The arguments: an object of JSON, or nothing. The URL of the queue is the daemon's.
+    pub arguments: Bytes,
+}
+
+/// A request to a store, a queue or a server.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RemoteRequest {
-    /// `GET`; other methods only for HTTP servers that are no stores.
+    /// `GET`; other methods only for HTTP servers that are no stores. For a queue, the action.
     pub method: String,
-    /// The key of an object, or for such a server `/PATH[?QUERY]`.
+    /// The key of an object, the name of a queue, or for such a server `/PATH[?QUERY]`.
     pub key: String,
     /// Headers, only for such a server.
     pub headers: Vec<(String, String)>,
-    /// The body, only for such a server.
+    /// The body, only for such a server or a queue.
     pub body: Bytes,
 }
 

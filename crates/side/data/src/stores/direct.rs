@@ -12,7 +12,7 @@ use pilot_model::ports::{InputFaultKind as Kind, RemoteRequest};
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::header::{ACCEPT_ENCODING, HeaderMap, HeaderName, HeaderValue};
 use reqwest::redirect::Policy;
-use reqwest::{Client, Method, Url};
+use reqwest::{Client, ClientBuilder, Method, Url};
 
 use super::redis::{RedisConfig, RedisStore};
 use super::s3::chain;
@@ -33,16 +33,7 @@ impl DirectHttp {
     /// # Errors
     /// The machine's certificates cannot be used.
     pub(crate) fn new(networks: Networks) -> Result<Self, String> {
-        let client = Client::builder()
-            .connect_timeout(CONNECT_MAX)
-            .read_timeout(SILENCE_MAX)
-            .pool_max_idle_per_host(IDLE_MAX)
-            .no_proxy()
-            // Another place needs another entry of `allow`: the script sees the answer and can ask there.
-            .redirect(Policy::none())
-            .dns_resolver(Checked(networks.clone()))
-            .build()
-            .map_err(|error| chain(&error))?;
+        let client = builder(&networks).build().map_err(|error| chain(&error))?;
         Ok(Self { client, networks })
     }
 
@@ -54,6 +45,28 @@ impl DirectHttp {
             request,
         })
     }
+}
+
+/// A client that reaches only these networks.
+pub(super) fn builder(networks: &Networks) -> ClientBuilder {
+    Client::builder()
+        .connect_timeout(CONNECT_MAX)
+        .read_timeout(SILENCE_MAX)
+        .pool_max_idle_per_host(IDLE_MAX)
+        .no_proxy()
+        // Another place needs another entry of `allow`: the script sees the answer and can ask there.
+        .redirect(Policy::none())
+        .dns_resolver(Checked(networks.clone()))
+}
+
+/// An address in a URL is not resolved, so it is checked here.
+pub(super) fn check_literal(networks: &Networks, url: &Url) -> Result<(), StoreError> {
+    let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
+    let Ok(address) = host.parse() else {
+        return Ok(());
+    };
+    let checked = networks.check(address);
+    checked.map_err(|problem| StoreError::new(Kind::Forbidden, &problem))
 }
 
 /// Names have only the addresses that may be connected to.
@@ -136,12 +149,7 @@ impl Store for OneResponse {
                 headers,
                 body,
             } = &self.request;
-            // An address in the URL is not resolved.
-            let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
-            if let Ok(address) = host.parse() {
-                let checked = self.networks.check(address);
-                checked.map_err(|problem| StoreError::new(Kind::Forbidden, &problem))?;
-            }
+            check_literal(&self.networks, url)?;
             let sent = self
                 .client
                 .request(method.clone(), url.clone())
@@ -163,7 +171,7 @@ impl Store for OneResponse {
     }
 }
 
-fn failed(error: reqwest::Error) -> StoreError {
+pub(super) fn failed(error: reqwest::Error) -> StoreError {
     StoreError::new(Kind::Unavailable, &chain(&error.without_url()))
 }
 
@@ -238,7 +246,7 @@ impl Store for OneServer {
 
 const METHODS: [&str; 6] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"];
 /// Headers that frame the request or say where it goes.
-const OURS: [&str; 8] = [
+pub(super) const OURS: [&str; 8] = [
     "host",
     "connection",
     "content-length",

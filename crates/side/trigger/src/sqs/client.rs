@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use object_store::aws::{AmazonS3Builder, AwsAuthorizer, AwsCredential, AwsCredentialProvider};
 use object_store::client::HttpRequest;
-use reqwest::{Client, Url};
-use serde_json::{Value, json};
+use reqwest::{Client, Response, Url};
+use serde_json::{Map, Value, json};
 
 use crate::http::{self, Trust};
 
@@ -108,6 +108,14 @@ impl Queue {
         })
     }
 
+    /// Another queue of the same server.
+    pub(crate) fn at(&self, url: String) -> Self {
+        Self {
+            url,
+            ..self.clone()
+        }
+    }
+
     /// The ARN, as far as the URL says it.
     pub(crate) fn arn(&self) -> String {
         let mut parts = self.url.rsplit('/');
@@ -125,9 +133,29 @@ impl Queue {
     }
 
     /// One call. The queue's URL is added to the request. The error is for people.
-    pub(crate) async fn call(&self, action: &str, mut body: Value) -> Result<Value, String> {
-        body["QueueUrl"] = json!(self.url);
-        let body = body.to_string();
+    pub(crate) async fn call(&self, action: &str, body: Value) -> Result<Value, String> {
+        let Value::Object(body) = body else {
+            return Err(format!("{action}: its arguments are no object"));
+        };
+        let response = self.send(action, body).await?;
+        let answer = http::read(response, ANSWER_BYTES_MAX).await;
+        let answer = answer.map_err(|problem| self.shown(action, &problem))?;
+        // Some calls have no answer.
+        match answer.is_empty() {
+            true => Ok(Value::Null),
+            false => serde_json::from_slice(&answer)
+                .map_err(|error| self.shown(action, &error.to_string())),
+        }
+    }
+
+    /// The same, up to the head of an answer that is a success.
+    pub(crate) async fn send(
+        &self,
+        action: &str,
+        mut body: Map<String, Value>,
+    ) -> Result<Response, String> {
+        body.insert("QueueUrl".to_owned(), json!(self.url));
+        let body = Value::Object(body).to_string();
         let mut request = self
             .client
             .post(self.root.clone())
@@ -137,25 +165,21 @@ impl Queue {
         for (name, value) in headers.iter().flatten() {
             request = request.header(name, value);
         }
-        let shown = |problem: String| format!("{action} at {}: {problem}", self.url);
-        let response = request
-            .body(body)
-            .send()
-            .await
-            .map_err(|error| shown(http::chain(&error.without_url())))?;
+        let sent = request.body(body).send().await;
+        let response =
+            sent.map_err(|error| self.shown(action, &http::chain(&error.without_url())))?;
         let status = response.status();
-        let answer = http::read(response, ANSWER_BYTES_MAX)
-            .await
-            .map_err(shown)?;
         if status.is_success() {
-            // Some calls have no answer.
-            return match answer.is_empty() {
-                true => Ok(Value::Null),
-                false => serde_json::from_slice(&answer).map_err(|error| shown(error.to_string())),
-            };
+            return Ok(response);
         }
+        let answer = http::read(response, REFUSAL_BYTES_MAX).await;
+        let answer = answer.unwrap_or_default();
         let said: String = String::from_utf8_lossy(&answer).chars().take(200).collect();
-        Err(shown(format!("the server answers {status}: {said}")))
+        Err(self.shown(action, &format!("the server answers {status}: {said}")))
+    }
+
+    fn shown(&self, action: &str, problem: &str) -> String {
+        format!("{action} at {}: {problem}", self.url)
     }
 
     /// The headers that say who asks.
@@ -204,3 +228,5 @@ fn to_sign(root: &Url, action: &str, body: &str) -> Result<HttpRequest, String> 
 const CALL_TIME_MAX: Duration = Duration::from_secs(30);
 /// Ten messages of 1 MiB, escaped.
 const ANSWER_BYTES_MAX: usize = 24 << 20;
+/// The answer of a server that refuses.
+const REFUSAL_BYTES_MAX: usize = 64 << 10;

@@ -23,7 +23,7 @@ enum Kind {
 }
 
 /// The functions of the host, their arguments, and whether there is a result of 32 bits, of 64, or none.
-const CALLS: [(&str, &[Kind], u32); 14] = {
+const CALLS: [(&str, &[Kind], u32); 16] = {
     use Kind::{Id, Number, Text};
     [
         ("connect", &[Text], 32),
@@ -37,6 +37,8 @@ const CALLS: [(&str, &[Kind], u32); 14] = {
         ("exit", &[Number], 0),
         ("event_read", &[Number, Text], 32),
         ("event_value", &[Text, Text], 32),
+        ("reply_value", &[Number, Text, Text], 32),
+        ("json_value", &[Text, Text, Text], 32),
         ("input_read", &[Number, Text], 32),
         ("error_read", &[Text], 32),
         ("log", &[Text], 0),

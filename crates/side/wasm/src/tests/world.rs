@@ -301,6 +301,8 @@ pub(super) fn script(body: &str) -> String {
         (import "pilotlight_v1" "exit" (func $exit (param i32)))
         (import "pilotlight_v1" "event_read" (func $event_read (param i32 i32 i32) (result i32)))
         (import "pilotlight_v1" "event_value" (func $event_value (param i32 i32 i32 i32) (result i32)))
+        (import "pilotlight_v1" "reply_value" (func $reply_value (param i32 i32 i32 i32 i32) (result i32)))
+        (import "pilotlight_v1" "json_value" (func $json_value (param i32 i32 i32 i32 i32 i32) (result i32)))
         (import "pilotlight_v1" "input_read" (func $input_read (param i32 i32 i32) (result i32)))
         (import "pilotlight_v1" "error_read" (func $error_read (param i32 i32) (result i32)))
         (import "pilotlight_v1" "log" (func $log (param i32 i32)))

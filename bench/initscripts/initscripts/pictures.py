@@ -1,0 +1,46 @@
+"""The pictures of the experiments."""
+
+from __future__ import annotations
+
+from statistics import median
+from typing import Any
+
+from benchlib.pictures import Pictures, pyplot
+from benchlib.report import Report
+
+
+def starts(report: Report) -> Any:
+    """For each function, the time until it has its data, without and with a script. Each dot is an invocation."""
+    panels = sorted({(cell["kind"], cell["round_trip_ms"]) for cell in report.data}, key=str)
+    figure, axes = pyplot.subplots(1, len(panels), figsize=(4.2 * len(panels), 4.2), layout="constrained", squeeze=False)
+    for axis, (kind, distance) in zip(axes[0], panels):
+        cells = [cell for cell in report.data if (cell["kind"], cell["round_trip_ms"]) == (kind, distance)]
+        for at, side in enumerate(("without", "with")):
+            times = [[one["begun"] for one in cell["invocations"][side]] for cell in cells]
+            places = [place + 0.4 * at for place in range(len(cells))]
+            axis.bar(places, [median(some) for some in times], 0.4, label=f"{side} a script")
+            for place, some in zip(places, times):
+                axis.plot([place] * len(some), some, ".", color="black", markersize=2)
+        axis.set_xticks(
+            [place + 0.2 for place in range(len(cells))], [cell["function"] for cell in cells], fontsize=7, rotation=20
+        )
+        axis.set_title(f"{kind}, storage at {distance:g} ms", fontsize=9)
+        axis.set_ylabel("until the function has its data, ms")
+        axis.legend(fontsize=7)
+    return figure
+
+
+def cumulated(report: Report) -> Any:
+    """The times until a script's first request."""
+    figure, axis = pyplot.subplots(figsize=(6.5, 4.2), layout="constrained")
+    for name, key in (("one at a time", "alone_ms"), ("at once", "together_ms")):
+        ordered = sorted(report.data[key])
+        axis.plot(ordered, [(at + 1) / len(ordered) for at in range(len(ordered))], drawstyle="steps-post", label=name)
+    axis.set_xscale("log")
+    axis.set_xlabel("from the request to the script's first request, ms")
+    axis.set_ylabel("share of the invocations")
+    axis.legend(fontsize=7)
+    return figure
+
+
+DRAWN: Pictures = {"sebs": starts, "imgrec": starts, "starts": cumulated}

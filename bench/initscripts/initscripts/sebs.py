@@ -1,0 +1,111 @@
+"""Functions in the manner of SeBS with their storage at a distance (the paper's Fig. 9), in forked workers and in fresh interpreters
+(Fig. 15 has the former in the paper's way).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from benchlib.report import Bar, Report
+
+from . import made
+from .measure import HEADER, NOTES, SIDES, Cell, geometric, turn_order
+from .world import BUCKET, World
+
+KINDS = {"fork": "on", "fresh": "off"}
+DISTANCES_MS = (0.5, 10.0)
+# The paper's averages, and the bars of issue 14.
+FRESH_MIN, FORK_FAR_MIN, SHARE_MIN, SLOWER_MAX = 1.67, 1.48, 0.95, 1.02
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function, its event, and the objects that it needs."""
+
+    code: str
+    event: dict[str, Any]
+    objects: dict[str, bytes]
+
+
+def functions(is_smoke: bool) -> list[Function]:
+    image = made.image(400, 300) if is_smoke else made.image(1600, 1030)
+    few = [
+        Function("thumbnail", {"bucket": BUCKET, "object": {"key": "in/image.png"}}, {"in/image.png": image}),
+        Function("dynamic_html", {"username": "ada", "random_len": 1000}, {}),
+    ]
+    if is_smoke:
+        return few
+    files = {f"in/file-{at}": os.urandom(1 << 20) for at in range(3)}
+    return [
+        *few,
+        Function("compression", {"bucket": BUCKET, "object": {"keys": list(files)}}, files),
+        Function("dna", {"bucket": BUCKET, "object": {"key": "in/dna.fasta"}}, {"in/dna.fasta": made.fasta(200_000)}),
+        Function("graph", {"size": 10_000}, {}),
+    ]
+
+
+def measure(world: World) -> Report:
+    daemon = world.daemon()
+    all_functions = functions(world.is_smoke)
+    distances = DISTANCES_MS[1:] if world.is_smoke else DISTANCES_MS
+    cells = []
+    for function in all_functions:
+        for key, body in function.objects.items():
+            world.store.put(key, body)
+        for kind, template in KINDS.items():
+            for side in SIDES:
+                script = "objects" if side == "with" else None
+                name = name_of(function, kind, side)
+                world.deploy(daemon, name, function.code, script, [f"s3://{BUCKET}"], template=template)
+        print(f"… {function.code} is deployed", file=sys.stderr, flush=True)
+    for round_trip_ms in distances:
+        world.distance(round_trip_ms)
+        here = [
+            Cell(function.code, kind, round_trip_ms, bool(function.objects), {side: [] for side in SIDES})
+            for function in all_functions
+            for kind in KINDS
+        ]
+        events = {function.code: function for function in all_functions}
+        for turn in range(world.turns):
+            for cell in here:
+                function = events[cell.name]
+                for side in turn_order(turn):
+                    seen = world.cold(daemon, name_of(function, cell.kind, side), function.event)
+                    cell.sides[side].append(seen)
+            print(f"… {round_trip_ms:g} ms: turn {turn + 1} of {world.turns}", file=sys.stderr, flush=True)
+        cells += here
+    report = Report("sebs", "start of functions in the manner of SeBS, without and with an initscript", HEADER)
+    report.rows = [cell.row() for cell in cells]
+    report.notes = NOTES
+    report.bars = bars(cells)
+    report.data = [cell.to_json() for cell in cells]
+    return report
+
+
+def name_of(function: Function, kind: str, side: str) -> str:
+    return f"{function.code.replace('_', '-')}-{kind}-{side}"
+
+
+def bars(cells: list[Cell]) -> list[Bar]:
+    """Those of the issue: means of the functions that fetch, what the longer part allows, and nothing slower."""
+    found = []
+    for kind, round_trip_ms, least in [("fresh", 0.5, FRESH_MIN), ("fresh", 10.0, FRESH_MIN), ("fork", 10.0, FORK_FAR_MIN)]:
+        chosen = [cell for cell in cells if (cell.kind, cell.round_trip_ms) == (kind, round_trip_ms) and cell.fetches]
+        ratios = [ratio for cell in chosen for ratio in cell.ratios(lambda one: one.begun)]
+        if ratios:
+            mean, _ = geometric(ratios)
+            what = f"{kind}, {round_trip_ms:g} ms: mean of those that fetch"
+            found.append(Bar(what, f"≥ {least}", f"{mean:.2f}", mean >= least))
+    for cell in cells:
+        mean, factor = geometric(cell.ratios(lambda one: one.total))
+        slower = 1 / mean
+        # What noise explains is not slower.
+        is_slower = slower > SLOWER_MAX and slower / (factor or 1) > SLOWER_MAX
+        found.append(Bar(f"{cell.title}: with ÷ without", f"≤ {SLOWER_MAX}", f"{slower:.3f}", not is_slower))
+        share = cell.share() if cell.fetches else None
+        if share is not None:
+            found.append(Bar(f"{cell.title}: share", f"≥ {SHARE_MIN}", f"{share:.2f}", share >= SHARE_MIN))
+    return found

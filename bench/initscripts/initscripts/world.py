@@ -1,0 +1,287 @@
+"""What the experiments share: the servers behind relays, a daemon, the functions with and without scripts, and a cold invocation."""
+
+from __future__ import annotations
+
+import http.client
+import importlib.util
+import json
+import shutil
+import subprocess
+import sys
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from benchlib.daemon import Daemon, end, free_port, invoke_path, wait_for_port
+from benchlib.pilot import ROOT
+from benchlib.store import BUCKET, KEY_ID, REGION, SECRET, Store
+
+HERE = Path(__file__).resolve().parents[1]
+ACCOUNT, QUEUE = "123456789012", "tasks"
+CREDENTIALS = {"AWS_ACCESS_KEY_ID": KEY_ID, "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_DEFAULT_REGION": REGION}
+# Functions that need no packages.
+BARE = ("nothing", "reply")
+# What a function's measurement says beside its start.
+WORK = ("compute_time", "upload_time")
+STARTS = ("lease", "fork", "exec", "sandbox", "init")
+
+
+class Relay:
+    """A distance before a server."""
+
+    def __init__(self, server_port: int) -> None:
+        self.port = free_port()
+        command = [sys.executable, str(HERE / "initscripts" / "relay.py"), str(self.port), str(server_port)]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def __enter__(self) -> Relay:
+        self.set(0)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def set(self, round_trip_ms: float) -> None:
+        assert self.process.stdin and self.process.stdout
+        print(round_trip_ms, file=self.process.stdin, flush=True)
+        if self.process.stdout.readline() != "ok\n":
+            raise RuntimeError("the relay has ended")
+
+
+class Queues:
+    """moto's server with SQS's API. It checks no signatures, so requests of this process have none."""
+
+    def __init__(self, home: Path) -> None:
+        self.port = free_port()
+        command = [python_with_moto(), "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self.port)]
+        with (home / "queues.log").open("wb") as log:
+            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+    def __enter__(self) -> Queues:
+        try:
+            wait_for_port(self.port, self.process, 60)
+            self.call("CreateQueue", QueueName=QUEUE, Attributes={"VisibilityTimeout": "3600"})
+        except RuntimeError:
+            end(self.process)
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        end(self.process)
+
+    def call(self, action: str, **arguments: object) -> Any:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        try:
+            headers = {"content-type": "application/x-amz-json-1.0", "x-amz-target": f"AmazonSQS.{action}"}
+            # It chooses the service by the scope of the signature.
+            scope = f"{KEY_ID}/20260101/{REGION}/sqs/aws4_request"
+            headers["authorization"] = f"AWS4-HMAC-SHA256 Credential={scope}, SignedHeaders=host, Signature=none"
+            connection.request("POST", "/", json.dumps(arguments), headers)
+            response = connection.getresponse()
+            answer = response.read()
+        finally:
+            connection.close()
+        if response.status != 200:
+            raise RuntimeError(f"{action}: {response.status} {answer[:300]!r}")
+        return json.loads(answer or b"null")
+
+    def send(self, body: object) -> None:
+        url = f"http://127.0.0.1:{self.port}/{ACCOUNT}/{QUEUE}"
+        self.call("SendMessage", QueueUrl=url, MessageBody=json.dumps(body))
+
+
+def python_with_moto() -> str:
+    """This Python, or that of the tests."""
+    tests = ROOT / "target" / "venv" / "bin" / "python"
+    if importlib.util.find_spec("moto") is None and tests.exists():
+        return str(tests)
+    return sys.executable
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One invocation, ms. `total` is the client's time, `start` the phases until the worker was ready, `fetch` what the function
+    waited for its data, and `begun` the time from the request until the function had them.
+    """
+
+    total: float
+    start: float
+    fetch: float
+    begun: float
+    is_first: bool
+    is_cold: bool
+    answer: dict[str, Any] = field(repr=False)
+    # `Server-Timing`, as it came.
+    header: str = field(repr=False)
+
+    @property
+    def phases(self) -> dict[str, dict[str, float]]:
+        return timing(self.header)
+
+    def to_json(self) -> dict[str, Any]:
+        """Without the answer, whose measurement is in the other numbers."""
+        numbers = {"total": self.total, "start": self.start, "fetch": self.fetch, "begun": self.begun}
+        rounded = {key: round(number, 3) for key, number in numbers.items()}
+        return {**rounded, "is_first": self.is_first, "phases": self.header}
+
+
+@dataclass
+class World:
+    """Everything that runs while an experiment measures."""
+
+    binary: Path
+    home: Path
+    turns: int
+    is_smoke: bool
+    _stack: ExitStack = field(default_factory=ExitStack)
+    _called: set[str] = field(default_factory=set)
+
+    def __enter__(self) -> World:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._stack.__exit__(*error)
+
+    @cached_property
+    def store(self) -> Store:
+        folder = self.home / "store"
+        folder.mkdir()
+        return self._stack.enter_context(Store(folder))
+
+    @cached_property
+    def objects(self) -> Relay:
+        return self._stack.enter_context(Relay(self.store.port))
+
+    @cached_property
+    def queues(self) -> Queues:
+        return self._stack.enter_context(Queues(self.home))
+
+    @cached_property
+    def tasks(self) -> Relay:
+        return self._stack.enter_context(Relay(self.queues.port))
+
+    def distance(self, round_trip_ms: float) -> None:
+        self.objects.set(round_trip_ms)
+        if "queues" in self.__dict__:
+            self.tasks.set(round_trip_ms)
+
+    @property
+    def endpoint(self) -> str:
+        """S3, behind the relay."""
+        return f"http://127.0.0.1:{self.objects.port}"
+
+    def daemon(self, *, with_queues: bool = False) -> Daemon:
+        """Nothing is kept between starts, so that the gain is that of the overlap alone."""
+        folder = self.home / ("daemon-queues" if with_queues else "daemon")
+        folder.mkdir()
+        daemon = Daemon(self.binary, folder)
+        config = "[data]\nmemory_mb = 512\nfunction_mb = 256\ncache_mb = 0\n"
+        config += self.store.config().replace(f":{self.store.port}", f":{self.objects.port}")
+        if with_queues:
+            config += (
+                f'[connections.jobs]\nfunctions = ["*"]\nkind = "sqs"\nurl = "http://127.0.0.1:{self.tasks.port}/{ACCOUNT}"\n'
+                f'access_key_id = "{KEY_ID}"\nsecret_access_key_file = "{self.store.secret}"\n'
+            )
+        with daemon.config.open("a") as file:
+            file.write(config)
+        return self._stack.enter_context(daemon)
+
+    def deploy(self, daemon: Daemon, name: str, code: str, script: str | None, allow: list[str], **spec: Any) -> None:
+        """A function of the folder `functions`, with one of the scripts or without."""
+        folder = HERE / "functions"
+        names = ["app.py"] if code in BARE else ["app.py", "storage.py", "clock.py", "requirements.txt"]
+        files = {file: (folder / file).read_bytes() for file in names}
+        files["function.py"] = (folder / f"{code}.py").read_bytes()
+        spec = {"handler": "app.handler", "network": "host", "timeout_s": 60, "memory_mb": 512, **spec}
+        environment = spec.setdefault("environment", {})
+        environment |= {"AWS_ENDPOINT_URL_S3": self.endpoint, **CREDENTIALS}
+        if script:
+            files["init.wasm"] = script_of(script).read_bytes()
+            spec["initscript"] = {"module": "init.wasm", "allow": allow, "timeout_ms": 30_000}
+        daemon.upload(name, files, spec)
+
+    def cold(self, daemon: Daemon, function: str, event: object) -> Seen:
+        """An invocation that waits for a start. The first one of each function counts, too."""
+        self.retire(daemon, function)
+        seen = self.ask(daemon, function, event)
+        if not seen.is_cold:
+            raise RuntimeError(f"{function} was not cold")
+        return seen
+
+    def retire(self, daemon: Daemon, function: str) -> None:
+        """Afterwards, the function has no worker."""
+        daemon.scale(function, 0)
+        daemon.wait_for_idle(function, 0)
+
+    def ask(self, daemon: Daemon, function: str, event: object) -> Seen:
+        """One invocation."""
+        is_first = function not in self._called
+        self._called.add(function)
+        connection = http.client.HTTPConnection("127.0.0.1", daemon.port, timeout=120)
+        try:
+            began = time.perf_counter()
+            connection.request("POST", invoke_path(function), json.dumps(event).encode())
+            response = connection.getresponse()
+            text = response.read()
+            total = (time.perf_counter() - began) * 1000
+        finally:
+            connection.close()
+        answer = json.loads(text)
+        if response.status != 200 or "measurement" not in answer:
+            raise RuntimeError(f"{function}: {response.status} {text[:600]!r}")
+        is_cold = response.getheader("x-pilot-start") == "cold"
+        header = response.getheader("server-timing") or ""
+        phases = timing(header)
+        start = sum(phases.get(phase, {}).get("dur", 0.0) for phase in STARTS)
+        measured = answer["measurement"]
+        begun = total - sum(measured.get(part, 0.0) for part in WORK) / 1000
+        return Seen(total, start, measured.get("download_time", 0.0) / 1000, begun, is_first, is_cold, answer, header)
+
+
+def timing(header: str) -> dict[str, dict[str, float]]:
+    """`Server-Timing`: the numbers of each entry."""
+    entries = {}
+    for entry in header.split(", "):
+        name, *parts = entry.split(";")
+        pairs = [part.split("=", 1) for part in parts]
+        entries[name] = {key: float(value) for key, value in pairs if key != "desc"}
+    return entries
+
+
+def script_of(name: str) -> Path:
+    """A module, built now: a script of this benchmark, or an example of the SDK."""
+    crate = HERE / "scripts" if (HERE / "scripts" / "examples" / f"{name}.rs").exists() else ROOT / "sdk" / "initscript"
+    target = ROOT / "target" / "initscript"
+    command = ["cargo", "build", "--release", "--locked", "--quiet", "--example", name, "--target-dir", str(target)]
+    done = subprocess.run(command, cwd=crate, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise RuntimeError(f"{name}: {done.stderr.strip()} (rustup target add wasm32-unknown-unknown)")
+    return target / "wasm32-unknown-unknown" / "release" / "examples" / f"{name}.wasm"
+
+
+def script_of_c() -> Path | None:
+    """The example in C. `None`: there is no zig here."""
+    if importlib.util.find_spec("ziglang") is None and shutil.which("zig") is None:
+        return None
+    zig = ["zig"] if shutil.which("zig") else [sys.executable, "-m", "ziglang"]
+    module = ROOT / "target" / "initscript" / "two_objects_c.wasm"
+    module.parent.mkdir(parents=True, exist_ok=True)
+    flags = [
+        "--target=wasm32-freestanding",
+        "-Os",
+        "-nostdlib",
+        "-Wl,--no-entry",
+        "-Wl,--export=run",
+        "-Wl,-z,stack-size=65536",
+    ]
+    source = ROOT / "sdk" / "initscript" / "c"
+    command = [*zig, "cc", *flags, "-Wl,--strip-all", "-o", str(module), "two_objects.c"]
+    subprocess.run(command, cwd=source, check=True, capture_output=True)
+    return module
+
+
+__all__ = ["BUCKET", "QUEUE", "ACCOUNT", "Seen", "World", "script_of", "script_of_c"]

@@ -1,0 +1,3 @@
+//! The scripts are the examples of this crate.
+
+#![no_std]
