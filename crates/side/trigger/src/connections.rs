@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use reqwest::Url;
 
+use crate::mqtt::client::MqttAccess;
 use crate::redis::client::RedisAccess;
 use crate::sqs::client::SqsAccess;
 
@@ -32,6 +33,8 @@ pub enum ConnectionKind {
     Sqs(SqsAccess),
     /// A Redis.
     Redis(RedisAccess),
+    /// An MQTT broker.
+    Mqtt(MqttAccess),
     /// URLs that take records.
     Http(HttpAccess),
 }
@@ -122,13 +125,25 @@ impl Connections {
             ConnectionKind::Redis(access) if one.name == name => Some(access),
             _ => None,
         });
-        found.ok_or_else(|| {
-            format!(
-                "no connection of the kind redis is called \"{name}\" and lets '{function}' use it: the operator adds [connections.{name}] \
-                 with kind = \"redis\", url and functions to pilotd.toml"
-            )
-        })
+        found.ok_or_else(|| unnamed(function, name, "redis"))
     }
+
+    /// # Errors
+    /// There is no connection of this name for this function, and what to do.
+    pub(crate) fn mqtt(&self, function: &str, name: &str) -> Result<&MqttAccess, String> {
+        let found = self.of(function).find_map(|one| match &one.kind {
+            ConnectionKind::Mqtt(access) if one.name == name => Some(access),
+            _ => None,
+        });
+        found.ok_or_else(|| unnamed(function, name, "mqtt"))
+    }
+}
+
+fn unnamed(function: &str, name: &str, kind: &str) -> String {
+    format!(
+        "no connection of the kind {kind} is called \"{name}\" and lets '{function}' use it: the operator adds [connections.{name}] with \
+         kind = \"{kind}\", url and functions to pilotd.toml"
+    )
 }
 
 fn missing(function: &str, what: &str, kind: &str, key: &str) -> String {
