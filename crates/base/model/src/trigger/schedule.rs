@@ -375,8 +375,11 @@ mod tests {
                 let around_s = ms(around) / 1000;
                 let (from_s, to_s) = (around_s - 30 * HOUR_S, around_s + 30 * HOUR_S);
                 let times = times(&calendar, from_s, to_s);
-                let first_s = times[0];
-                for at_s in (first_s..to_s).step_by(20) {
+                let Some(first_s) = times.first().copied() else {
+                    // A day of the week that is not near.
+                    continue;
+                };
+                for at_s in (first_s..to_s).step_by(40) {
                     let known = times.partition_point(|time_s| *time_s <= at_s);
                     let last_ms = calendar.last_ms(at_s * 1000 + 999);
                     assert_eq!(
