@@ -87,9 +87,13 @@ fn the_packages_contain_a_stripped_binary_its_unit_and_its_configuration() {
         "Delegate=yes",
         "NoNewPrivileges=yes",
         "StateDirectoryMode=0700",
+        "Type=notify",
+        "WatchdogSec=",
     ] {
         assert!(unit.contains(line), "{unit}");
     }
+    let socket = text(&tree.join("usr/lib/systemd/system/pilotlight.socket"));
+    assert!(socket.contains("ListenStream=127.0.0.1:8080"), "{socket}");
     assert_eq!(
         text(&tree.join("DEBIAN/conffiles")),
         "/etc/pilotlight/pilotd.toml\n"
@@ -126,7 +130,13 @@ fn the_packages_contain_a_stripped_binary_its_unit_and_its_configuration() {
     );
     let folder = file(home.path(), "-linux-static");
     check_binary(&folder.join("pilot"), &file(&out, "-linux-static.debug"));
-    for path in ["pilotlight.service", "pilotd.toml", "README.md", "LICENSE"] {
+    for path in [
+        "pilotlight.service",
+        "pilotlight.socket",
+        "pilotd.toml",
+        "README.md",
+        "LICENSE",
+    ] {
         assert!(folder.join(path).is_file(), "{path}");
     }
 }

@@ -185,6 +185,22 @@ pub fn xray(trace: TraceId, parent: Option<SpanId>, recorded: bool) -> String {
     text
 }
 
+/// X-Ray's header with its other fields, such as `Lineage`, for a request that is not recorded.
+#[must_use]
+pub fn unrecorded(header: &str) -> String {
+    let is_kept = |field: &&str| {
+        let key = field.split_once('=').map_or(*field, |(key, _)| key).trim();
+        !key.is_empty() && key != "Sampled"
+    };
+    let mut text = String::with_capacity(header.len() + 10);
+    for field in header.split(';').filter(is_kept) {
+        text.push_str(field);
+        text.push(';');
+    }
+    text.push_str("Sampled=0");
+    text
+}
+
 /// `traceparent` for a function that is told X-Ray's header. `None`: nobody records the trace, or it has no parent.
 ///
 /// A function whose invocation is not recorded is not told, so that this costs nothing.
@@ -531,6 +547,9 @@ mod tests {
         let read = |text: &str| TraceContext::of_xray(text).map(|context| context.recorded);
         let root = "Root=1-5759e988-bd862e3fe1be46a994272793";
         assert_eq!(read(root), Some(Recorded::Undecided));
+        let kept = unrecorded(&format!("Self=1-1-1;{root}; Sampled=1 ;Lineage=a:1|b:2;"));
+        assert_eq!(kept, format!("Self=1-1-1;{root};Lineage=a:1|b:2;Sampled=0"));
+        assert_eq!(unrecorded(""), "Sampled=0");
         let more = format!("Self=1-1-1;{root}; Sampled=? ;Lineage=a:1");
         assert_eq!(read(&more), Some(Recorded::Undecided));
         assert_eq!(read(&format!("Sampled=0;{root}")), Some(Recorded::No));

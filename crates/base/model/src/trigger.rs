@@ -27,6 +27,8 @@ pub enum TriggerSpec {
     Sqs(SqsSpec),
     /// For the entries of a Redis stream.
     Redis(RedisSpec),
+    /// For the messages of an MQTT subscription.
+    Mqtt(MqttSpec),
 }
 
 /// `type = "schedule"`.
@@ -104,6 +106,20 @@ pub struct RedisSpec {
     pub max_receives: Option<u32>,
 }
 
+/// `type = "mqtt"`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct MqttSpec {
+    /// The name of a connection of the kind `mqtt`.
+    pub connection: String,
+    /// The topic filter, with `+` and `#`; `$share/GROUP/FILTER` for a shared subscription.
+    pub topic: String,
+    /// The highest quality of service that is asked for: 0, 1 or 2. Default: 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub qos: Option<u8>,
+}
+
 /// A checked trigger.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -117,6 +133,8 @@ pub enum TriggerConfig {
     Sqs(SqsConfig),
     /// For the entries of a Redis stream.
     Redis(RedisConfig),
+    /// For the messages of an MQTT subscription.
+    Mqtt(MqttConfig),
 }
 
 /// When a function runs.
@@ -189,6 +207,18 @@ pub struct RedisConfig {
     pub max_receives: u32,
 }
 
+/// A subscription at an MQTT broker.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct MqttConfig {
+    /// The connection's name.
+    pub connection: String,
+    /// The topic filter.
+    pub topic: String,
+    /// The highest quality of service, 0 to 2.
+    pub qos: u8,
+}
+
 impl TriggerConfig {
     /// The word of its `type`.
     #[must_use]
@@ -198,6 +228,7 @@ impl TriggerConfig {
             Self::Folder(_) => "folder",
             Self::Sqs(_) => "sqs",
             Self::Redis(_) => "redis",
+            Self::Mqtt(_) => "mqtt",
         }
     }
 
@@ -214,6 +245,7 @@ impl TriggerConfig {
             Self::Redis(redis) => {
                 format!("{}/{} {}", redis.connection, redis.stream, redis.group)
             }
+            Self::Mqtt(mqtt) => format!("{}/{}", mqtt.connection, mqtt.topic),
         }
     }
 }
@@ -262,6 +294,7 @@ impl TriggerSpec {
             Self::Folder(spec) => TriggerConfig::Folder(spec.check()?),
             Self::Sqs(spec) => TriggerConfig::Sqs(spec.check()?),
             Self::Redis(spec) => TriggerConfig::Redis(spec.check(function, timeout_s)?),
+            Self::Mqtt(spec) => TriggerConfig::Mqtt(spec.check()?),
         })
     }
 }
@@ -350,6 +383,49 @@ impl RedisSpec {
     }
 }
 
+impl MqttSpec {
+    fn check(&self) -> Result<MqttConfig, String> {
+        check_word(&self.connection).map_err(|problem| format!("connection {problem}"))?;
+        check_topic_filter(&self.topic)?;
+        let qos = in_range(self.qos.unwrap_or(1), 0, 2);
+        Ok(MqttConfig {
+            connection: self.connection.clone(),
+            topic: self.topic.clone(),
+            qos: qos.map_err(|problem| format!("qos {problem}"))?,
+        })
+    }
+}
+
+/// A topic filter (MQTT 5, sections 4.7 and 4.8.2).
+fn check_topic_filter(topic: &str) -> Result<(), String> {
+    let wrong = |problem: &str| Err(format!("topic is \"{}\": {problem}", shown(topic)));
+    if !(1..=TEXT_LEN_MAX).contains(&topic.len()) || topic.contains(char::is_control) {
+        return wrong(&format!(
+            "must have 1 to {TEXT_LEN_MAX} bytes and no control characters"
+        ));
+    }
+    let filter = match topic.strip_prefix("$share/") {
+        None => topic,
+        Some(shared) => match shared.split_once('/') {
+            Some((group, filter))
+                if !group.is_empty() && !group.contains(['+', '#']) && !filter.is_empty() =>
+            {
+                filter
+            }
+            _ => return wrong("a shared subscription is $share/GROUP/FILTER"),
+        },
+    };
+    let levels: Vec<&str> = filter.split('/').collect();
+    let last = levels.len() - 1;
+    for (at, level) in levels.iter().enumerate() {
+        let is_wildcard = *level == "+" || (*level == "#" && at == last);
+        if level.contains(['+', '#']) && !is_wildcard {
+            return wrong("+ must be a whole level, and # the whole last level");
+        }
+    }
+    Ok(())
+}
+
 /// A queue's URL: `http://HOST/…/NAME` or `https://…`, without a user, a query or a fragment.
 pub(crate) fn check_queue_url(url: &str) -> Result<(), String> {
     let rest = ["https://", "http://"]
@@ -414,7 +490,7 @@ fn shown(text: &str) -> String {
 pub struct TriggerInfo {
     /// The function.
     pub function: FunctionName,
-    /// `schedule`, `folder`, `sqs` or `redis`.
+    /// `schedule`, `folder`, `sqs`, `redis` or `mqtt`.
     #[serde(rename = "type")]
     pub kind: String,
     /// What it listens to.

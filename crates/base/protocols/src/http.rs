@@ -98,13 +98,14 @@ impl HttpWorker {
         given: Option<PassedInputs>,
         headers: &mut HeaderMap,
     ) -> Result<Option<HeldFiles>, WorkerFault> {
+        // Also where there are no inputs: a server must not take a client's path for one of ours.
+        strip(headers);
         let Some(PassedInputs { inputs, failed }) = given else {
             return Ok(None);
         };
         let life = &self.site.life;
         let held = life.hold(inputs.clone()).await?;
         let paths = held.as_ref().map_or(&[][..], |held| &held.paths);
-        strip(headers);
         input_headers(&inputs, paths, &failed, headers).map_err(|problem| life.fault(problem))?;
         Ok(held)
     }

@@ -24,6 +24,7 @@ use tokio::net::{TcpListener, UnixListener};
 use crate::control_socket::{ControlSocket, GROUP};
 use crate::daemon_config::DaemonConfig;
 use crate::listen;
+use crate::supervisor::GivenSockets;
 use crate::tls::{Certificate, TlsFiles};
 use crate::unix_path;
 
@@ -38,11 +39,14 @@ pub(crate) struct Listening {
     pub(crate) certificates: Vec<Arc<Certificate>>,
 }
 
-/// Binds everything.
+/// Binds everything, except what the supervisor has bound.
 ///
 /// # Errors
 /// An address or the socket cannot be used; the error says what to do.
-pub(crate) async fn bind_all(config: &DaemonConfig) -> anyhow::Result<Listening> {
+pub(crate) async fn bind_all(
+    config: &DaemonConfig,
+    given: &mut GivenSockets,
+) -> anyhow::Result<Listening> {
     let limits = &config.limits;
     let mut certificates = Vec::new();
     // Before anything is bound.
@@ -64,7 +68,7 @@ pub(crate) async fn bind_all(config: &DaemonConfig) -> anyhow::Result<Listening>
     )];
     let is_local = config.listen.ip().to_canonical().is_loopback();
     let is_shared = config.control_listen == Some(config.listen);
-    let functions = bind_tcp(config.listen, "--listen").await?;
+    let functions = bind_tcp(config.listen, "--listen", given).await?;
     let address = functions.local_addr()?;
     listeners.push(Listener::tcp(
         functions,
@@ -88,7 +92,7 @@ pub(crate) async fn bind_all(config: &DaemonConfig) -> anyhow::Result<Listening>
     ));
     if let Some(control) = config.control_listen.filter(|_| !is_shared) {
         listeners.push(Listener::tcp(
-            bind_tcp(control, "control_listen").await?,
+            bind_tcp(control, "control_listen", given).await?,
             Door {
                 serves: Serves::Control,
                 transport: control_transport,
@@ -100,6 +104,7 @@ pub(crate) async fn bind_all(config: &DaemonConfig) -> anyhow::Result<Listening>
             },
         ));
     }
+    given.all_used()?;
     Ok(Listening {
         listeners,
         functions: address,
@@ -126,7 +131,16 @@ fn transport(
     }
 }
 
-async fn bind_tcp(address: SocketAddr, option: &str) -> anyhow::Result<TcpListener> {
+/// Binds this address, or takes over the supervisor's socket of it.
+async fn bind_tcp(
+    address: SocketAddr,
+    option: &str,
+    given: &mut GivenSockets,
+) -> anyhow::Result<TcpListener> {
+    if let Some(socket) = given.at(address) {
+        socket.set_nonblocking(true)?;
+        return Ok(TcpListener::from_std(socket)?);
+    }
     let bound = TcpListener::bind(address).await;
     bound.map_err(|error| anyhow::anyhow!(listen::refusal(address, option, &error)))
 }

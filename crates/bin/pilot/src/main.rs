@@ -18,6 +18,7 @@ mod room;
 mod sealing;
 mod serve;
 mod serve_args;
+mod supervisor;
 mod tls;
 mod tokens;
 mod triggered;

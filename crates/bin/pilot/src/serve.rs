@@ -13,10 +13,12 @@ use pilot_gateway::Gateway;
 use pilot_sandbox::{Isolation, Spawner};
 use pilot_sys::pages;
 use pilot_telemetry::logging;
+use sd_notify::NotifyState;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::assemble::{SPAWNER_ENDED, assemble};
 use crate::daemon_config::DaemonConfig;
+use crate::supervisor::{self, GivenSockets, Watchdog};
 use crate::tls::Renewal;
 use crate::{data_dir, listening};
 
@@ -53,6 +55,8 @@ pub(crate) fn run(
     fs::create_dir_all(&mount_point)
         .with_context(|| format!("cannot create {}", mount_point.display()))?;
     prefer_to_live();
+    // Before the first thread starts, because it changes the environment.
+    let given = GivenSockets::take()?;
     // Before the first thread starts, because the spawner is a fork of this process.
     let spawner = Spawner::launch(&isolation)?;
     begun()?;
@@ -61,7 +65,7 @@ pub(crate) fn run(
         .thread_name("pilot")
         .build()
         .context("cannot start the runtime")?;
-    runtime.block_on(serve(config, isolation, spawner, reserve))
+    runtime.block_on(serve(config, isolation, spawner, reserve, given))
 }
 
 /// What only the start needs takes no memory from here on.
@@ -80,10 +84,11 @@ async fn serve(
     isolation: Isolation,
     spawner: Spawner,
     reserve: Arc<Reserve>,
+    mut given: GivenSockets,
 ) -> anyhow::Result<()> {
     let daemon = assemble(config, isolation, spawner, reserve)?;
     let restored = daemon.deployer.restore();
-    let listening = listening::bind_all(config).await?;
+    let listening = listening::bind_all(config, &mut given).await?;
     let url = functions_url(config, listening.functions);
     for certificate in &listening.certificates {
         certificate.log_validity();
@@ -116,6 +121,7 @@ async fn serve(
                 lost.store(false, Ordering::Relaxed);
             }
         }
+        supervisor::tell(&[NotifyState::Stopping]);
         // What runs ends while the connections drain.
         triggers.hold();
         queue.hold();
@@ -139,6 +145,8 @@ async fn serve(
         daemon.control(),
         stop,
     );
+    // Until the end: a supervisor that hears nothing would kill the daemon while it drains.
+    let _watchdog = Watchdog::start();
     let drained = tokio::select! {
         drained = serving => drained,
         () = tidy => unreachable!("keeping tidy does not end"),

@@ -20,6 +20,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::FutureExt as _;
+use http::StatusCode;
+use http::header::{CONNECTION, HeaderValue};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioTimer;
@@ -123,8 +125,18 @@ async fn serve_http1(
         Pace::new(gate.config.read_pace, gate.config.read_pace_wanted),
     );
     // Not an async block: it would be twice as large as the future in it, and hyper moves it for every request.
-    let service =
-        service_fn(|request| dispatch::answer(gate, request, line).map(Ok::<_, Infallible>));
+    let drains = phase.clone();
+    let service = service_fn(|request| {
+        dispatch::answer(gate, request, line).map(|mut response| {
+            // So that the client sends no further request on a connection that will be closed.
+            let is_last = *drains.borrow() == DrainPhase::Draining;
+            if is_last && response.status() != StatusCode::SWITCHING_PROTOCOLS {
+                let close = HeaderValue::from_static("close");
+                response.headers_mut().insert(CONNECTION, close);
+            }
+            Ok::<_, Infallible>(response)
+        })
+    });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(gate.config.header_timeout)
@@ -140,15 +152,26 @@ async fn serve_http1(
     let ended = match ended {
         Some(ended) => ended,
         None => {
-            connection.as_mut().inner().graceful_shutdown();
-            if !usage.is_used() {
-                // No request so far: hyper would wait for the first one.
-                let first = tokio::time::timeout(FIRST_REQUEST, connection.as_mut()).await;
-                if first.is_ok() || !usage.is_used() {
-                    return;
+            // The client of a kept connection may be sending its next request just now. It gets an answer.
+            let wait = if usage.is_used() {
+                NEXT_REQUEST
+            } else {
+                Duration::ZERO
+            };
+            let next = tokio::time::timeout(wait, connection.as_mut()).await;
+            if let Ok(ended) = next {
+                ended
+            } else {
+                connection.as_mut().inner().graceful_shutdown();
+                if !usage.is_used() {
+                    // No request so far: hyper would wait for the first one.
+                    let first = tokio::time::timeout(FIRST_REQUEST, connection.as_mut()).await;
+                    if first.is_ok() || !usage.is_used() {
+                        return;
+                    }
                 }
+                connection.await
             }
-            connection.await
         }
     };
     if let Err(error) = ended {
@@ -159,5 +182,7 @@ async fn serve_http1(
     }
 }
 
+/// How long a drain waits for the next request of a kept connection.
+const NEXT_REQUEST: Duration = Duration::from_millis(250);
 /// How long a drain waits for the first request of a connection.
 const FIRST_REQUEST: Duration = Duration::from_millis(250);

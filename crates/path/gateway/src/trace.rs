@@ -7,7 +7,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use http::{HeaderMap, HeaderValue, Version};
 use pilot_invoke::Invoker;
-use pilot_model::trace::{Cause, Hop, HttpCause, Recorded, SpanId, TraceContext, TraceId};
+use pilot_model::trace::{
+    Cause, Hop, HttpCause, Recorded, SpanId, TraceContext, TraceId, unrecorded,
+};
 use pilot_model::{Event, InvocationId, Trace, TraceSpan, Traces};
 
 use crate::gate::Gate;
@@ -27,22 +29,23 @@ impl RequestContext<'_> {
                 Said::Header(header) => Trace::of_header(header),
             };
         };
-        let mut context = match said {
-            Said::Nothing => None,
-            Said::Context(context) => Some(context),
+        let (context, header) = match said {
+            Said::Nothing => (None, None),
+            Said::Context(context) => (Some(context), None),
             Said::Header(header) => match TraceContext::of_xray(&header) {
-                Some(context) => Some(context),
+                Some(context) => (Some(context), Some(header)),
                 None => return Trace::of_header(header),
             },
         };
         if !traces.records(context.as_ref(), random(&self.id)) {
-            return match context.take() {
-                None => Trace::of_header(own_header(&self.id)),
-                Some(mut context) => {
-                    // What is not recorded here must not be recorded later, as an attempt.
+            // What is not recorded here must not be recorded later, as an attempt.
+            return match (header, context) {
+                (Some(header), _) => Trace::of_header(unrecorded(&header)),
+                (None, Some(mut context)) => {
                     context.recorded = Recorded::No;
                     Trace::passed(context)
                 }
+                (None, None) => Trace::of_header(own_header(&self.id)),
             };
         }
         let context = context.unwrap_or_else(own_context);

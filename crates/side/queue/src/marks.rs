@@ -56,12 +56,12 @@ impl TriggerStore for Queue {
     fn accept_marked(
         &self,
         request: AsyncRequest,
-        mark: Mark,
+        mark: Option<Mark>,
     ) -> BoxFuture<'static, std::result::Result<(), NotAccepted>> {
         let shared = self.shared();
         let now_ms = shared.times.now_ms();
         let record = Record {
-            mark: Some(mark),
+            mark,
             ..Record::of(request, now_ms)
         };
         store(shared, record)

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 
 use pilot_model::ports::AttemptEnd;
 use serde_json::{Value, json};
+use tokio::task::JoinError;
 use uuid::Uuid;
 
 use crate::context::Context;
@@ -120,6 +121,11 @@ pub(crate) async fn bury(
         }
     }
     (buried, left)
+}
+
+/// How the task of a batch ended.
+pub(crate) fn joined(ended: Result<Result<(), String>, JoinError>) -> Result<(), String> {
+    ended.unwrap_or_else(|error| Err(format!("the task of a batch failed: {error}")))
 }
 
 fn event(items: &[Item]) -> String {

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use reqwest::Url;
 
+use crate::mqtt::client::MqttAccess;
 use crate::redis::client::RedisAccess;
 use crate::sqs::client::SqsAccess;
 
@@ -32,6 +33,8 @@ pub enum ConnectionKind {
     Sqs(SqsAccess),
     /// A Redis.
     Redis(RedisAccess),
+    /// An MQTT broker.
+    Mqtt(MqttAccess),
     /// URLs that take records.
     Http(HttpAccess),
 }
@@ -135,6 +138,16 @@ impl Connections {
             _ => None,
         });
         found.ok_or_else(|| unknown(function, name, "redis"))
+    }
+
+    /// # Errors
+    /// There is no connection of this name for this function, and what to do.
+    pub(crate) fn mqtt(&self, function: &str, name: &str) -> Result<&MqttAccess, String> {
+        let found = self.of(function).find_map(|one| match &one.kind {
+            ConnectionKind::Mqtt(access) if one.name == name => Some(access),
+            _ => None,
+        });
+        found.ok_or_else(|| unknown(function, name, "mqtt"))
     }
 }
 

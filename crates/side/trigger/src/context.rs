@@ -30,16 +30,58 @@ pub(crate) struct Context {
     /// Under which its marks are stored.
     pub(crate) scope: String,
     pub(crate) status: Arc<Status>,
-    /// True: the task must end.
-    pub(crate) stop: watch::Receiver<bool>,
+    pub(crate) stop: watch::Receiver<Stop>,
     pub(crate) failures: u32,
+}
+
+/// Whether the task of a trigger must end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stop {
+    /// It goes on.
+    No,
+    /// It ends, and the next daemon or a changed configuration goes on where it was.
+    ForNow,
+    /// The trigger is gone.
+    ForGood,
 }
 
 impl Context {
     /// Resolves when the task must end.
     pub(crate) async fn stopped(&mut self) {
         // If the sender is gone, so are the triggers.
-        let _ = self.stop.wait_for(|stop| *stop).await;
+        let _ = self.stop.wait_for(|stop| *stop != Stop::No).await;
+    }
+
+    /// Whether the task must end.
+    pub(crate) fn is_stopped(&self) -> bool {
+        *self.stop.borrow() != Stop::No
+    }
+
+    /// Whether the trigger is gone, so that nobody goes on where it was.
+    pub(crate) fn is_gone(&self) -> bool {
+        *self.stop.borrow() == Stop::ForGood
+    }
+
+    /// The name under which the source knows this trigger: the stored one, or this fresh one from now on. `None`: the task must end.
+    pub(crate) async fn name(&mut self, key: &str, fresh: String) -> Option<String> {
+        loop {
+            let problem = match self.shared.store.marks(&self.scope).await {
+                Ok(marks) => {
+                    if let Some((_, name)) = marks.into_iter().find(|(found, _)| found == key) {
+                        return Some(name);
+                    }
+                    let mark = self.mark(key, Some(fresh.clone()));
+                    match self.shared.store.change(vec![mark]).await {
+                        Ok(()) => return Some(fresh),
+                        Err(problem) => problem,
+                    }
+                }
+                Err(problem) => problem,
+            };
+            if !self.back_off(&problem).await {
+                return None;
+            }
+        }
     }
 
     /// Waits. False: the task must end.

@@ -250,7 +250,7 @@ async fn hand_on(context: &mut Context, place: &Place, files: &mut Files) -> Res
         let waiting = files.pending.len() as u64;
         let modified_ms = i64::try_from(signature.modified_ns / 1_000_000).ok();
         context.status.waits(waiting, modified_ms);
-        if *context.stop.borrow() {
+        if context.is_stopped() {
             return Ok(());
         }
         if files.known.len() >= FILES_MAX {
@@ -260,7 +260,11 @@ async fn hand_on(context: &mut Context, place: &Place, files: &mut Files) -> Res
         let id = Uuid::new_v4().to_string();
         let request = context.request(&id, event(place, &name, signature));
         let mark = context.mark(&name, Some(value.clone()));
-        let accepted = context.shared.store.accept_marked(request, mark).await;
+        let accepted = context
+            .shared
+            .store
+            .accept_marked(request, Some(mark))
+            .await;
         accepted.map_err(|refusal| refusal.to_string())?;
         files.pending.remove(&name);
         files.known.insert(name, value);

@@ -32,7 +32,8 @@ pub(crate) async fn run(mut context: Context, config: RedisConfig) {
             return context.stopped().await;
         }
     };
-    let Some(consumer) = consumer(&mut context).await else {
+    let fresh = format!("pilot-{}", Uuid::new_v4().simple());
+    let Some(consumer) = context.name(CONSUMER, fresh).await else {
         return;
     };
     let receiver = Arc::new(Receiver {
@@ -54,29 +55,6 @@ pub(crate) async fn run(mut context: Context, config: RedisConfig) {
     }
     // What runs is finished, and acknowledged if it succeeds.
     while batches.join_next().await.is_some() {}
-}
-
-/// The stored name of this consumer. `None`: the task must end.
-async fn consumer(context: &mut Context) -> Option<String> {
-    loop {
-        let problem = match context.shared.store.marks(&context.scope).await {
-            Ok(marks) => {
-                if let Some((_, name)) = marks.into_iter().find(|(key, _)| key == CONSUMER) {
-                    return Some(name);
-                }
-                let name = format!("pilot-{}", Uuid::new_v4().simple());
-                let mark = context.mark(CONSUMER, Some(name.clone()));
-                match context.shared.store.change(vec![mark]).await {
-                    Ok(()) => return Some(name),
-                    Err(problem) => problem,
-                }
-            }
-            Err(problem) => problem,
-        };
-        if !context.back_off(&problem).await {
-            return None;
-        }
-    }
 }
 
 #[derive(Debug)]
@@ -156,13 +134,13 @@ impl Receiver {
         while batches.len() >= places {
             tokio::select! {
                 () = context.stopped() => return Ok(false),
-                Some(ended) = batches.join_next() => ended.unwrap_or(Ok(()))?,
+                Some(ended) = batches.join_next() => batch::joined(ended)?,
             }
         }
         while let Some(ended) = batches.try_join_next() {
-            ended.unwrap_or(Ok(()))?;
+            batch::joined(ended)?;
         }
-        Ok(!*context.stop.borrow())
+        Ok(!context.is_stopped())
     }
 
     fn claim_every(&self) -> Duration {
@@ -215,14 +193,14 @@ impl Receiver {
         self.context.status.received(items.len() as u64);
         let ids: Vec<String> = items.iter().map(|item| item.id.clone()).collect();
         self.running.lock().extend(ids.iter().cloned());
-        let (receiver, redis) = (Arc::clone(self), redis.clone());
+        let batch = InBatch {
+            receiver: Arc::clone(self),
+            ids,
+        };
+        let redis = redis.clone();
         batches.spawn(async move {
-            let processed = receiver.process(items, redis).await;
-            let mut running = receiver.running.lock();
-            for id in &ids {
-                running.remove(id);
-            }
-            processed
+            let batch = batch;
+            batch.receiver.process(items, redis).await
         });
     }
 
@@ -242,6 +220,22 @@ impl Receiver {
             .acknowledge(&config.stream, &config.group, &done)
             .await?;
         waits.map_or(Ok(()), Err)
+    }
+}
+
+/// The entries of a batch that runs. They are free again however it ends.
+#[derive(Debug)]
+struct InBatch {
+    receiver: Arc<Receiver>,
+    ids: Vec<String>,
+}
+
+impl Drop for InBatch {
+    fn drop(&mut self) {
+        let mut running = self.receiver.running.lock();
+        for id in &self.ids {
+            running.remove(id);
+        }
     }
 }
 

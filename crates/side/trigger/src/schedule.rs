@@ -45,7 +45,12 @@ pub(crate) async fn run(mut context: Context, schedule: ScheduleConfig) {
                 let id = Uuid::new_v4().to_string();
                 let request = context.request(&id, event(&context, &id, at_ms));
                 let mark = context.mark(LAST, Some(at_ms.to_string()));
-                match context.shared.store.accept_marked(request, mark).await {
+                match context
+                    .shared
+                    .store
+                    .accept_marked(request, Some(mark))
+                    .await
+                {
                     Ok(()) => {
                         last_ms = at_ms;
                         context.status.received(1);

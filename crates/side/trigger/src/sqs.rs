@@ -42,7 +42,7 @@ pub(crate) async fn run(mut context: Context, config: SqsConfig) {
     loop {
         let polled = receiver.round(&mut context, &mut batches, &mut visibility_s);
         match polled.await {
-            Ok(()) if *context.stop.borrow() => break,
+            Ok(()) if context.is_stopped() => break,
             Ok(()) => {}
             Err(problem) => {
                 if !context.back_off(&problem).await {
@@ -84,12 +84,12 @@ impl Receiver {
         while batches.len() >= places {
             tokio::select! {
                 () = context.stopped() => return Ok(()),
-                Some(ended) = batches.join_next() => ended.unwrap_or(Ok(()))?,
+                Some(ended) = batches.join_next() => batch::joined(ended)?,
             }
         }
         // Those that have ended in the meantime.
         while let Some(ended) = batches.try_join_next() {
-            ended.unwrap_or(Ok(()))?;
+            batch::joined(ended)?;
         }
         let visibility_s = match *visibility_s {
             Some(known) => known,

@@ -1,9 +1,12 @@
 //! `Triggers`: one task per trigger of a live version. A deployment, a rollback or a removal changes which there are.
 
+use std::any::Any;
 use std::collections::BTreeMap;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use parking_lot::Mutex;
 use pilot_model::asynchronous::Destination;
 use pilot_model::ports::{AsyncRunner, TriggerControl, TriggerStore};
@@ -11,11 +14,12 @@ use pilot_model::trigger::{TriggerConfig, TriggerInfo};
 use pilot_model::{FunctionConfig, FunctionName};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 
 use crate::connections::Connections;
-use crate::context::{Context, Shared};
+use crate::context::{Context, Shared, Stop};
 use crate::status::Status;
-use crate::{folder, redis, schedule, sqs};
+use crate::{folder, mqtt, redis, schedule, sqs};
 
 /// The triggers of all functions.
 #[derive(Debug)]
@@ -52,7 +56,7 @@ struct Trigger {
 
 #[derive(Debug)]
 struct Running {
-    stop: watch::Sender<bool>,
+    stop: watch::Sender<Stop>,
     task: JoinHandle<()>,
 }
 
@@ -90,7 +94,7 @@ impl Triggers {
         state.shared = None;
         let functions = std::mem::take(&mut state.functions);
         for trigger in functions.into_values().flat_map(|one| one.triggers) {
-            state.ending.extend(trigger.stop());
+            state.ending.extend(trigger.stop(Stop::ForNow));
         }
     }
 
@@ -98,7 +102,7 @@ impl Triggers {
     pub async fn stop(&self, grace: Duration) {
         self.hold();
         let ending = std::mem::take(&mut self.state.lock().ending);
-        let until = tokio::time::Instant::now() + grace;
+        let until = Instant::now() + grace;
         for mut task in ending {
             if tokio::time::timeout_at(until, &mut task).await.is_err() {
                 task.abort();
@@ -118,6 +122,11 @@ impl Triggers {
         let shared = state.shared.clone();
         let is_alike = |one: &Deployed| one.owner == owner && one.timeout == config.timeout;
         let keeps = before.as_ref().is_some_and(is_alike);
+        // Another owner's trigger begins anew.
+        let replaced = match &before {
+            Some(before) if before.owner == owner => Stop::ForNow,
+            _ => Stop::ForGood,
+        };
         let mut old = before.map_or_else(Vec::new, |one| one.triggers);
         let mut triggers = Vec::new();
         for wanted in &config.triggers {
@@ -128,7 +137,7 @@ impl Triggers {
             triggers.push(match found {
                 Some(found) if keeps && found.config == *wanted => found,
                 found => {
-                    let after = found.and_then(Trigger::stop);
+                    let after = found.and_then(|found| found.stop(replaced));
                     let mut trigger = Trigger {
                         config: wanted.clone(),
                         status: Arc::default(),
@@ -141,7 +150,8 @@ impl Triggers {
                 }
             });
         }
-        let ended: Vec<_> = old.into_iter().filter_map(Trigger::stop).collect();
+        let ended = old.into_iter().filter_map(|one| one.stop(Stop::ForGood));
+        let ended: Vec<_> = ended.collect();
         state.ending.retain(|task| !task.is_finished());
         state.ending.extend(ended);
         let kept = triggers.iter();
@@ -163,7 +173,8 @@ impl Triggers {
     pub fn remove(&self, name: &FunctionName) {
         let mut state = self.state.lock();
         if let Some(deployed) = state.functions.remove(name) {
-            let ended = deployed.triggers.into_iter().filter_map(Trigger::stop);
+            let ended = deployed.triggers.into_iter();
+            let ended = ended.filter_map(|one| one.stop(Stop::ForGood));
             state.ending.extend(ended);
         }
         self.store.forget(&format!("{name}/"), Vec::new());
@@ -196,6 +207,9 @@ impl TriggerControl for Triggers {
                 TriggerConfig::Redis(redis) => {
                     self.connections.redis(function, &redis.connection)?;
                 }
+                TriggerConfig::Mqtt(mqtt) => {
+                    self.connections.mqtt(function, &mqtt.connection)?;
+                }
             }
         }
         let events = &config.asynchronous;
@@ -221,7 +235,7 @@ impl Trigger {
         (function, owner, timeout): (&FunctionName, &str, Duration),
         after: Option<JoinHandle<()>>,
     ) {
-        let (stop, stopped) = watch::channel(false);
+        let (stop, stopped) = watch::channel(Stop::No);
         let context = Context {
             shared: Arc::clone(shared),
             function: function.clone(),
@@ -237,17 +251,45 @@ impl Trigger {
             if let Some(after) = after {
                 let _ = after.await;
             }
-            listen(context, config).await;
+            keep_listening(context, &config).await;
         });
         self.running = Some(Running { stop, task });
     }
 
     /// Tells its task to end, and returns it.
-    fn stop(self) -> Option<JoinHandle<()>> {
+    fn stop(self, how: Stop) -> Option<JoinHandle<()>> {
         let running = self.running?;
-        let _ = running.stop.send(true);
+        let _ = running.stop.send(how);
         Some(running.task)
     }
+}
+
+/// Listens until the trigger is stopped. What ends before is a fault of ours or of a library: it is shown, and begins anew after a wait.
+async fn keep_listening(mut context: Context, config: &TriggerConfig) {
+    while !context.is_stopped() {
+        let begun_at = Instant::now();
+        // Nothing of it is used after a panic.
+        let listening = AssertUnwindSafe(listen(context.clone(), config.clone()));
+        let problem = match listening.catch_unwind().await {
+            Ok(()) if context.is_stopped() => return,
+            Ok(()) => "the trigger's task ended".to_owned(),
+            Err(panic) => format!("the trigger's task failed: {}", message(panic.as_ref())),
+        };
+        if begun_at.elapsed() > LASTED {
+            context.failures = 0;
+        }
+        tracing::error!(function = %context.function, kind = config.kind(), problem, "a trigger begins anew");
+        if !context.back_off(&problem).await {
+            return;
+        }
+    }
+}
+
+/// What a panic says.
+fn message(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("it panicked")
 }
 
 async fn listen(context: Context, config: TriggerConfig) {
@@ -256,6 +298,7 @@ async fn listen(context: Context, config: TriggerConfig) {
         TriggerConfig::Folder(folder) => folder::run(context, folder).await,
         TriggerConfig::Sqs(sqs) => sqs::run(context, sqs).await,
         TriggerConfig::Redis(redis) => redis::run(context, redis).await,
+        TriggerConfig::Mqtt(mqtt) => mqtt::run(context, mqtt).await,
     }
 }
 
@@ -263,3 +306,9 @@ async fn listen(context: Context, config: TriggerConfig) {
 fn scope(function: &FunctionName, owner: &str, config: &TriggerConfig) -> String {
     format!("{function}/{owner}/{}/{}", config.kind(), config.source())
 }
+
+/// A task that lasted so long begins a new row of failures.
+const LASTED: Duration = Duration::from_secs(60);
+
+#[cfg(test)]
+mod tests;

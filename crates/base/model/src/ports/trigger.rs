@@ -23,11 +23,11 @@ pub struct Mark {
 
 /// The durable queue as triggers use it.
 pub trait TriggerStore: Send + Sync + Debug {
-    /// Resolves when the invocation and the mark are on the disk: both, or none of them.
+    /// Resolves when the invocation and the mark are on the disk: both, or none of them. `None`: the source remembers itself.
     fn accept_marked(
         &self,
         request: AsyncRequest,
-        mark: Mark,
+        mark: Option<Mark>,
     ) -> BoxFuture<'static, Result<(), NotAccepted>>;
 
     /// Stores a request that failed too often as a dead letter. Resolves when it is on the disk.

@@ -2,14 +2,15 @@
 //! has the IANA database in it: an edge device may have no `/usr/share/zoneinfo`.
 //!
 //! When clocks are set forward, a run at a fixed time that does not exist is made up for right after the gap. When they are set back, it
-//! runs once (as Vixie cron does it).
+//! runs once. Expressions with several times of a day follow the time that passes (both as Vixie cron does it). Times are full seconds, and
+//! [`Calendar::next_ms`] and [`Calendar::last_ms`] know the same ones.
 
 use std::fmt;
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, MappedLocalTime, Offset, TimeZone, Utc};
 use chrono_tz::Tz;
-use croner::Cron;
 use croner::parser::{CronParser, Seconds};
+use croner::{Cron, Direction, JobType};
 use serde::{Deserialize, Serialize};
 
 /// A cron expression in a time zone.
@@ -19,6 +20,8 @@ pub struct Calendar {
     text: String,
     /// Boxed: it is large, and few functions have one.
     cron: Box<Cron>,
+    /// Whether it is for one time of the day.
+    is_fixed: bool,
     zone: Tz,
 }
 
@@ -75,6 +78,7 @@ impl Calendar {
             .map_err(|_| InvalidCalendar::Zone { text: shown(zone) })?;
         let calendar = Self {
             text: cron.split_whitespace().collect::<Vec<_>>().join(" "),
+            is_fixed: parsed.determine_job_type() == JobType::FixedTime,
             cron: Box::new(parsed),
             zone,
         };
@@ -88,19 +92,125 @@ impl Calendar {
     #[must_use]
     pub fn next_ms(&self, after_ms: i64) -> Option<i64> {
         // Times are full seconds.
-        let after: DateTime<Utc> = DateTime::from_timestamp(after_ms.div_euclid(1000), 0)?;
-        let after = after.with_timezone(&self.zone);
-        let next = self.cron.find_next_occurrence(&after, false).ok()?;
-        Some(next.timestamp_millis()).filter(|next| *next > after_ms)
+        let after_s = after_ms.div_euclid(1000);
+        let mut local_s = after_s + self.offset_s(after_s)?;
+        let mut next_s = None;
+        for _ in 0..SEARCHED_MAX {
+            local_s = self.written(local_s + 1, Direction::Forward)?;
+            next_s = self
+                .instants_s(local_s)
+                .find(|instant_s| *instant_s > after_s);
+            if next_s.is_some() {
+                break;
+            }
+        }
+        let next_s = match self.first_of_repeated_s(after_s) {
+            Some(repeated_s) => next_s.map_or(repeated_s, |next_s| next_s.min(repeated_s)),
+            None => next_s?,
+        };
+        Some(next_s * 1000)
     }
 
     /// The last time at or before this one, Unix milliseconds. `None`: there is none.
     #[must_use]
     pub fn last_ms(&self, until_ms: i64) -> Option<i64> {
-        let until: DateTime<Utc> = DateTime::from_timestamp(until_ms.div_euclid(1000), 0)?;
-        let until = until.with_timezone(&self.zone);
-        let last = self.cron.find_previous_occurrence(&until, true).ok()?;
-        Some(last.timestamp_millis()).filter(|last| *last <= until_ms)
+        let until_s = until_ms.div_euclid(1000);
+        let mut local_s = until_s + self.offset_s(until_s)? + 1;
+        let mut last_s = None;
+        for _ in 0..SEARCHED_MAX {
+            local_s = self.written(local_s - 1, Direction::Backward)?;
+            last_s = self.last_instant_s(local_s, until_s);
+            if last_s.is_some() {
+                break;
+            }
+        }
+        let repeated_s = self.last_before_repetition_s(until_s);
+        last_s.max(repeated_s).map(|last_s| last_s * 1000)
+    }
+
+    /// In the hour before clocks are set back: the first time of the repeated hour. Its local times were there already.
+    fn first_of_repeated_s(&self, after_s: i64) -> Option<i64> {
+        if self.is_fixed {
+            return None;
+        }
+        let set_back_s = self.set_back_s(after_s, after_s + REPEATED_MAX_S)?;
+        let offset_s = self.offset_s(set_back_s)?;
+        let local_s = self.written(set_back_s + offset_s, Direction::Forward)?;
+        let instant_s = local_s - offset_s;
+        // It may be after another change of the clocks: then it is no repeated time.
+        (self.offset_s(instant_s) == Some(offset_s)).then_some(instant_s)
+    }
+
+    /// After clocks were set back: the last time before that. Its local time can be later than the present one.
+    fn last_before_repetition_s(&self, until_s: i64) -> Option<i64> {
+        let set_back_s = self.set_back_s(until_s - REPEATED_MAX_S, until_s)?;
+        let offset_s = self.offset_s(set_back_s - 1)?;
+        let local_s = self.written(set_back_s - 1 + offset_s, Direction::Backward)?;
+        self.last_instant_s(local_s, until_s)
+    }
+
+    /// When clocks are set back after `from_s`, until `to_s`.
+    fn set_back_s(&self, from_s: i64, to_s: i64) -> Option<i64> {
+        let is_set_back = self.offset_s(to_s)? < self.offset_s(from_s)?;
+        is_set_back.then(|| self.change_s(from_s, to_s))
+    }
+
+    fn last_instant_s(&self, local_s: i64, until_s: i64) -> Option<i64> {
+        let instants = self.instants_s(local_s);
+        instants.filter(|instant_s| *instant_s <= until_s).max()
+    }
+
+    /// When this local time is, earliest first: twice where clocks repeat it, and right after the gap where they skip it. Expressions that
+    /// are not for one time of the day follow the time that passes: they run in both hours, and do not make up for a skipped one.
+    fn instants_s(&self, local_s: i64) -> impl Iterator<Item = i64> {
+        let local = DateTime::from_timestamp(local_s, 0).map(|local| local.naive_utc());
+        let found = local.map(|local| self.zone.from_local_datetime(&local));
+        let instants = match found {
+            Some(MappedLocalTime::Single(at)) => [Some(at.timestamp()), None],
+            Some(MappedLocalTime::Ambiguous(first, second)) => {
+                let second = (!self.is_fixed).then(|| second.timestamp());
+                [Some(first.timestamp()), second]
+            }
+            Some(MappedLocalTime::None) if self.is_fixed => {
+                // Between the least and the largest offset from UTC.
+                let after_gap_s = self.change_s(local_s - 15 * HOUR_S, local_s + 13 * HOUR_S);
+                [Some(after_gap_s), None]
+            }
+            Some(MappedLocalTime::None) | None => [None, None],
+        };
+        instants.into_iter().flatten()
+    }
+
+    /// The first second with another offset than at `from_s`, if `to_s` has one. There is one change between them at most.
+    fn change_s(&self, mut from_s: i64, mut to_s: i64) -> i64 {
+        let before = self.offset_s(from_s);
+        while to_s - from_s > 1 {
+            let middle_s = from_s + (to_s - from_s) / 2;
+            if self.offset_s(middle_s) == before {
+                from_s = middle_s;
+            } else {
+                to_s = middle_s;
+            }
+        }
+        to_s
+    }
+
+    /// How far local clocks are ahead of UTC.
+    fn offset_s(&self, instant_s: i64) -> Option<i64> {
+        let instant = DateTime::from_timestamp(instant_s, 0)?.naive_utc();
+        let offset = self.zone.offset_from_utc_datetime(&instant).fix();
+        Some(offset.local_minus_utc().into())
+    }
+
+    /// The first local time of the expression at or after this one, or the last one at or before it. The crate `croner` does not see
+    /// zones: in the repeated hour, it would answer with a time that has passed, and after a gap with one of its two ends.
+    fn written(&self, local_s: i64, direction: Direction) -> Option<i64> {
+        let local: DateTime<Utc> = DateTime::from_timestamp(local_s, 0)?;
+        let found = match direction {
+            Direction::Forward => self.cron.find_next_occurrence(&local, true),
+            Direction::Backward => self.cron.find_previous_occurrence(&local, true),
+        };
+        found.ok().map(|found| found.timestamp())
     }
 }
 
@@ -142,6 +252,11 @@ impl From<Calendar> for Written {
 }
 
 const CRON_LEN_MAX: usize = 200;
+const HOUR_S: i64 = 3600;
+/// More than any zone sets its clocks back.
+const REPEATED_MAX_S: i64 = 3 * HOUR_S;
+/// Local times that are looked at: the seconds of a skipped day.
+const SEARCHED_MAX: u32 = 90_000;
 /// 2026-01-01: whether an expression has a time must not depend on the day of the check.
 const CHECKED_FROM_MS: i64 = 1_767_225_600_000;
 
@@ -202,6 +317,111 @@ mod tests {
         ] {
             let error = Calendar::new(cron, zone).unwrap_err().to_string();
             assert!(error.contains(problem), "{cron}: {error}");
+        }
+    }
+
+    /// The times of a calendar, found by a look at each minute.
+    fn times(calendar: &Calendar, from_s: i64, to_s: i64) -> Vec<i64> {
+        let local = |instant_s: i64| {
+            let local_s = instant_s + calendar.offset_s(instant_s).unwrap();
+            DateTime::from_timestamp(local_s, 0).unwrap()
+        };
+        let is_time = |at: &DateTime<Utc>| calendar.cron.is_time_matching(at).unwrap();
+        let mut seen = Vec::new();
+        let mut times = Vec::new();
+        for instant_s in (from_s..to_s).step_by(60) {
+            let (before, now) = (local(instant_s - 60), local(instant_s));
+            let mut is_due = is_time(&now);
+            if calendar.is_fixed {
+                is_due &= !seen.contains(&now);
+                // What was skipped.
+                let mut skipped = before + chrono::Duration::minutes(1);
+                while skipped < now {
+                    is_due |= is_time(&skipped);
+                    skipped += chrono::Duration::minutes(1);
+                }
+                seen.push(now);
+            }
+            if is_due {
+                times.push(instant_s);
+            }
+        }
+        times
+    }
+
+    #[test]
+    fn both_directions_know_the_same_times_around_every_change_of_the_clocks() {
+        for (zone, around) in [
+            ("Europe/Berlin", "2026-03-29T01:00:00Z"),
+            ("Europe/Berlin", "2026-10-25T01:00:00Z"),
+            ("America/New_York", "2026-03-08T07:00:00Z"),
+            ("America/New_York", "2026-11-01T06:00:00Z"),
+            // Half an hour.
+            ("Australia/Lord_Howe", "2026-04-04T15:00:00Z"),
+            ("Australia/Lord_Howe", "2026-10-03T15:30:00Z"),
+            ("Asia/Kolkata", "2026-01-01T00:00:00Z"),
+        ] {
+            for cron in [
+                "* * * * *",
+                "*/7 * * * *",
+                "30 2 * * *",
+                "0 2 * * *",
+                "59 1 * * *",
+                "15,45 1-2 * * *",
+                "0 3 * * *",
+                "40 2 * * SUN",
+            ] {
+                let calendar = Calendar::new(cron, zone).unwrap();
+                let around_s = ms(around) / 1000;
+                let (from_s, to_s) = (around_s - 30 * HOUR_S, around_s + 30 * HOUR_S);
+                let times = times(&calendar, from_s, to_s);
+                let Some(first_s) = times.first().copied() else {
+                    // A day of the week that is not near.
+                    continue;
+                };
+                for at_s in (first_s..to_s).step_by(40) {
+                    let known = times.partition_point(|time_s| *time_s <= at_s);
+                    let last_ms = calendar.last_ms(at_s * 1000 + 999);
+                    assert_eq!(
+                        last_ms,
+                        Some(times[known - 1] * 1000),
+                        "{cron} {zone} until {at_s}"
+                    );
+                    let Some(next_s) = times.get(known) else {
+                        break;
+                    };
+                    let next_ms = calendar.next_ms(at_s * 1000 + 999);
+                    assert_eq!(next_ms, Some(next_s * 1000), "{cron} {zone} after {at_s}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_schedule_that_begins_in_the_repeated_hour_goes_on() {
+        let often = Calendar::new("* * * * *", "Europe/Berlin").unwrap();
+        assert_eq!(next(&often, "2026-10-25T01:10:30Z"), "2026-10-25T01:11:00Z");
+        let daily = Calendar::new("30 2 * * *", "Europe/Berlin").unwrap();
+        assert_eq!(next(&daily, "2026-10-25T01:10:00Z"), "2026-10-26T01:30:00Z");
+    }
+
+    /// `croner` keeps the fraction of a second that it is asked from. Milliseconds in, so that each look at the clock found another
+    /// "last time" in the same second, is how a schedule once accepted a second twice.
+    #[test]
+    fn times_have_no_fraction_of_a_second_whatever_the_clock_says() {
+        let often = Calendar::new("* * * * * *", "UTC").unwrap();
+        let at = DateTime::from_timestamp_millis(1_767_225_600_130).unwrap();
+        let kept = often.cron.find_previous_occurrence(&at, true).unwrap();
+        assert_eq!(kept.timestamp_subsec_millis(), 130);
+        for ms in 0..1000 {
+            assert_eq!(
+                often.last_ms(1_767_225_600_000 + ms),
+                Some(1_767_225_600_000)
+            );
+            assert_eq!(
+                often.next_ms(1_767_225_600_000 + ms),
+                Some(1_767_225_601_000)
+            );
         }
     }
 }

@@ -16,7 +16,8 @@ fn every_kind_has_a_source_and_its_defaults() {
         "[[triggers]]\ntype = \"schedule\"\ncron = \"0 3  * * *\"\n\
          [[triggers]]\ntype = \"folder\"\npath = \"/srv/in/\"\nsuffix = \".csv\"\n\
          [[triggers]]\ntype = \"sqs\"\nqueue = \"https://sqs.example.com/1/jobs\"\n\
-         [[triggers]]\ntype = \"redis\"\nconnection = \"main\"\nstream = \"orders\"\n",
+         [[triggers]]\ntype = \"redis\"\nconnection = \"main\"\nstream = \"orders\"\n\
+         [[triggers]]\ntype = \"mqtt\"\nconnection = \"broker\"\ntopic = \"sensors/+/#\"\n",
     )
     .unwrap();
     let sources: Vec<String> = triggers.iter().map(TriggerConfig::source).collect();
@@ -26,7 +27,8 @@ fn every_kind_has_a_source_and_its_defaults() {
             "0 3 * * * UTC",
             "/srv/in/*.csv",
             "https://sqs.example.com/1/jobs",
-            "main/orders pilot-f"
+            "main/orders pilot-f",
+            "broker/sensors/+/#"
         ]
     );
     let stored = serde_json::to_string(&triggers).unwrap();
@@ -54,6 +56,22 @@ fn a_wrong_trigger_says_which_one_and_what_is_allowed() {
         (
             "type = \"sqs\"\nqueue = \"https://host/1/q\"\nbatch_size = 0",
             "batch_size is 0, must be from 1 to 100",
+        ),
+        (
+            "type = \"mqtt\"\nconnection = \"c\"\ntopic = \"a/#/b\"",
+            "topic is \"a/#/b\": + must be a whole level",
+        ),
+        (
+            "type = \"mqtt\"\nconnection = \"c\"\ntopic = \"$share/g\"",
+            "a shared subscription is $share/GROUP/FILTER",
+        ),
+        (
+            "type = \"mqtt\"\nconnection = \"c\"\ntopic = \"\"",
+            "must have 1 to",
+        ),
+        (
+            "type = \"mqtt\"\nconnection = \"c\"\ntopic = \"a\"\nqos = 3",
+            "qos is 3, must be from 0 to 2",
         ),
         (
             "type = \"redis\"\nconnection = \"c\"\nstream = \"s\"\nclaim_idle_s = 5",

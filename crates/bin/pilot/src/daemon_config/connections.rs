@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::path::{Component, PathBuf};
 
 use pilot_trigger::{
-    ConnectionConfig, ConnectionKind, HttpAccess, RedisAccess, SqsAccess, SqsCredentials,
+    ConnectionConfig, ConnectionKind, HttpAccess, MqttAccess, RedisAccess, SqsAccess,
+    SqsCredentials,
 };
 use serde::Deserialize;
 
@@ -26,6 +27,7 @@ enum Kind {
     Folder(FolderSettings),
     Sqs(SqsSettings),
     Redis(RedisSettings),
+    Mqtt(MqttSettings),
     Http(HttpSettings),
 }
 
@@ -50,6 +52,20 @@ struct SqsSettings {
     /// A file with the secret and nothing else, which nobody else may read.
     secret_access_key_file: Option<PathBuf>,
     /// A file with certificates of authorities, PEM.
+    ca_file: Option<PathBuf>,
+}
+
+/// An MQTT broker.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct MqttSettings {
+    /// `mqtt://HOST:PORT` or `mqtts://HOST:PORT`.
+    url: String,
+    /// Default: none.
+    user: Option<String>,
+    /// A file with the password and nothing else, which nobody else may read.
+    password_file: Option<PathBuf>,
+    /// A file with certificates of authorities, PEM, instead of the system's.
     ca_file: Option<PathBuf>,
 }
 
@@ -82,6 +98,9 @@ impl ConnectionSettings {
             Kind::Folder(folder) => folder.check(),
             Kind::Sqs(sqs) => sqs.check(),
             Kind::Redis(redis) => redis.check(),
+            Kind::Mqtt(mqtt) => {
+                MqttAccess::check_url(&mqtt.url).map_err(|problem| format!(".url {problem}"))
+            }
             Kind::Http(http) => check_url(".url", &http.url, ["http://", "https://"]),
         }
     }
@@ -105,6 +124,12 @@ impl ConnectionSettings {
                     key(name, "password_file")
                 })?,
                 ca_pem: ca_pem(redis.ca_file.as_deref(), || key(name, "ca_file"))?,
+            }),
+            Kind::Mqtt(mqtt) => ConnectionKind::Mqtt(MqttAccess {
+                url: mqtt.url.clone(),
+                user: mqtt.user.clone(),
+                password: secret(mqtt.password_file.as_deref(), || key(name, "password_file"))?,
+                ca_pem: ca_pem(mqtt.ca_file.as_deref(), || key(name, "ca_file"))?,
             }),
             Kind::Http(http) => ConnectionKind::Http(HttpAccess {
                 url: http.url.clone(),
@@ -221,6 +246,10 @@ mod tests {
             ),
             (
                 "kind = \"redis\"\nfunctions = []\nurl = \"redis://u:p@h\"",
+                ".url is",
+            ),
+            (
+                "kind = \"mqtt\"\nfunctions = []\nurl = \"mqtts://u:p@h\"",
                 ".url is",
             ),
             (

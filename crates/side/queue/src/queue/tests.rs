@@ -623,7 +623,7 @@ fn an_invocation_and_what_its_trigger_remembers_are_one_transaction() {
     let runtime = tokio();
     runtime.block_on(async {
         let queue = Queue::open(config(folder.path())).unwrap();
-        let accept = |id: &str, mark| queue.accept_marked(request("f", id, None), mark);
+        let accept = |id: &str, mark| queue.accept_marked(request("f", id, None), Some(mark));
         accept("a", mark("last", "1")).await.unwrap();
         accept("b", mark("last", "2")).await.unwrap();
         queue.stop(Duration::ZERO).await;
@@ -636,7 +636,7 @@ fn an_invocation_and_what_its_trigger_remembers_are_one_transaction() {
             ..config(folder.path())
         };
         let queue = Queue::open(full).unwrap();
-        let refused = queue.accept_marked(request("f", "d", None), mark("last", "4"));
+        let refused = queue.accept_marked(request("f", "d", None), Some(mark("last", "4")));
         refused.await.unwrap_err();
         let marks = queue.marks("f/us/schedule/x").await.unwrap();
         assert_eq!(marks, [("last".to_owned(), "2".to_owned())]);
