@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import shutil
+import socket
 import subprocess
 import threading
 import time
@@ -48,6 +49,7 @@ class Clients:
             "async-key": note_with_key,
             "deploy": deploy,
             "control": control,
+            "rubbish": rubbish,
         }
         if self.has_node:
             clients |= {"node": node, "node-input": node_digest}
@@ -317,3 +319,43 @@ def control(client: Client) -> None:
     if status != 200:
         client.ledger.breaks("the control API answers", f"{path}: {status}: {document}")
     time.sleep(0.2)
+
+
+REQUESTS = [
+    b"POST /2015-03-31/functions/echo/invocations HTTP/1.1\r\nHost: localhost\r\nContent-Length: 21\r\n\r\n"
+    + b'{"token": "rubbish"} ',
+    b"GET /fn/stream/?token=rubbish&parts=2 HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: upgrade\r\n\r\n",
+    b"POST /fn/server/ HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
+    b"POST /_pilot/v1/dlq/redrive HTTP/1.1\r\nHost: localhost\r\nContent-Length: 15\r\n\r\n" + b'{"id": "none" }',
+    b"GET /_pilot/v1/functions/echo/logs?tail=5 HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00",
+]
+
+
+def rubbish(client: Client) -> None:
+    """A damaged request to one of the listeners. Nobody judges the answer: the daemon must live, and serve the others."""
+    sent = bytearray(client.rng.choice(REQUESTS))
+    for _ in range(client.rng.randrange(6)):
+        at = client.rng.randrange(len(sent))
+        what = client.rng.randrange(4)
+        if what == 0:
+            sent[at] = client.rng.randrange(256)
+        elif what == 1:
+            sent[at:at] = sent[at : at + client.rng.randrange(200)]
+        elif what == 2:
+            del sent[at : at + client.rng.randrange(1, 20)]
+        else:
+            sent[at:at] = client.rng.randbytes(client.rng.randrange(64))
+        sent = sent or bytearray(b"x")
+    family, address = (socket.AF_INET, client.daemon.address)
+    if client.rng.random() < 0.5:
+        family, address = (socket.AF_UNIX, str(client.daemon.data / "control.sock"))  # type: ignore[assignment]
+    with suppress(OSError), socket.socket(family) as connection:
+        connection.settimeout(1)
+        connection.connect(address)
+        connection.sendall(sent)
+        if client.rng.random() < 0.5:
+            connection.shutdown(socket.SHUT_WR)
+        while connection.recv(1 << 16):
+            pass
+    client.ledger.count(client.name, "sent")
