@@ -15,15 +15,16 @@ pub fn corpus(name: &str, target: fn(&[u8])) {
     let folder = root.join("fuzz/corpus").join(name);
     let mut files: Vec<_> = std::fs::read_dir(&folder)
         .unwrap_or_else(|error| panic!("{}: {error}", folder.display()))
-        .map(|entry| entry.unwrap().path())
+        .map(|entry| entry.expect("the folder can be read").path())
         .collect();
     files.sort();
     assert!(!files.is_empty(), "{} is empty", folder.display());
     let inputs: Vec<Vec<u8>> = files
         .iter()
-        .map(|file| std::fs::read(file).unwrap())
+        .map(|file| std::fs::read(file).expect("the file can be read"))
         .collect();
-    let turns = std::env::var("PILOT_FUZZ_TURNS").map_or(TURNS, |text| text.parse().unwrap());
+    let turns = std::env::var("PILOT_FUZZ_TURNS");
+    let turns = turns.map_or(TURNS, |text| text.parse().expect("a number"));
     let mut random = Random::new(1);
     for (file, input) in files.iter().zip(&inputs) {
         guarded(&root, name, target, input, &file.display().to_string());

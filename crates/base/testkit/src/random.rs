@@ -48,5 +48,5 @@ fn number<T: std::str::FromStr>(variable: &str, usual: T) -> T
 where
     T::Err: std::fmt::Debug,
 {
-    std::env::var(variable).map_or(usual, |text| text.parse().unwrap())
+    std::env::var(variable).map_or(usual, |text| text.parse().expect("a number"))
 }
