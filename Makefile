@@ -1,13 +1,15 @@
 # The usual commands. `make` lists them. The scripts do the work.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test build lint bench fidelity package
+.PHONY: help run test build lint bench fidelity chaos fuzz package
 
 help:
 	@echo 'make run     build the release, start the daemon on 127.0.0.1:8080, deploy the examples, call one; Ctrl-C stops it'
 	@echo '             PILOT_LISTEN=127.0.0.1:9090 make run: on another address'
 	@echo 'make test    install what the tests need, and run all of them'
 	@echo 'make fidelity  forked workers with real packages: 20 bursts of 200 workers, 1,000 calls on each connection, 100 packages (25 minutes)'
+	@echo 'make chaos    faults under load with an oracle: five seeds of two minutes, as root; CHAOS="--seed 7" make chaos: one of them'
+	@echo 'make fuzz     each fuzz target for a minute with libFuzzer; FUZZ="--seconds 600 heads" make fuzz: one target, ten minutes'
 	@echo 'make lint    formatting, clippy, licences, ruff and mypy alone'
 	@echo 'make build   the release binary: target/release/pilot'
 	@echo 'make package  a Debian package and a tar archive with a static binary, in target/package; debug symbols beside them'
@@ -31,6 +33,13 @@ bench:
 
 fidelity:
 	@PILOT_FIDELITY_RUNS=20 PILOT_FIDELITY_PACKAGES=all scripts/test build fidelity
+
+chaos:
+	cargo build --locked -p pilot
+	tests/chaos/run $(or $(CHAOS),--seed 1 --seed 2 --seed 3 --seed 4 --seed 5)
+
+fuzz:
+	@scripts/fuzz $(FUZZ)
 
 package:
 	@scripts/package

@@ -10,6 +10,8 @@
 
 mod budget;
 mod error_body;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzed;
 mod holder;
 mod http;
 mod inputs;

@@ -59,6 +59,21 @@ use crate::life::{Life, OutputUse};
 use crate::start::output_text;
 use crate::{Awaited, Held, HeldFiles, Instance, Retire, Start};
 
+/// The head of a streamed answer that arrives in these pieces, and how much of the body has come with it.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn fuzzed_prelude<'a>(
+    pieces: impl Iterator<Item = &'a [u8]>,
+) -> Result<Option<pilot_model::ports::HttpHead>, String> {
+    let mut read = prelude::Prelude::default();
+    for piece in pieces {
+        let fed = read.feed(piece).map_err(|error| error.to_string())?;
+        if let Some((head, _)) = fed {
+            return Ok(Some(head));
+        }
+    }
+    Ok(None)
+}
+
 /// A worker that polls the Lambda Runtime API. Dropping it is the same as [`Worker::retire`].
 #[derive(Debug)]
 pub struct ProvidedWorker {

@@ -5,11 +5,13 @@
 
 mod build;
 mod clock;
+mod corpus;
 mod engine;
 mod fixture;
 mod host;
 pub mod namespaces;
 pub mod probe;
+mod random;
 mod secrets;
 mod sink;
 mod tokens;
@@ -17,9 +19,11 @@ mod worker;
 
 pub use build::UnconfinedBuilds;
 pub use clock::{ManualClock, TokioClock};
+pub use corpus::corpus;
 pub use engine::FakeEngine;
 pub use fixture::{config, event_call, http_head, version, version_with};
 pub use host::{FakeHost, FakeRuntime, RuntimeStep};
+pub use random::{Random, simulated_seed, simulated_steps};
 pub use secrets::FixedSecrets;
 pub use sink::RecordingSink;
 pub use tokens::FixedTokens;

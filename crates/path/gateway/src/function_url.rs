@@ -6,6 +6,13 @@ mod answer;
 mod event;
 mod passing;
 
+/// What fuzz targets call.
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzed {
+    pub(crate) use super::answer::parse;
+    pub(crate) use super::event::EventSource;
+}
+
 use std::sync::Arc;
 use std::time::SystemTime;
 

@@ -20,6 +20,8 @@ mod event_stream;
 mod expectation;
 mod forward;
 mod function_url;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzed;
 mod gate;
 mod headers;
 mod lambda_api;

@@ -148,18 +148,21 @@ impl Hierarchy {
             _locks: locks,
             leftover: Mutex::default(),
         };
+        let mut leftover = Vec::new();
         for base in inner.layout.folders() {
-            remove_orphans(base, lock_of_ended);
+            leftover.extend(remove_orphans(base, lock_of_ended));
         }
         // Where only an engine makes folders, nobody has locked them. They are of an ended daemon if its own folder is gone.
         let around = inner.layout.folders().first().and_then(|own| own.parent());
         for base in inner.layout.engines() {
-            remove_orphans(base, |folder| {
+            leftover.extend(remove_orphans(base, |folder| {
                 let own = around.zip(folder.file_name());
                 let is_gone = own.is_some_and(|(around, name)| !around.join(name).exists());
                 is_gone.then_some(())
-            });
+            }));
         }
+        // A process that the kernel has killed may take seconds to end, because its memory is given back first.
+        *inner.leftover.lock() = leftover;
         Ok(Self {
             inner: Arc::new(inner),
         })
@@ -280,10 +283,12 @@ const FOLDER_PREFIX: &str = "pilotlightd-";
 /// Of older versions, which take every folder with this prefix for one of theirs.
 const OLDER_PREFIX: &str = "pilotlight-";
 
-/// Removes the folders of ended daemons next to `base`. `ended` returns what keeps such a folder until it is removed.
-fn remove_orphans<T>(base: &Path, ended: impl Fn(&Path) -> Option<T>) {
+/// Removes the folders of ended daemons next to `base`. `ended` returns what keeps such a folder until it is removed. Returns those
+/// that still have processes, the inner ones first.
+fn remove_orphans<T>(base: &Path, ended: impl Fn(&Path) -> Option<T>) -> Vec<PathBuf> {
+    let mut busy = Vec::new();
     let Some(entries) = base.parent().and_then(|parent| fs::read_dir(parent).ok()) else {
-        return;
+        return busy;
     };
     for entry in entries.flatten() {
         let name = entry.file_name();
@@ -292,15 +297,16 @@ fn remove_orphans<T>(base: &Path, ended: impl Fn(&Path) -> Option<T>) {
         if let Some(pid) = name.strip_prefix(OLDER_PREFIX) {
             // A daemon of an older version has only its process id in the name, and no lock.
             if pid.parse::<u32>().is_ok() && !Path::new("/proc").join(pid).exists() {
-                remove_tree(&path, DEPTH_MAX);
+                remove_tree(&path, DEPTH_MAX, &mut busy);
             }
         } else if name.starts_with(FOLDER_PREFIX)
             && path != base
             && let Some(_kept) = ended(&path)
         {
-            remove_tree(&path, DEPTH_MAX);
+            remove_tree(&path, DEPTH_MAX, &mut busy);
         }
     }
+    busy
 }
 
 /// Locks this daemon's folders for as long as it runs. Fails if another daemon has removed one.
@@ -323,15 +329,17 @@ fn lock_of_ended(folder: &Path) -> Option<File> {
     Some(file)
 }
 
-/// Removes a group and the groups in it, the inner ones first. Those with processes stay.
-fn remove_tree(group: &Path, depth_max: u32) {
+/// Removes a group and the groups in it, the inner ones first. Those with processes stay, and are added to `busy`.
+fn remove_tree(group: &Path, depth_max: u32, busy: &mut Vec<PathBuf>) {
     if depth_max > 0 {
         let inner = fs::read_dir(group).into_iter().flatten().flatten();
         for entry in inner.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
-            remove_tree(&entry.path(), depth_max - 1);
+            remove_tree(&entry.path(), depth_max - 1, busy);
         }
     }
-    let _ = fs::remove_dir(group);
+    if !remove(group) {
+        busy.push(group.to_owned());
+    }
 }
 
 /// Removes a group's folder and returns whether it is gone. The kernel removes the files in it.

@@ -6,6 +6,8 @@
 pub mod calls;
 pub mod control;
 pub mod frame;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzed;
 pub mod meta;
 
 pub use frame::{Frame, FrameDecoder, FrameError, HEADER_LEN, Header, Kind};

@@ -41,6 +41,11 @@ pub(crate) use self::node::link_commands;
 pub(crate) use self::python::Compiler;
 pub use self::survey::{Tool, survey};
 
+#[cfg(any(test, fuzzing))]
+pub(crate) use self::node::fuzzed_package;
+#[cfg(any(test, fuzzing))]
+pub(crate) use self::python::fuzzed_requirements;
+
 /// The environment that some code needs. It is not built yet.
 #[derive(Debug)]
 pub(crate) struct Plan {

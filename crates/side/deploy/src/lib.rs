@@ -19,6 +19,8 @@ mod data_dir;
 mod disk_use;
 mod durable;
 mod errors;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzed;
 mod hash;
 mod keyed_locks;
 mod layers;

@@ -17,6 +17,8 @@ pub mod table;
 pub mod trace;
 
 mod export;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzed;
 mod metered;
 
 pub use bill::{Amounts, Bill, Usage};

@@ -185,7 +185,27 @@ impl Rows {
     /// # Errors
     /// It is damaged, or a column that is needed has a type that is no number and no text.
     pub fn open(file: File) -> io::Result<Self> {
+        guarded(|| Self::open_unguarded(file))
+    }
+
+    fn open_unguarded(file: File) -> io::Result<Self> {
         let file = SerializedFileReader::new(file).map_err(other)?;
+        for column in file
+            .metadata()
+            .row_groups()
+            .iter()
+            .flat_map(|group| group.columns())
+        {
+            let begin = column
+                .dictionary_page_offset()
+                .unwrap_or(column.data_page_offset());
+            if begin < 0 || column.compressed_size() < 0 {
+                let name = column.column_path().string();
+                return Err(invalid(format!(
+                    "it is damaged: the place of column {name} is negative"
+                )));
+            }
+        }
         let schema = file.metadata().file_metadata().schema_descr_ptr();
         let mut columns = Vec::new();
         for (at, column) in schema.columns().iter().enumerate() {
@@ -264,7 +284,7 @@ impl Rows {
 
 impl Read for Rows {
     fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
-        if self.at >= self.piece.len() && !self.next_piece()? {
+        if self.at >= self.piece.len() && !guarded(|| self.next_piece())? {
             return Ok(0);
         }
         let length = self.piece.get(self.at..).unwrap_or_default().read(room)?;
@@ -392,6 +412,14 @@ impl<T: DataType> Batch<T> {
         }
         Ok(rows)
     }
+}
+
+/// The library panics at some damaged files, and says so on standard error. For us that is an error of the file. After it, nothing more
+/// may be read.
+fn guarded<T>(read: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    let read = std::panic::AssertUnwindSafe(read);
+    std::panic::catch_unwind(read)
+        .unwrap_or_else(|_| Err(invalid("it is damaged: it cannot be decoded".to_owned())))
 }
 
 fn other(error: ParquetError) -> io::Error {

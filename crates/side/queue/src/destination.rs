@@ -1,7 +1,7 @@
 //! Records of ended invocations, in the format of AWS Lambda's destinations, and where they go. A record for a function or a file is an
 //! invocation of the queue itself: it is stored in the transaction that ends the other one, and is repeated until it has arrived.
 
-use std::fs::{DirBuilder, OpenOptions};
+use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::Path;
@@ -222,32 +222,51 @@ fn append(folder: &Path, file: &str, line: &[u8]) -> io::Result<()> {
         .create(true)
         .mode(0o600)
         .open(path)?;
-    let len = file.metadata()?.len();
+    let len = whole_lines(&mut file)?;
     if len + line.len() as u64 > FILE_BYTES_MAX {
         return Err(io::Error::new(
             io::ErrorKind::FileTooLarge,
             "it has 64 MiB: move it away, and the daemon begins a new one",
         ));
     }
-    let mut text = Vec::with_capacity(line.len() + 2);
-    if len > 0 {
-        // A power failure can have left a part of a line.
-        let mut last = [0];
-        file.seek(SeekFrom::End(-1))?;
-        file.read_exact(&mut last)?;
-        if last != *b"\n" {
-            text.push(b'\n');
-        }
+    let text = [line, b"\n"].concat();
+    let written = file.write_all(&text).and_then(|()| file.sync_data());
+    if written.is_err() {
+        // A full disk takes a part of a line. The record comes again, as a whole.
+        file.set_len(len)?;
     }
-    text.extend_from_slice(line);
-    text.push(b'\n');
-    file.write_all(&text)?;
-    file.sync_data()
+    written
+}
+
+/// Cuts the part of a line that the end of a daemon or a power failure has left. Its record did not count as delivered, so it comes
+/// again. Returns the length of the file.
+fn whole_lines(file: &mut File) -> io::Result<u64> {
+    let len = file.metadata()?.len();
+    let mut block = vec![0; BLOCK_BYTES];
+    let mut end = len;
+    while end > 0 {
+        let begin = end.saturating_sub(BLOCK_BYTES as u64);
+        let part = block.get_mut(..usize::try_from(end - begin).unwrap_or(BLOCK_BYTES));
+        let part = part.unwrap_or_default();
+        file.seek(SeekFrom::Start(begin))?;
+        file.read_exact(part)?;
+        if let Some(at) = part.iter().rposition(|byte| *byte == b'\n') {
+            end = begin + at as u64 + 1;
+            break;
+        }
+        end = begin;
+    }
+    if end < len {
+        file.set_len(end)?;
+    }
+    Ok(end)
 }
 
 /// Lambda stops loops after about as many.
 const HOPS_MAX: u32 = 16;
 const FILE_BYTES_MAX: u64 = 64 << 20;
+/// What is read at a time to find the end of the last whole line.
+const BLOCK_BYTES: usize = 4096;
 /// Of one function.
 const FILES_MAX: usize = 16;
 
@@ -256,20 +275,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_is_whole_also_after_one_that_is_not() {
+    fn a_part_of_a_line_is_cut_before_the_next_one() {
         let folder = tempfile::tempdir().unwrap();
         let place = folder.path().join("f");
-        append(&place, "out", b"{\"a\":1}").unwrap();
         let path = place.join("out");
-        std::fs::OpenOptions::new()
-            .append(true)
-            .open(&path)
-            .unwrap()
-            .write_all(b"{\"torn")
-            .unwrap();
-        append(&place, "out", b"2").unwrap();
-        let text = std::fs::read_to_string(&path).unwrap();
-        assert_eq!(text, "{\"a\":1}\n{\"torn\n2\n");
+        // The file may have no whole line, and the part may be longer than a block.
+        for (before, torn) in [("", 7), ("{\"a\":1}\n", 7), ("1\n22\n", 3 * BLOCK_BYTES)] {
+            std::fs::create_dir_all(&place).unwrap();
+            std::fs::write(&path, format!("{before}{}", "x".repeat(torn))).unwrap();
+            append(&place, "out", b"2").unwrap();
+            let text = std::fs::read_to_string(&path).unwrap();
+            assert_eq!(text, format!("{before}2\n"));
+        }
     }
 
     #[test]

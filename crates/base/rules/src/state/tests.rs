@@ -3,6 +3,7 @@
 
 mod admission;
 mod announced;
+mod long_run;
 mod start_rules;
 
 use std::collections::{BTreeMap, BTreeSet};

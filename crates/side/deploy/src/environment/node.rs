@@ -33,6 +33,12 @@ pub(crate) use self::package::PackageError;
 pub(super) use self::survey::survey;
 pub(super) use self::tree::copy;
 
+/// The fuzz target of [`package::find`].
+#[cfg(any(test, fuzzing))]
+pub(crate) fn fuzzed_package(code: &Path) {
+    let _ = package::find(code);
+}
+
 /// The part that some code needs.
 #[derive(Debug)]
 pub(super) struct Plan {

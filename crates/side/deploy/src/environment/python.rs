@@ -37,6 +37,12 @@ pub(crate) use self::compile::Compiler;
 pub(crate) use self::requirements::RequirementsError;
 pub(super) use self::survey::survey;
 
+/// The fuzz target of [`requirements::find`].
+#[cfg(any(test, fuzzing))]
+pub(crate) fn fuzzed_requirements(code: &Path) {
+    requirements::check_reading(code);
+}
+
 /// The part that some code needs.
 #[derive(Debug)]
 pub(super) struct Plan {

@@ -1,3 +1,5 @@
+mod simulation;
+
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 

@@ -1,6 +1,7 @@
 //! Tests of single decisions, and a property test: random requests, starts, deaths, cleanings, forecasts, limits and times. A
 //! model has every handle that the state machine does not have.
 
+mod long_run;
 mod properties;
 
 use std::time::Duration;

@@ -159,10 +159,27 @@ fn groups_of_a_daemon_that_runs_stay_whatever_its_process_id() {
 }
 
 #[test]
+fn groups_whose_last_process_has_not_ended_are_returned_to_be_removed_later() {
+    let root = tempfile::tempdir().unwrap();
+    let own = root.path().join("pilotlightd-7-aaaaa");
+    let ended = root.path().join("pilotlightd-0-ccccc");
+    let inner = ended.join("s3");
+    fs::create_dir_all(&own).unwrap();
+    fs::create_dir_all(&inner).unwrap();
+    // An ordinary folder cannot be removed as long as it has a file.
+    fs::write(inner.join("a process"), "").unwrap();
+    let busy = remove_orphans(&own, lock_of_ended);
+    assert_eq!(busy, [inner.clone(), ended.clone()]);
+    fs::remove_file(inner.join("a process")).unwrap();
+    assert!(busy.iter().all(|folder| super::super::remove(folder)));
+    assert!(!ended.exists());
+}
+
+#[test]
 fn groups_of_an_ended_daemon_are_removed_with_what_is_in_them() {
     let root = tempfile::tempdir().unwrap();
     fs::create_dir_all(root.path().join("pilotlight-1/builds/s3")).unwrap();
-    remove_tree(&root.path().join("pilotlight-1"), 3);
+    remove_tree(&root.path().join("pilotlight-1"), 3, &mut Vec::new());
     assert!(!root.path().join("pilotlight-1").exists());
 }
 

@@ -72,6 +72,28 @@ pub(super) fn find(
     }))
 }
 
+/// Reads the requirements, and what would be given to an installer once more.
+#[cfg(any(test, fuzzing))]
+pub(super) fn check_reading(code: &Path) {
+    let Ok(Some(found)) = find(code, RequirementFiles::All) else {
+        return;
+    };
+    for line in found.lines.iter().chain(&found.constraints) {
+        assert!(!line.contains(['\n', '\r', '\0']), "{line:?}");
+        assert_eq!(line.trim(), line);
+    }
+    // Paths and further files are made relative to the code, so only what names none is read again.
+    if found.local || !found.constraints.is_empty() {
+        return;
+    }
+    let text = Requirements::text(&found.lines);
+    std::fs::write(code.join(TXT), text).expect("the file can be written");
+    let again = find(code, RequirementFiles::All)
+        .expect("it was read before")
+        .expect("it had packages");
+    assert_eq!(again.lines, found.lines);
+}
+
 impl Requirements {
     /// The lines as a file.
     pub(super) fn text(lines: &[String]) -> String {

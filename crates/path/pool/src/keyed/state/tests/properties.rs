@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::*;
 
 #[derive(Debug, Clone)]
-enum Step {
+pub(super) enum Step {
     Acquire(usize, Look),
     LookAgain(usize),
     GiveUp(usize),
@@ -32,7 +32,7 @@ enum Step {
     Close,
 }
 
-fn step() -> impl Strategy<Value = Step> {
+pub(super) fn step() -> impl Strategy<Value = Step> {
     let at = any::<usize>;
     let look = prop_oneof![
         8 => Just(Look::First),
@@ -92,7 +92,7 @@ fn keys() -> Vec<Arc<RuntimeKey>> {
 type Held = (RuntimeId, Handle, Arc<RuntimeKey>);
 
 /// The environment of the state machine.
-struct World {
+pub(super) struct World {
     state: KeyedState<Handle>,
     runtimes_max: usize,
     keys: Vec<Arc<RuntimeKey>>,
@@ -116,7 +116,7 @@ struct World {
 }
 
 impl World {
-    fn new(runtimes_max: usize) -> Self {
+    pub(super) fn new(runtimes_max: usize) -> Self {
         let keys = keys();
         let mut state = KeyedState::new(Limits {
             runtimes_max,
@@ -242,7 +242,7 @@ impl World {
         }
     }
 
-    fn perform(&mut self, step: Step) {
+    pub(super) fn perform(&mut self, step: Step) {
         let mut gone = Vec::new();
         match step {
             Step::Acquire(at, look) => {
@@ -399,7 +399,7 @@ impl World {
         self.dropped += 1;
     }
 
-    fn check(&self) {
+    pub(super) fn check(&self) {
         let kept: BTreeSet<u64> = self.state.kept().map(|(_, handle)| handle.0).collect();
         let known: BTreeSet<u64> = self.kept.values().map(|(handle, _)| *handle).collect();
         assert_eq!(kept, known);
@@ -457,7 +457,7 @@ impl World {
     }
 
     /// Everything ends.
-    fn wind_up(&mut self) {
+    pub(super) fn wind_up(&mut self) {
         while !self.waiting.is_empty() {
             self.perform(Step::GiveUp(0));
         }

@@ -1,0 +1,1 @@
+"""Faults under load, and an oracle. See ../README.md."""
