@@ -26,7 +26,8 @@ use pilot_pool::{EngineTable, KeyedParts, KeyedPool, KeyedSettings, machine_memo
 use pilot_protocols::MemoryBudget;
 use pilot_queue::{Queue, QueueConfig};
 use pilot_sandbox::{
-    BuildLimits, EngineConfig, ForkEngine, Isolation, Machine, NativeHost, SandboxedBuilds, Spawner,
+    BuildLimits, EngineConfig, ForkEngine, Isolation, Machine, NativeHost, SandboxedBuilds,
+    SandboxedDecoders, Spawner,
 };
 use pilot_telemetry::{Bus, BusConfig, Metrics};
 use pilot_trigger::{Connections, Delivery, Triggers};
@@ -65,6 +66,7 @@ pub(crate) struct Engines {
     forking: Arc<ForkEngine>,
     native: Arc<NativeHost>,
     containers: Arc<ContainerHost>,
+    decoders: Arc<SandboxedDecoders>,
     keyed: Arc<KeyedPool>,
 }
 
@@ -89,6 +91,7 @@ impl Engines {
         self.keyed.close().await;
         self.containers.settled().await;
         self.native.close();
+        self.decoders.close();
         self.forking.close();
         self.machine.vacated().await
     }
@@ -134,7 +137,7 @@ pub(crate) fn assemble(
         (EngineKind::Fork, Arc::clone(&engines.forking) as _),
         (EngineKind::Keyed, Arc::clone(&engines.keyed) as _),
     ]));
-    let (data, initscripts) = data(config, &clock)?;
+    let (data, initscripts) = data(config, &clock, &engines)?;
     let invoker = Invoker::new(
         Arc::clone(&engine),
         sink,
@@ -286,9 +289,11 @@ fn traces(
 fn data(
     config: &DaemonConfig,
     clock: &Arc<dyn Clock>,
+    engines: &Engines,
 ) -> anyhow::Result<(Arc<Data>, Arc<dyn InitRunner>)> {
     let data = data_config(&config.data, &config.stores, &config.data_dir)?;
-    let data = Data::open(data, Arc::clone(clock)).map_err(anyhow::Error::msg)?;
+    let data = Data::open(data, Arc::clone(clock), Arc::clone(&engines.decoders) as _)
+        .map_err(anyhow::Error::msg)?;
     let data = Arc::new(data);
     let settings = InitscriptsConfig {
         memory_mb: config.initscripts.memory_mb,
@@ -337,6 +342,8 @@ fn engines(
         isolation,
     )?;
     let native = Arc::new(NativeHost::new(Arc::clone(&machine)));
+    let decoder_memory = config.data.decoder_memory_bytes();
+    let decoders = Arc::new(SandboxedDecoders::new(Arc::clone(&machine), decoder_memory));
     let containers = Arc::new(ContainerHost::new(ContainerConfig {
         engine: config.container_engine.clone(),
         dir: config.data_dir.join("run"),
@@ -367,6 +374,7 @@ fn engines(
         forking: Arc::new(ForkEngine::new(Arc::clone(&machine))),
         native,
         containers,
+        decoders,
         keyed: Arc::new(keyed),
         machine,
     })
