@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """An input that is read while it arrives, and the same input as a whole (`data.stream`).
 
-    bench/truffle/stream.py [--binary target/debug/pilot] [--rounds 10] [--size 32] [--rate 80] [--json FILE]
+    bench/truffle/stream.py [--pilot target/debug/pilot] [--smoke] [--rounds 10] [--size 32] [--rate 80] [--json FILE]
 
 Two daemons of one build differ in `data.stream` alone, and keep nothing. Each round asks both, and the one that begins changes from round
 to round. The input comes from an HTTP server that sends so many MB per second. The handlers: one hashes each part as it comes, one
@@ -138,19 +138,22 @@ def measure(daemons: dict[str, Daemon], rounds: int) -> list[dict[str, Any]]:
                 "stream_ms": statistics.median(stream),
                 "whole_ms": statistics.median(whole),
             }
-            rows.append({**row, "ratio": ratio, "raw": seen})
+            rows.append({**row, "ratio": ratio, "raw": seen, "error": None})
             print(f"{name:10}{start:6}{row['stream_ms']:>12.1f}{row['whole_ms']:>12.1f}{ratio:>10.3f}", flush=True)
     return rows
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--binary", type=Path, default=ROOT / "target" / "debug" / "pilot")
-    parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--size", type=int, default=32, help="of the input, MB")
+    parser.add_argument("--pilot", type=Path, default=ROOT / "target" / "debug" / "pilot")
+    parser.add_argument("--smoke", action="store_true", help="a small input once")
+    parser.add_argument("--rounds", type=int)
+    parser.add_argument("--size", type=int, help="of the input, MB")
     parser.add_argument("--rate", type=int, default=80, help="of the server, MB/s")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
+    options.rounds = options.rounds or (1 if options.smoke else 10)
+    options.size = options.size or (2 if options.smoke else 32)
     with tempfile.TemporaryDirectory(prefix="pilot-stream-") as folder:
         home = Path(folder)
         home.chmod(0o755)
@@ -162,7 +165,7 @@ def main() -> int:
             daemons = {}
             for side in SIDES:
                 (home / side).mkdir()
-                daemons[side] = Daemon(options.binary.resolve(), home / side)
+                daemons[side] = Daemon(options.pilot.resolve(), home / side)
                 with daemons[side].config.open("a") as config:
                     config.write(f"[data]\nmemory_mb = 512\ncache_mb = 0\nstream = {str(side == 'stream').lower()}\n")
                     config.write(f'[stores.site]\nfunctions = ["*"]\nkind = "http"\nurl = "http://127.0.0.1:{port}"\n')
@@ -178,7 +181,7 @@ def main() -> int:
     if options.json:
         made = {
             "what": "stream",
-            "binary": options.binary.name,
+            "binary": options.pilot.name,
             "rounds": options.rounds,
             "size_mb": options.size,
             "rate_mb_per_s": options.rate,

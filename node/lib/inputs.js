@@ -9,7 +9,8 @@ const fs = require('node:fs');
 /**
  * @typedef {object} InputMeta
  * @property {string} name
- * @property {number} len bytes
+ * @property {string} kind `memory`, or `growing` and then `progress` with the same name
+ * @property {number} [len] bytes; absent: not announced, or `progress`
  * @property {string} path
  * @property {any} [store] what clients of its store call it
  */
@@ -29,15 +30,27 @@ class InputError extends Error {
 class Input {
   /** @type {Buffer | null} */
   #buffer = null;
-  /** Streams that were made of it. @type {import('node:fs').ReadStream[]} */
+  #size;
+  #path;
+  /** Streams that were made of it. @type {import('node:stream').Readable[]} */
   #streams = [];
 
   /** @param {InputMeta} meta */
   constructor({ name, len, path, store }) {
     this.name = name;
-    this.size = len;
-    this.path = path;
     this.store = store;
+    this.#size = len;
+    this.#path = path;
+  }
+
+  /** Its length. @returns {number} */
+  get size() {
+    return /** @type {number} */ (this.#size);
+  }
+
+  /** @returns {string} */
+  get path() {
+    return this.#path;
   }
 
   /** Its bytes, read at the first call. Always the same Buffer. */
@@ -46,16 +59,30 @@ class Input {
     return this.#buffer;
   }
 
+  /** Its bytes, when all are there. */
+  async whole() {
+    return this.buffer();
+  }
+
   /**
    * A stream of its bytes from `start` to before `end`. It is opened at once, so it can be read on after the invocation.
    * @param {number} [start]
    * @param {number} [end]
+   * @returns {import('node:stream').Readable}
    */
   stream(start = 0, end = this.size) {
     const fd = fs.openSync(this.path, 'r');
     // The last byte is part of the range, so a range cannot be empty. The stream of an empty one begins at the end of the file.
     const range = start < end ? { start, end: end - 1 } : { start: this.size };
-    const stream = fs.createReadStream('', { fd, ...range });
+    return this.track(fs.createReadStream('', { fd, ...range }));
+  }
+
+  /**
+   * Closes the stream with the invocation, if nobody has begun to read it by then.
+   * @template {import('node:stream').Readable} S
+   * @param {S} stream
+   */
+  track(stream) {
     this.#streams.push(stream);
     return stream;
   }
@@ -84,7 +111,11 @@ class Inputs {
   constructor(given = [], failed = []) {
     this.#failed = new Map(failed.map(({ name, problem }) => [name, problem]));
     for (const meta of given) {
-      this.#given.set(meta.name, new Input(meta));
+      if (meta.kind === 'progress') {
+        /** @type {import('./growing.js').Growing} */ (this.#given.get(meta.name)).follow(meta.path);
+      } else {
+        this.#given.set(meta.name, meta.kind === 'growing' ? growing(meta) : new Input(meta));
+      }
     }
     for (const name of [...this.#given.keys(), ...this.#failed.keys()]) {
       if (!(name in Inputs.prototype)) {
@@ -117,6 +148,14 @@ class Inputs {
     return this.#input(name).stream();
   }
 
+  /**
+   * The bytes of an input. If it still arrives, this waits for the whole, while the event loop goes on.
+   * @param {string} name
+   */
+  async whole(name) {
+    return this.#input(name).whole();
+  }
+
   /** @param {Inputs} inputs */
   static all(inputs) {
     return [...inputs.#given.values()];
@@ -130,6 +169,13 @@ class Inputs {
     }
     return input;
   }
+}
+
+/** @param {InputMeta} meta */
+function growing(meta) {
+  // It needs this module, and is seldom needed.
+  const { Growing } = require('./growing.js');
+  return new Growing(meta);
 }
 
 module.exports = { Input, InputError, Inputs };

@@ -1,6 +1,7 @@
 'use strict';
 
 const assert = require('node:assert');
+const { execFileSync } = require('node:child_process');
 const fs = require('node:fs');
 const path = require('node:path');
 const { afterEach, test } = require('node:test');
@@ -49,6 +50,97 @@ test('inputs belong to their invocation alone, and a function without any has an
   const worker = await serving('exports.handler = async (event, { inputs }) => Object.keys(inputs);');
   assert.deepStrictEqual(await worker.result({}, { inputs: [given(worker, 'a', '1')] }), ['a']);
   assert.deepStrictEqual(await worker.result({}), []);
+});
+
+/**
+ * An input that still arrives, and what the daemon does with it. Its pipe has a name here.
+ * @param {import('./harness.js').Worker} worker
+ * @param {number} [len]
+ */
+function arriving(worker, len) {
+  const [file, pipe] = ['video', 'progress'].map((name) => path.join(worker.folder, name));
+  fs.writeFileSync(file, '');
+  execFileSync('mkfifo', [pipe]);
+  const fd = fs.openSync(pipe, 'r+');
+  /** @param {number} kind @param {number} value */
+  const tell = (kind, value, text = '') => {
+    const message = Buffer.alloc(9);
+    message[0] = kind;
+    message.writeBigUInt64LE(BigInt(value), 1);
+    fs.writeSync(fd, Buffer.concat([message, Buffer.from(text)]));
+  };
+  const inputs = [
+    { name: 'video', kind: 'growing', path: file, ...(len === undefined ? {} : { len }) },
+    { name: 'video', kind: 'progress', path: pipe },
+  ];
+  return {
+    inputs,
+    /** @param {string} text @param {number} kind */
+    add(text, kind) {
+      fs.appendFileSync(file, text);
+      tell(kind, fs.statSync(file).size);
+    },
+    /** @param {string} problem */
+    fail: (problem) => tell(2, Buffer.byteLength(problem), problem),
+    close: () => fs.closeSync(fd),
+  };
+}
+
+const READS = `
+    exports.handler = async ({ how }, { inputs }) => {
+      const read = async () => {
+        let text = '';
+        for await (const part of inputs.stream('video')) { text += part; console.log('read ' + text); }
+        return text;
+      };
+      try {
+        if (how === 'stream') return await read();
+        if (how === 'two') return await Promise.all([read(), read()]);
+        if (how === 'whole') return String(await inputs.whole('video'));
+        if (how === 'path') return require('fs').readFileSync(inputs.path('video'), 'utf8');
+        return String(inputs.video);
+      } catch (error) {
+        return [error.name, error.message];
+      }
+    };`;
+
+for (const how of ['stream', 'two', 'whole', 'path', 'buffer']) {
+  test(`an input that still arrives is read by ${how}`, async () => {
+    const worker = await serving(READS);
+    const video = arriving(worker, 9);
+    const result = worker.result({ how }, { inputs: video.inputs });
+    video.add('one', 0);
+    video.add('two', 0);
+    video.add('end', 1);
+    const text = 'onetwoend';
+    assert.deepStrictEqual(await result, how === 'two' ? [text, text] : text);
+    video.close();
+  });
+}
+
+for (const how of ['stream', 'whole', 'path', 'buffer']) {
+  test(`an input that breaks off is an error of ${how}`, async () => {
+    const worker = await serving(READS);
+    const video = arriving(worker);
+    const result = worker.result({ how }, { inputs: video.inputs });
+    video.add('one', 0);
+    video.fail('the store answers 503 – später');
+    assert.deepStrictEqual(await result, ['BrokenInput', "input 'video': the store answers 503 – später"]);
+    video.close();
+  });
+}
+
+test('an input that nobody waits for keeps no invocation from ending', async () => {
+  const worker = await serving(`
+    exports.handler = (event, { inputs }, callback) => {
+      const stream = inputs.stream('video');
+      stream.once('data', (part) => { stream.destroy(); callback(null, String(part)); });
+    };`);
+  const video = arriving(worker, 100);
+  const result = worker.result({}, { inputs: video.inputs });
+  video.add('one', 0);
+  assert.strictEqual(await result, 'one');
+  video.close();
 });
 
 const MESSAGES = `
@@ -110,7 +202,7 @@ test('requests are recognised by their URL in every form, and by nothing else', 
   ];
   const file = path.join(fs.mkdtempSync('/tmp/pilot-node-'), 'x');
   fs.writeFileSync(file, 'pixels');
-  const metas = stores.map((store, at) => ({ name: `i${at}`, len: 6, path: file, store }));
+  const metas = stores.map((store, at) => ({ name: `i${at}`, kind: 'memory', len: 6, path: file, store }));
   const inputs = Inputs.all(new Inputs(metas));
   const client = new S3Client();
   const get = { commandName: 'GetObjectCommand', protocol: 'http:', port: 9000, headers: {}, query: { 'x-id': 'GetObject' } };

@@ -40,6 +40,7 @@ class Input:
     __slots__ = ("name", "kind", "size", "store", "mapped", "_descriptor", "_view")
 
     is_whole = True  # False: it is a `growing.Growing`, also when all of it is there
+    by = ""  # its decoder: then it is a `decoded.Decoded`
 
     def __init__(self, name: str, kind: str, size: int, descriptor: int, store: Optional[Dict[str, Any]] = None) -> None:
         self.name = name
@@ -113,7 +114,7 @@ class InputError(LookupError):
 
 class Inputs(Mapping):  # type: ignore[type-arg]  # a type parameter would be evaluated at run time
     """The inputs of one invocation by name. Memory is a read-only memoryview, without a copy; something else is an `Input`.
-    If an input still arrives, its view waits for the whole.
+    If an input still arrives, its view waits for the whole. One that was decoded is a `decoded.Decoded`.
 
     What is taken from here is valid as long as something refers to it. Asking for an optional input that could not be fetched
     raises InputError; `in` and the iteration leave it out.
@@ -125,7 +126,7 @@ class Inputs(Mapping):  # type: ignore[type-arg]  # a type parameter would be ev
 
     def __getitem__(self, name: str) -> Any:
         given = self.raw(name)
-        if given.kind != "memory":
+        if given.kind != "memory" or given.by:
             return given
         return given.view()
 
@@ -158,7 +159,10 @@ class Inputs(Mapping):  # type: ignore[type-arg]  # a type parameter would be ev
         return f"/proc/{os.getpid()}/fd/{given.fileno()}"
 
     def array(self, name: str, dtype: Any = "uint8") -> Any:
-        """A read-only numpy array over the memory of the input."""
+        """A read-only numpy array over the memory of the input. If it was decoded: the array that it is."""
+        given: Any = self.raw(name)
+        if given.by:
+            return given.array
         import numpy
 
         return numpy.frombuffer(self[name], dtype=dtype)
@@ -205,6 +209,10 @@ def take(stream: int, described: List[Dict[str, Any]]) -> Dict[str, Input]:
             from .growing import Growing
 
             taken[name] = Growing(name, entry.get("len"), descriptor, entry.get("store"))
+        elif "decoded" in entry:
+            from .decoded import Decoded
+
+            taken[name] = Decoded(name, entry["len"], descriptor, entry["decoded"])
         elif kind == "progress":
             taken[name].follow(descriptor)
         else:

@@ -14,6 +14,8 @@ from harness import Stream, invoke_meta
 
 from pilot_worker import wire
 
+SITE_PACKAGES = os.environ.get("PILOT_TEST_SITE_PACKAGES")
+
 CODE = """
 import os
 
@@ -162,3 +164,58 @@ def test_a_script_that_failed_says_why(start: Start, script: str) -> None:
     worker = start(MESSAGES)
     failed = [{"name": script, "problem": "it computed without end"}]
     assert worker.result(3, failed_inputs=failed) == [[], "NoMessage", "message 3: it computed without end"]
+
+
+DECODED = """
+import sys
+
+def handler(event, context):
+    if event.get("without"):
+        sys.modules["numpy"] = None  # importing it fails
+    given = context.inputs["x"]
+    if given.by == "parquet":
+        columns = given.columns
+        try:
+            texts = columns["city"][:] + [columns["city"][-1]]
+        except ValueError as error:
+            texts = str(error)
+        present = columns.present("price")
+        return [given.rows, list(columns), columns["price"].tolist(), present.tolist(), columns.present("city"), texts]
+    array = given.array
+    own = context.inputs.open("x").read()
+    return [type(array).__name__, list(array.shape), array.tolist(), list(given.shape), given.dtype, len(own), array is given.array]
+"""
+
+
+@pytest.mark.parametrize("kind", ["memoryview", "ndarray"])
+def test_a_decoded_input_is_an_array(start: Start, kind: str) -> None:
+    code = DECODED
+    if kind == "ndarray":
+        if SITE_PACKAGES is None:
+            pytest.skip("arrays are not tested with numpy: PILOT_TEST_SITE_PACKAGES is not set")
+        code = f"import sys\nsys.path.append({SITE_PACKAGES!r})\n{DECODED}"
+    worker = start(code)
+    decoded = {"by": "npy", "array": {"element": "<u2", "shape": [2, 3]}}
+    described = invoke_meta(inputs=[{"name": "x", "kind": "memory", "len": 12, "decoded": decoded}])
+    content = array.array("H", [1, 2, 3, 4, 5, 6]).tobytes()
+    send(worker, 1, described, json.dumps({"without": kind == "memoryview"}).encode(), [memory(content)])
+    found, _, _, body = worker.frame()
+    assert found == wire.RESULT, body
+    assert json.loads(body) == [kind, [2, 3], [[1, 2, 3], [4, 5, 6]], [2, 3], "<u2", 12, True]
+
+
+@pytest.mark.parametrize("ends", [(5, 5), (9, 5), (3, 6)], ids=["right", "backwards", "beyond"])
+def test_a_decoded_table_has_columns_and_never_leaves_its_memory(start: Start, ends: tuple[int, int]) -> None:
+    worker = start(DECODED)
+    columns = [
+        {"name": "price", "values": {"fixed": {"element": "<f8", "at": 0}}, "present": 16},
+        {"name": "city", "values": {"bytes": {"ends": 24, "at": 40, "len": 5, "text": True}}},
+    ]
+    decoded = {"by": "parquet", "table": {"rows": 2, "columns": columns}}
+    described = invoke_meta(inputs=[{"name": "x", "kind": "memory", "len": 45, "decoded": decoded}])
+    content = array.array("d", [0.5, 0.0]).tobytes() + b"\1\0" + bytes(6) + array.array("Q", ends).tobytes() + "Köln".encode()
+    send(worker, 1, described, b'{"without": true}', [memory(content)])
+    found, _, _, body = worker.frame()
+    assert found == wire.RESULT, body
+    texts = {(5, 5): ["Köln", "", ""], (9, 5): "row 0 is damaged", (3, 6): "row 1 is damaged"}[ends]
+    assert json.loads(body) == [2, ["price", "city"], [0.5, 0.0], [True, False], None, texts]

@@ -434,7 +434,7 @@ def test_it_can_be_switched_off_and_redis_is_refused(home: Path, origin: Origin,
         assert invoke(daemon, "use", {"key": "plain"})[1]["errorType"] == "Input.NotFound"
         for location, runtime, said in [
             ("redis://cache/x", "python", "stream is not for Redis"),
-            ("s3://photos/x", "node", "stream needs runtime"),
+            ("s3://photos/x", "provided", "stream needs runtime"),
         ]:
             (tmp_path / "pilot.toml").write_text(
                 f'[functions.no]\nruntime = "{runtime}"\nhandler = "app.handler"\n'

@@ -1,6 +1,7 @@
 //! Inputs: data that a function declares in `[functions.NAME.inputs]` and that is fetched while its worker starts. Here: what was
 //! declared. The fetching is behind the port [`InputSource`](crate::ports::InputSource).
 
+pub mod decoded;
 mod location;
 mod pick;
 
@@ -10,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use pick::pick;
 
+pub use decoded::{Decoded, Decoder};
 pub use location::{Location, Missing, Scheme, Values, check_key, keys};
 
 /// Maximum number of inputs that a function declares. A call carries more descriptors than that:
@@ -19,12 +21,15 @@ pub const DECLARED_MAX: usize = 32;
 /// Maximum number of inputs that a function reads while they arrive. Each takes one more descriptor of a call.
 pub const STREAMED_MAX: usize = 8;
 
+/// Maximum number of inputs of a function that are decoded. What lies where in them goes to the worker with each call.
+pub const DECODED_MAX: usize = 8;
+
 /// An input as the user wrote it: its location alone, or a table.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(
     untagged,
-    expecting = "an input is a location such as \"s3://STORE/KEY\", or a table with `from` and perhaps `optional` or `stream`"
+    expecting = "an input is a location such as \"s3://STORE/KEY\", or a table with `from` and perhaps `optional`, `stream` or `decode`"
 )]
 pub enum InputSpec {
     /// Its location.
@@ -46,6 +51,9 @@ pub struct InputTable {
     /// Whether the handler is called as soon as the store has answered, and reads the input while it arrives.
     #[serde(default)]
     pub stream: bool,
+    /// What decodes the input before the handler gets it, while its worker starts: a [`Decoder`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub decode: Option<String>,
 }
 
 /// A checked input. Its name is the key of the map that it is in.
@@ -61,14 +69,25 @@ pub struct InputConfig {
     /// See [`InputTable::stream`].
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub stream: bool,
+    /// See [`InputTable::decode`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub decode: Option<Decoder>,
 }
 
-/// Checks the inputs of a function. `refusal`: why its workers cannot have any. `by_descriptor`: otherwise their names become names of
-/// headers or variables.
+/// How the workers of a runtime take inputs.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Takes {
+    /// As descriptors. Otherwise their names become names of headers or variables.
+    pub(crate) descriptors: bool,
+    /// Also while they arrive.
+    pub(crate) streams: bool,
+}
+
+/// Checks the inputs of a function. `refusal`: why its workers cannot have any.
 pub(crate) fn check(
     declared: &BTreeMap<String, InputSpec>,
     refusal: Option<String>,
-    by_descriptor: bool,
+    takes: Takes,
 ) -> Result<BTreeMap<String, InputConfig>, String> {
     if declared.is_empty() {
         return Ok(BTreeMap::new());
@@ -84,7 +103,7 @@ pub(crate) fn check(
     }
     let mut names = BTreeSet::new();
     let twice = |name: &&String| !names.insert(name.to_ascii_lowercase().replace('_', "-"));
-    if let (false, Some(name)) = (by_descriptor, declared.keys().find(twice)) {
+    if let (false, Some(name)) = (takes.descriptors, declared.keys().find(twice)) {
         return Err(format!(
             "has the input \"{name}\", whose name differs from another one only in the case of letters, or in - and _: rename one of them"
         ));
@@ -93,18 +112,13 @@ pub(crate) fn check(
         let fail =
             |problem: String| format!("has the input \"{}\": {problem}", name.escape_default());
         check_name(name).map_err(fail)?;
-        let (from, optional, stream) = match input {
-            InputSpec::From(from) => (from, false, false),
-            InputSpec::Table(table) => (&table.from, table.optional, table.stream),
-        };
-        let from = from.parse().map_err(fail)?;
-        let input = InputConfig {
-            from,
-            optional,
-            stream,
-        };
-        if stream {
-            check_stream(&input, by_descriptor).map_err(fail)?;
+        let input = InputConfig::of(input).map_err(fail)?;
+        if input.stream {
+            check_stream(&input, takes.streams).map_err(fail)?;
+        }
+        if input.decode.is_some() && !takes.descriptors {
+            let problem = "decode needs runtime = \"python\": other runtimes get the bytes of the store; leave decode out";
+            return Err(fail(problem.to_owned()));
         }
         Ok((name.clone(), input))
     });
@@ -115,16 +129,45 @@ pub(crate) fn check(
             "has {streamed} entries with `stream`, may have at most {STREAMED_MAX}"
         ));
     }
+    let decoded = checked.values().filter(|input| input.decode.is_some());
+    if decoded.count() > DECODED_MAX {
+        return Err(format!(
+            "may have at most {DECODED_MAX} entries with `decode`"
+        ));
+    }
     Ok(checked)
 }
 
+impl InputConfig {
+    fn of(spec: &InputSpec) -> Result<Self, String> {
+        Ok(match spec {
+            InputSpec::From(from) => Self {
+                from: from.parse()?,
+                optional: false,
+                stream: false,
+                decode: None,
+            },
+            InputSpec::Table(table) => Self {
+                from: table.from.parse()?,
+                optional: table.optional,
+                stream: table.stream,
+                decode: table.decode.as_deref().map(str::parse).transpose()?,
+            },
+        })
+    }
+}
+
 /// Whether an input can be read while it arrives.
-fn check_stream(input: &InputConfig, by_descriptor: bool) -> Result<(), String> {
-    if !by_descriptor {
+fn check_stream(input: &InputConfig, can_stream: bool) -> Result<(), String> {
+    if !can_stream {
         return Err(
-            "stream needs runtime = \"python\": other runtimes get whole inputs; leave stream out"
+            "stream needs runtime = \"python\" or \"node\": other runtimes get whole inputs; leave stream out"
                 .to_owned(),
         );
+    }
+    if input.decode.is_some() {
+        let problem = "stream is not for an input with decode: the handler gets the result as a whole; leave one of the two out";
+        return Err(problem.to_owned());
     }
     match input.from.scheme() {
         Scheme::Redis | Scheme::Rediss => Err(
@@ -164,6 +207,7 @@ pub fn requested(text: &str) -> Result<(String, InputConfig), String> {
         from,
         optional: false,
         stream: false,
+        decode: None,
     };
     Ok((name.to_owned(), input))
 }
@@ -226,6 +270,7 @@ mod tests {
         };
         let inputs = one("handler = \"a.b\"", "https://site/{event.key}").unwrap();
         assert!(inputs["video"].stream && !inputs["video"].optional);
+        one("runtime = \"node\"\nhandler = \"a.b\"", "https://site/x").unwrap();
         for (beginning, from, problem) in [
             (
                 "handler = \"a.b\"",
@@ -233,9 +278,9 @@ mod tests {
                 "stream is not for Redis",
             ),
             (
-                "runtime = \"node\"\nhandler = \"a.b\"",
+                "runtime = \"provided\"",
                 "s3://photos/x",
-                "stream needs runtime = \"python\"",
+                "stream needs runtime = \"python\" or \"node\"",
             ),
         ] {
             let found = one(beginning, from).unwrap_err();
@@ -245,6 +290,38 @@ mod tests {
         let many: Vec<String> = many.collect();
         let found = checked(&format!("handler = \"a.b\"\n[inputs]\n{}", many.join("\n")));
         assert!(found.unwrap_err().contains("may have at most 8"));
+    }
+
+    #[test]
+    fn an_input_names_its_decoder() {
+        let one = |beginning: &str, table: &str| {
+            checked(&format!(
+                "{beginning}\n[inputs]\nphoto = {{ from = \"s3://photos/x\", {table} }}"
+            ))
+        };
+        let python = "handler = \"a.b\"";
+        let inputs = one(python, "decode = \"image\"").unwrap();
+        assert_eq!(inputs["photo"].decode, Some(Decoder::Image));
+        for (beginning, table, problem) in [
+            (
+                python,
+                "decode = \"jpeg\"",
+                "has the input \"photo\": decode is \"jpeg\"",
+            ),
+            (
+                python,
+                "decode = \"npy\", stream = true",
+                "leave one of the two out",
+            ),
+            (
+                "runtime = \"node\"\nhandler = \"a.b\"",
+                "decode = \"npy\"",
+                "decode needs runtime = \"python\"",
+            ),
+        ] {
+            let found = one(beginning, table).unwrap_err();
+            assert!(found.contains(problem), "{found}");
+        }
     }
 
     #[test]

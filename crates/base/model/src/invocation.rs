@@ -63,6 +63,9 @@ pub struct Transfer {
     pub began: Instant,
     /// The last byte was here, or the fetch failed, or the invocation ended.
     pub ended: Instant,
+    /// If it was decoded for this invocation: when the decoder had all of the store's bytes. It was done at `ended`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub decoding: Option<Instant>,
     /// If the worker could read it while it arrived.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub streamed: Option<Streamed>,
@@ -86,6 +89,12 @@ impl Transfer {
             return Duration::ZERO;
         };
         self.ended.min(initialised).since(self.began.max(admitted))
+    }
+
+    /// How long the decoder took after the last of the store's bytes. `None`: nothing was decoded for this invocation.
+    #[must_use]
+    pub fn decode_took(&self) -> Option<Duration> {
+        self.decoding.map(|began| self.ended.since(began))
     }
 
     /// How much of it passed while the handler ran, which could use what was there. `None`: it was not streamed.

@@ -5,6 +5,7 @@ mod asynchronous;
 mod build;
 mod control;
 mod costs;
+mod decode;
 mod engine;
 mod handover;
 mod http;
@@ -31,6 +32,7 @@ pub use build::{
 };
 pub use control::{ControlPlane, Observation, Observed, Platform, Scaling, SecretUser};
 pub use costs::{CostError, Costs, CostsOf, UsageRows};
+pub use decode::{DecoderHost, DecoderProcess, NoDecoders};
 pub use engine::{Engine, MemoryPressure, StartError, TemplateMemory};
 pub use handover::{BlankMemory, MemoryFault};
 pub use http::{BodyError, PassedInputs, PassedRequest, PassedResponse, StreamedBody};

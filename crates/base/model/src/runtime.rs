@@ -212,6 +212,11 @@ pub trait RuntimeKind: fmt::Debug + Send + Sync {
         None
     }
 
+    /// Whether its workers can read inputs while they arrive.
+    fn streams_inputs(&self) -> bool {
+        self.forks()
+    }
+
     /// Why its workers cannot have secrets as files, in words. `None`: they can.
     fn no_secret_files(&self) -> Option<String> {
         None

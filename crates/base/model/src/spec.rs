@@ -237,7 +237,11 @@ impl FunctionSpec {
             .map_err(|problem| fail("secrets", problem))?;
         let cors = self.cors.as_ref().map(CorsSpec::check).transpose();
         let cors = cors.map_err(|(key, problem)| fail(key, problem))?;
-        let inputs = inputs::check(&self.inputs, runtime.no_inputs(), runtime.forks())
+        let takes = inputs::Takes {
+            descriptors: runtime.forks(),
+            streams: runtime.streams_inputs(),
+        };
+        let inputs = inputs::check(&self.inputs, runtime.no_inputs(), takes)
             .map_err(|problem| fail("inputs", problem))?;
         let is_plain = runtime.forks() && interface == Interface::Event;
         let inputs_by_request = inputs::check_by_request(self.inputs_by_request, is_plain)

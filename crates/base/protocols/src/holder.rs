@@ -393,6 +393,7 @@ mod tests {
                 },
                 descriptor: Arc::new(file),
                 object: None,
+                decoded: None,
             }
         };
         texts.iter().map(input).collect()

@@ -26,7 +26,8 @@ use pilot_pool::{EngineTable, KeyedParts, KeyedPool, KeyedSettings, machine_memo
 use pilot_protocols::MemoryBudget;
 use pilot_queue::{Queue, QueueConfig};
 use pilot_sandbox::{
-    BuildLimits, EngineConfig, ForkEngine, Isolation, Machine, NativeHost, SandboxedBuilds, Spawner,
+    BuildLimits, EngineConfig, ForkEngine, Isolation, Machine, NativeHost, SandboxedBuilds,
+    SandboxedDecoders, Spawner,
 };
 use pilot_telemetry::{Bus, BusConfig, Metrics};
 use pilot_trigger::{ConnectedQueues, Connections, Delivery, Triggers};
@@ -65,6 +66,7 @@ pub(crate) struct Engines {
     forking: Arc<ForkEngine>,
     native: Arc<NativeHost>,
     containers: Arc<ContainerHost>,
+    decoders: Arc<SandboxedDecoders>,
     keyed: Arc<KeyedPool>,
 }
 
@@ -90,6 +92,7 @@ impl Engines {
         self.containers.settled().await;
         self.forking.settled().await;
         self.native.close();
+        self.decoders.close();
         self.forking.close();
         self.machine.vacated().await
     }
@@ -136,7 +139,7 @@ pub(crate) fn assemble(
         (EngineKind::Keyed, Arc::clone(&engines.keyed) as _),
     ]));
     let connections = Arc::new(Connections::new(connections(&config.connections)?));
-    let (data, initscripts) = data(config, &connections, &clock)?;
+    let (data, initscripts) = data(config, &connections, &clock, &engines)?;
     let invoker = Invoker::new(
         Arc::clone(&engine),
         sink,
@@ -289,10 +292,13 @@ fn data(
     config: &DaemonConfig,
     connections: &Arc<Connections>,
     clock: &Arc<dyn Clock>,
+    engines: &Engines,
 ) -> anyhow::Result<(Arc<Data>, Arc<dyn InitRunner>)> {
     let data = data_config(&config.data, &config.stores, &config.data_dir)?;
     let queues = Arc::new(ConnectedQueues::new(Arc::clone(connections)));
-    let data = Data::open(data, queues, Arc::clone(clock)).map_err(anyhow::Error::msg)?;
+    let decoders = Arc::clone(&engines.decoders) as _;
+    let data =
+        Data::open(data, queues, Arc::clone(clock), decoders).map_err(anyhow::Error::msg)?;
     let data = Arc::new(data);
     let settings = InitscriptsConfig {
         memory_mb: config.initscripts.memory_mb,
@@ -341,6 +347,8 @@ fn engines(
         isolation,
     )?;
     let native = Arc::new(NativeHost::new(Arc::clone(&machine)));
+    let decoder_memory = config.data.decoder_memory_bytes();
+    let decoders = Arc::new(SandboxedDecoders::new(Arc::clone(&machine), decoder_memory));
     let containers = Arc::new(ContainerHost::new(ContainerConfig {
         engine: config.container_engine.clone(),
         dir: config.data_dir.join("run"),
@@ -371,6 +379,7 @@ fn engines(
         forking: Arc::new(ForkEngine::new(Arc::clone(&machine))),
         native,
         containers,
+        decoders,
         keyed: Arc::new(keyed),
         machine,
     })

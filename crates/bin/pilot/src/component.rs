@@ -1,10 +1,11 @@
-//! The commands of this binary that the daemon runs in sandboxes: the worker of a WebAssembly component, and its compiler. They are no
-//! verbs for people, so the command line does not know them, and a worker's start does not wait for it.
+//! The commands of this binary that the daemon runs in sandboxes: the worker of a WebAssembly component, its compiler, and the decoder of
+//! an input. They are no verbs for people, so the command line does not know them, and a start does not wait for it.
 
 use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
 
+use pilot_model::inputs::decoded::DECODE_VERB;
 use pilot_model::runtime::wasm::{COMPILE_VERB, WORKER_VERB};
 
 /// Runs the command, if the arguments are those of one.
@@ -17,6 +18,7 @@ pub(crate) fn main() -> Option<ExitCode> {
         (COMPILE_VERB, [component, into]) => {
             pilot_component::compile(Path::new(component), Path::new(into))
         }
+        (DECODE_VERB, []) => pilot_decode::run(),
         _ => return None,
     };
     Some(match done {

@@ -1,7 +1,7 @@
 //! `pilot`: the one binary, which is the daemon (`pilot serve`) and its command line client.
 //!
 //! `cli` parses the arguments, `serve` runs the daemon. `component` has the commands that run in sandboxes, for functions that are
-//! WebAssembly components.
+//! WebAssembly components and for decoders of inputs.
 
 use std::process::ExitCode;
 

@@ -96,6 +96,7 @@ impl Calls {
             kind: InputKind::Calls,
             descriptor: Arc::new(theirs),
             object: None,
+            decoded: None,
         };
         let task = task.abort_handle();
         Ok((Self { task }, input))

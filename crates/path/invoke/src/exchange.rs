@@ -201,6 +201,7 @@ fn inputs(
         kind: InputKind::WebSocket,
         descriptor: Arc::new(messages),
         object: None,
+        decoded: None,
     }));
     inputs.append(&mut invocation.progress);
     Ok(inputs)

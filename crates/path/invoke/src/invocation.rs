@@ -252,6 +252,7 @@ impl Invocation {
             ended: now,
             error: None,
             way: TransferWay::Handed,
+            decoding: None,
             streamed: None,
         });
         self.input_memory.push(memory);

@@ -47,6 +47,7 @@ impl Upload {
             kind: InputKind::Body,
             descriptor: Arc::new(theirs),
             object: None,
+            decoded: None,
         };
         let task = task.abort_handle();
         Ok((Self { passed, task }, input))

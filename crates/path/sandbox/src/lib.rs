@@ -10,6 +10,7 @@
 //! - A template forks, and the child enters a sandbox that was made before, so that a start does not wait for namespaces.
 //! - [`hold`] shows inputs as files to programs that cannot receive descriptors.
 //! - [`build`] runs installers and compilers in sandboxes.
+//! - [`decode`] runs decoders of inputs in sandboxes.
 //! - [`engine`] owns the tree of templates (interpreter → environment → function) and implements the `Engine` port.
 //!
 //! User code never has a capability outside the user namespace of its own function or environment; `docs/security-model.md`
@@ -20,6 +21,7 @@ pub mod cgroup;
 mod channel;
 mod child;
 mod daemon_id;
+mod decode;
 pub mod engine;
 pub mod filter;
 mod hold;
@@ -43,6 +45,7 @@ mod variables;
 mod worker;
 
 pub use build::{BuildLimits, SandboxedBuilds};
+pub use decode::SandboxedDecoders;
 pub use engine::ForkEngine;
 pub use isolation::{Enforcement, Finding, Isolation};
 pub use machine::{EngineConfig, EngineError, Machine};

@@ -70,6 +70,7 @@ async fn takes_inputs(worker: &Arc<dyn Worker>) {
         kind: InputKind::Memory { len: 6 },
         descriptor: Arc::new(photo.into()),
         object: None,
+        decoded: None,
     };
     assert_eq!(worker.inputs_max(), 64);
     // With a large event the frame does not fit into the socket's buffer at once.

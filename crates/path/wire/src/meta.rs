@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use pilot_model::InvocationHead;
+use pilot_model::inputs::Decoded;
 use pilot_model::ports::{Input, InputKind, StoreObject};
 use serde::{Deserialize, Serialize};
 
@@ -52,6 +53,8 @@ struct InputMeta<'a> {
     path: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     store: Option<StoreMeta<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    decoded: Option<&'a Decoded>,
 }
 
 /// What clients of a store call an input.
@@ -155,6 +158,7 @@ impl<'a> InputMeta<'a> {
             len,
             path,
             store,
+            decoded: input.decoded.as_deref(),
         }
     }
 }

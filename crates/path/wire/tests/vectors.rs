@@ -181,6 +181,9 @@ fn inputs(meta: &Value) -> Vec<Input> {
         },
         descriptor: std::sync::Arc::new(std::fs::File::open("/dev/null").unwrap().into()),
         object: entry.get("store").map(|store| Arc::new(object(store))),
+        decoded: entry
+            .get("decoded")
+            .map(|it| Arc::new(serde_json::from_value(it.clone()).unwrap())),
     };
     described.into_iter().flatten().map(input).collect()
 }
@@ -200,6 +203,7 @@ fn an_invocation_is_written_as_the_vectors_have_it() {
     let mut seen = 0;
     for vector in invocations
         .chain(vectors["with_inputs"].as_array().unwrap())
+        .chain(vectors["with_decoded"].as_array().unwrap())
         .chain(vectors["with_growing"].as_array().unwrap())
         .chain(vectors["with_paths"].as_array().unwrap())
     {
@@ -243,6 +247,7 @@ fn objects_of_stores_never_make_a_call_too_long() {
             database: 0,
             key: key.to_owned(),
         })),
+        decoded: None,
     };
     // Each of these characters takes two bytes in JSON.
     let mut inputs = vec![of_key(&"\"".repeat(5000)); 31];

@@ -178,6 +178,35 @@ FRAMES = {
             ],
         ),
     ],
+    "with_decoded": [
+        with_inputs(
+            "decoded inputs",
+            7,
+            [
+                {
+                    "name": "photo",
+                    "kind": "memory",
+                    "len": 6,
+                    "decoded": {"by": "image", "array": {"element": "|u1", "shape": [1, 2, 3]}},
+                },
+                {
+                    "name": "prices",
+                    "kind": "memory",
+                    "len": 45,
+                    "decoded": {
+                        "by": "parquet",
+                        "table": {
+                            "rows": 2,
+                            "columns": [
+                                {"name": "price", "values": {"fixed": {"element": "<f8", "at": 0}}, "present": 16},
+                                {"name": "city", "values": {"bytes": {"ends": 24, "at": 40, "len": 5, "text": True}}},
+                            ],
+                        },
+                    },
+                },
+            ],
+        ),
+    ],
     "with_growing": [
         with_inputs(
             "inputs that still arrive",

@@ -534,6 +534,7 @@ impl Use {
             kind: InputKind::Memory { len },
             descriptor: Arc::new(content.reopen()?),
             object: None,
+            decoded: None,
         })
     }
 }

@@ -564,7 +564,7 @@ fn unasked() -> StoreError {
     StoreError::new(InputFaultKind::Broken, problem)
 }
 
-fn too_large(len: &str, bytes_max: u64) -> StoreError {
+pub(crate) fn too_large(len: &str, bytes_max: u64) -> StoreError {
     let problem = format!(
         "it has {len}, and one input may have {}: see data.input_mb and data.function_mb",
         Size(bytes_max)
@@ -572,7 +572,7 @@ fn too_large(len: &str, bytes_max: u64) -> StoreError {
     StoreError::new(InputFaultKind::TooLarge, &problem)
 }
 
-fn wrong_length(announced: u64, came: &str) -> StoreError {
+pub(crate) fn wrong_length(announced: u64, came: &str) -> StoreError {
     let problem = format!("the store announced {} and sent {came}", Size(announced));
     StoreError::new(InputFaultKind::Broken, &problem)
 }

@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
+use pilot_model::inputs::Decoder;
 use tokio::sync::Semaphore;
 
 use crate::buffer::Buffer;
@@ -20,6 +21,8 @@ pub(crate) struct ObjectId {
     pub(crate) owner: String,
     pub(crate) store: String,
     pub(crate) key: String,
+    /// What was made of it.
+    pub(crate) decoder: Option<Decoder>,
 }
 
 #[derive(Debug)]

@@ -123,6 +123,7 @@ impl Data {
             // The name of a store has no slash.
             store: format!("{place}/{number}"),
             key: request.key.clone(),
+            decoder: None,
         };
         let store = match target {
             Target::Store(store) => {

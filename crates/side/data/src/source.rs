@@ -10,8 +10,8 @@ use futures_util::stream::FuturesUnordered;
 use ipnet::IpNet;
 use pilot_model::inputs::{InputConfig, Location, Scheme, Values, keys};
 use pilot_model::ports::{
-    BlankMemory, Clock, Fetched, Input, InputFault, InputFaultKind, InputKind, InputMemory,
-    InputSource, MemoryFault, Queues,
+    BlankMemory, Clock, DecoderHost, Fetched, Input, InputFault, InputFaultKind, InputKind,
+    InputMemory, InputSource, MemoryFault, Queues,
 };
 use pilot_model::{BoxFuture, FunctionConfig, FunctionName, Instant, Transfer, TransferWay};
 use tokio::time::timeout;
@@ -19,6 +19,7 @@ use tokio::time::timeout;
 use crate::buffer::Until;
 use crate::buffers::{Buffers, HeldBuffers};
 use crate::cache::Cache;
+use crate::decode::{self, Decoders};
 use crate::flight::{Fetch, fetch};
 use crate::handover::{Blank, Handed};
 use crate::index::{Index, ObjectId};
@@ -26,7 +27,7 @@ use crate::memory::{Memory, SpillConfig};
 use crate::networks::Networks;
 use crate::remotes::Direct;
 use crate::stores::{self, Store, StoreConfig, StoreError};
-use crate::streaming::{Begun, Stream};
+use crate::streaming::{Begun, Stream, ToldBy};
 
 /// The configuration of [`Data`].
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -68,6 +69,7 @@ pub struct Data {
     overlaps: bool,
     streams: bool,
     pub(crate) drop_ins: bool,
+    decoders: Arc<Decoders>,
     clock: Arc<dyn Clock>,
 }
 
@@ -86,6 +88,7 @@ impl Data {
         config: DataConfig,
         queues: Arc<dyn Queues>,
         clock: Arc<dyn Clock>,
+        decoders: Arc<dyn DecoderHost>,
     ) -> Result<Self, String> {
         // Another part of the process may have chosen it before.
         let _ = rustls::crypto::ring::default_provider().install_default();
@@ -116,6 +119,7 @@ impl Data {
             overlaps: config.overlaps,
             streams: config.streams,
             drop_ins: config.drop_ins,
+            decoders: Arc::new(Decoders::new(decoders, Arc::clone(&clock))),
             clock,
         })
     }
@@ -193,6 +197,8 @@ struct Given {
     /// If it still arrives.
     progress: Option<Input>,
     memory: Arc<dyn InputMemory>,
+    /// When its decoder had all of the store's bytes.
+    decoding: Option<Instant>,
 }
 
 impl InputSource for Data {
@@ -235,9 +241,14 @@ impl InputSource for Data {
                     function: config.name.clone(),
                     owner: config.owner().to_owned(),
                     buffers: Arc::clone(&self.buffers),
+                    decoders: Arc::clone(&self.decoders),
                     clock: Arc::clone(&self.clock),
                     patience: config.timeout,
                     drop_ins: self.drop_ins && config.drop_ins,
+                    told_by: match config.runtime.forks() {
+                        true => ToldBy::Socket,
+                        false => ToldBy::Pipe,
+                    },
                     until: match self.streams && input.stream {
                         true => Until::Begun,
                         false => Until::Whole,
@@ -305,9 +316,11 @@ struct One {
     function: FunctionName,
     owner: String,
     buffers: Arc<Buffers>,
+    decoders: Arc<Decoders>,
     clock: Arc<dyn Clock>,
     patience: Duration,
     drop_ins: bool,
+    told_by: ToldBy,
     until: Until,
 }
 
@@ -330,6 +343,7 @@ impl One {
             way: TransferWay::Fetched,
             began,
             ended: self.clock.now(),
+            decoding: None,
             streamed: None,
             error: end.as_ref().err().map(|error| error.problem.clone()),
         };
@@ -337,6 +351,7 @@ impl One {
             Ok((given, way)) => given.memory.transfer().unwrap_or_else(|| Transfer {
                 bytes: given.memory.bytes(),
                 way: *way,
+                decoding: given.decoding.filter(|_| *way != TransferWay::Cached),
                 ..failed
             }),
             Err(_) => failed,
@@ -366,10 +381,20 @@ impl One {
             owner: self.owner.clone(),
             store: store.config.name.clone(),
             key: key.clone(),
+            decoder: self.input.decode,
+        };
+        // What clients of the store call an object is the store's bytes, so that a decoded one has no such name.
+        let from_store = match self.input.decode {
+            None => Arc::clone(&store.store),
+            Some(by) => {
+                let decoded =
+                    Arc::clone(&self.decoders).over(&store.store, by, self.buffers.bytes_max);
+                Arc::new(decoded) as Arc<dyn Store>
+            }
         };
         let fetched = fetch(
             &self.buffers,
-            &store.store,
+            &from_store,
             object,
             &self.function,
             self.until,
@@ -385,15 +410,22 @@ impl One {
             published,
         } = fetched?;
         let named = |headers: &[(String, String)]| {
-            let object = self.drop_ins.then(|| store.store.named(&key, headers));
+            let object = self.drop_ins.then(|| from_store.named(&key, headers));
             object.flatten().map(Arc::new)
         };
         let given = match published {
             None => used.input(&self.name).map(|mut input| {
                 input.object = named(used.headers());
+                let is_decoded = self.input.decode.is_some();
+                let described = is_decoded
+                    .then(|| decode::described(used.headers()))
+                    .flatten();
+                let decoding = described.as_ref().map(|it| it.began);
+                input.decoded = described.map(|it| Arc::new(it.decoded));
                 Given {
                     input,
                     progress: None,
+                    decoding,
                     memory: Arc::new(used),
                 }
             }),
@@ -403,6 +435,7 @@ impl One {
                     kind: InputKind::Growing { len: published.len },
                     descriptor: Arc::new(published.descriptor),
                     object: named(&published.headers),
+                    decoded: None,
                 };
                 let begun = Begun {
                     input: self.name.clone(),
@@ -410,10 +443,11 @@ impl One {
                     way,
                     began,
                 };
-                let stream = Stream::start(used, &self.buffers, begun, &self.clock);
+                let stream = Stream::start(used, &self.buffers, begun, self.told_by, &self.clock);
                 stream.map(|(stream, progress)| Given {
                     input,
                     progress: Some(progress),
+                    decoding: None,
                     memory: Arc::new(stream),
                 })
             }

@@ -1,21 +1,26 @@
-//! An input that a worker reads while it arrives: the worker has the buffer's file, which only reads, and a socket on which a task says
-//! how much is there.
+//! An input that a worker reads while it arrives: the worker has the buffer's file, which only reads, and a socket or a pipe on which a task
+//! says how much is there. A pipe is for workers that take paths: a socket cannot be opened by its path.
 //!
 //! The task waits for the buffer as any other user does, so the function stays charged for what arrives. It never waits for the worker:
-//! if the socket is full, what it says next is how much is there by then. When the invocation ends, the task does, too; then the socket
+//! if there is no room, what it says next is how much is there by then. When the invocation ends, the task does, too; then it
 //! closes. The messages are those of `crates/path/wire/PROTOCOL.md`, "Inputs that still arrive".
 
+use std::fs::{File, Permissions};
 use std::io;
 use std::net::Shutdown;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::sync::{Arc, OnceLock};
 
+use nix::fcntl::OFlag;
+use nix::unistd::pipe2;
 use pilot_model::ports::{Clock, Input, InputFaultKind, InputKind, InputMemory};
 use pilot_model::{Instant, Streamed, Transfer, TransferWay};
 use pilot_sys::seqpacket;
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::UnixStream;
+use tokio::net::unix::pipe::Sender;
 use tokio::task::AbortHandle;
 
 use crate::buffer::{Until, Use, Waited};
@@ -60,9 +65,13 @@ impl Stream {
         used: Use,
         buffers: &Arc<Buffers>,
         begun: Begun,
+        told_by: ToldBy,
         clock: &Arc<dyn Clock>,
     ) -> io::Result<(Self, Input)> {
-        let (ours, theirs) = pair()?;
+        let (ours, theirs) = match told_by {
+            ToldBy::Socket => socket_pair()?,
+            ToldBy::Pipe => pipe()?,
+        };
         let used = Arc::new(used);
         let end = Arc::<OnceLock<End>>::default();
         let task = tokio::spawn({
@@ -82,6 +91,7 @@ impl Stream {
             kind: InputKind::Progress,
             descriptor: Arc::new(theirs),
             object: None,
+            decoded: None,
         };
         let now = clock.now();
         let stream = Self {
@@ -96,6 +106,7 @@ impl Stream {
                 way: begun.way,
                 began: begun.began,
                 ended: now,
+                decoding: None,
                 streamed: None,
                 error: None,
             },
@@ -144,20 +155,66 @@ impl InputMemory for Stream {
     }
 }
 
+/// On what a worker is told how much is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ToldBy {
+    /// It takes descriptors.
+    Socket,
+    /// It takes paths.
+    Pipe,
+}
+
+/// Our end of it.
+enum Teller {
+    Socket(UnixStream),
+    Pipe(Sender),
+}
+
+impl Teller {
+    async fn writable(&self) -> io::Result<()> {
+        match self {
+            Self::Socket(socket) => socket.writable().await,
+            Self::Pipe(pipe) => pipe.writable().await,
+        }
+    }
+
+    fn try_write(&self, message: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Socket(socket) => socket.try_write(message),
+            Self::Pipe(pipe) => pipe.try_write(message),
+        }
+    }
+
+    async fn write_all(&mut self, message: &[u8]) -> io::Result<()> {
+        match self {
+            Self::Socket(socket) => socket.write_all(message).await,
+            Self::Pipe(pipe) => pipe.write_all(message).await,
+        }
+    }
+}
+
+/// A pipe that the worker opens by its path, and only for reading: it is not its owner.
+fn pipe() -> io::Result<(Teller, OwnedFd)> {
+    let (theirs, ours) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
+    let theirs = File::from(theirs);
+    theirs.set_permissions(Permissions::from_mode(0o444))?;
+    Ok((Teller::Pipe(Sender::from_owned_fd(ours)?), theirs.into()))
+}
+
 /// A socket pair. Nothing comes from the worker's end: whatever it would send fails there.
-fn pair() -> io::Result<(UnixStream, OwnedFd)> {
+fn socket_pair() -> io::Result<(Teller, OwnedFd)> {
     let (ours, theirs) = seqpacket::stream_pair_with_untrusted()?;
     let ours = StdUnixStream::from(ours);
     ours.shutdown(Shutdown::Read)?;
     ours.set_nonblocking(true)?;
-    Ok((UnixStream::from_std(ours)?, theirs))
+    Ok((Teller::Socket(UnixStream::from_std(ours)?), theirs))
 }
 
 /// Says how much is there until all is, or until it is known that not all will be. `ended` learns why.
 async fn relay(
     used: &Use,
     buffers: &Buffers,
-    mut to: UnixStream,
+    mut to: Teller,
     ended: impl FnOnce(Option<StoreError>),
 ) -> io::Result<()> {
     let mut filled = used.filled();

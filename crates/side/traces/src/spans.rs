@@ -267,6 +267,10 @@ fn of_transfer(source: &TraceSpan, transfer: &Transfer, now: Now) -> Span {
         attribute("pilot.input.way", transfer.way.as_str()),
         attribute("pilot.input.bytes", transfer.bytes),
     ];
+    let decode_us = transfer.decode_took().map(|took| took.as_micros());
+    let decode_us = decode_us.and_then(|us| u64::try_from(us).ok());
+    own.attributes
+        .extend(decode_us.map(|us| attribute("pilot.input.decode_us", us)));
     own.status = transfer.error.as_deref().map(failed);
     own
 }

@@ -165,6 +165,7 @@ impl Initscripts {
                     way: TransferWay::Script,
                     began: now,
                     ended: now,
+                    decoding: None,
                     streamed: None,
                     error: Some(problem),
                 }],

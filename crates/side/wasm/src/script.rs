@@ -220,6 +220,7 @@ impl Script {
                 way: TransferWay::Fetched,
                 began: self.began,
                 ended: self.began,
+                decoding: None,
                 streamed: None,
                 error: None,
             };
@@ -270,6 +271,7 @@ impl Script {
             way: TransferWay::Script,
             began: self.began,
             ended: self.world.clock.now(),
+            decoding: None,
             streamed: None,
             error: problem.clone(),
         };

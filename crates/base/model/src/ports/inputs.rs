@@ -106,6 +106,8 @@ pub enum InputFaultKind {
     TimedOut,
     /// What came is not what the store announced.
     Broken,
+    /// The input's decoder cannot decode it.
+    Decode,
 }
 
 impl InputFaultKind {
@@ -121,6 +123,7 @@ impl InputFaultKind {
             Self::Unavailable => "Input.StoreUnavailable",
             Self::TimedOut => "Input.TimedOut",
             Self::Broken => "Input.Broken",
+            Self::Decode => "Input.DecodeError",
         }
     }
 }

@@ -10,6 +10,7 @@ use bytes::Bytes;
 
 use super::{BoxFuture, PassedRequest, PassedResponse};
 use crate::ids::WorkerId;
+use crate::inputs::Decoded;
 use crate::invocation::{CpuTime, InvocationHead};
 use crate::keep_alive::Rest;
 use crate::size::Size;
@@ -161,6 +162,8 @@ pub struct Input {
     pub descriptor: Arc<OwnedFd>,
     /// What clients of its store call it. `None`: drop-ins for clients do not answer from it.
     pub object: Option<Arc<StoreObject>>,
+    /// What a decoder has made of it. `None`: it is as in its store.
+    pub decoded: Option<Arc<Decoded>>,
 }
 
 /// An object as clients of its store name it, so that a worker's drop-ins recognise a request for it. Without secrets.

@@ -24,6 +24,10 @@ pub struct NodeRuntime {
 }
 
 impl RuntimeKind for NodeRuntime {
+    fn streams_inputs(&self) -> bool {
+        true
+    }
+
     fn name(&self) -> &'static str {
         "node"
     }

@@ -32,6 +32,9 @@ pub(super) struct Fetch {
     /// How much of it passed while the handler ran, ms, if the handler could read it meanwhile.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) streamed_ms: Option<f64>,
+    /// How long the decoder took after the last of the store's bytes, ms, if the input was decoded for this invocation.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) decode_ms: Option<f64>,
     /// `fetched`, `shared` or `cached`.
     pub(super) way: TransferWay,
 }
@@ -56,6 +59,7 @@ pub(super) fn fetches_of(invocation: &InvocationSummary) -> Vec<Fetch> {
         bytes: transfer.error.is_none().then_some(transfer.bytes),
         hidden_ms: ms(transfer.hidden(timeline)),
         streamed_ms: transfer.beside_handler(timeline).map(ms),
+        decode_ms: transfer.decode_took().map(ms),
         way: transfer.way,
     });
     fetches.collect()
@@ -88,6 +92,7 @@ pub(super) fn fetches_of_header(header: &str) -> Vec<Fetch> {
             bytes: bytes.and_then(|(_, value)| value.parse().ok()),
             hidden_ms: number("hidden").unwrap_or(0.0),
             streamed_ms: number("streamed"),
+            decode_ms: number("decode"),
         })
     });
     fetches.collect()
@@ -167,6 +172,10 @@ pub(super) fn fetches(fetches: &[Fetch], phases: &[TimelinePhase]) -> String {
                 if let Some(ms) = fetch.streamed_ms.filter(|ms| *ms > 0.0) {
                     let beside = output::duration(output::from_ms(ms));
                     said = format!("{said}, {beside} streamed");
+                }
+                if let Some(ms) = fetch.decode_ms {
+                    let took = output::duration(output::from_ms(ms));
+                    said = format!("{said}, {took} decoding");
                 }
                 said
             }
@@ -272,6 +281,17 @@ mod tests {
         let shown = plain(&fetches(&found, &of_header(header)));
         assert!(
             shown.contains("1.00 ms hidden, 2.50 ms streamed"),
+            "{shown}"
+        );
+    }
+
+    #[test]
+    fn what_decoding_took_is_read_from_the_header_and_shown() {
+        let header = "handler;dur=5.0, total;dur=5.0, \
+                      fetch.photo;dur=4.000;begin=0.100;bytes=2097152;hidden=1.000;decode=2.500;desc=shared";
+        let shown = plain(&fetches(&fetches_of_header(header), &of_header(header)));
+        assert!(
+            shown.contains("shared, 1.00 ms hidden, 2.50 ms decoding"),
             "{shown}"
         );
     }

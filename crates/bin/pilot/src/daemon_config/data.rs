@@ -40,6 +40,8 @@ pub(crate) struct DataLimits {
     pub(crate) stream: Switch,
     /// Whether clients of stores in functions answer from the inputs.
     pub(crate) drop_ins: Switch,
+    /// Memory that the process which decodes an input may have, MiB. Default: 512.
+    pub(crate) decoder_memory_mb: Option<u64>,
     /// Networks beyond the public internet that initscripts may connect to without a store.
     pub(crate) initscript_networks: Vec<IpNet>,
 }
@@ -58,6 +60,11 @@ impl Default for Switch {
 impl DataLimits {
     fn memory_mb(&self) -> u64 {
         self.memory_mb.unwrap_or_else(room::for_inputs_mb)
+    }
+
+    /// What a process that decodes an input may have, bytes.
+    pub(crate) fn decoder_memory_bytes(&self) -> u64 {
+        self.decoder_memory_mb.unwrap_or(DECODER_MEMORY_MB) << 20
     }
 
     fn cache_mb(&self) -> u64 {
@@ -158,6 +165,10 @@ pub(super) fn check(
         ),
         ("data.cache_mb", limits.cache_mb() <= memory),
         ("data.spill_mb", limits.spill_mb <= SPILL_MB_MAX),
+        (
+            "data.decoder_memory_mb",
+            (limits.decoder_memory_mb).is_none_or(|most| (32..=1 << 20).contains(&most)),
+        ),
     ] {
         if !fits {
             return Err(format!("{key} is out of range"));
@@ -325,6 +336,7 @@ fn spill_folder(data_dir: &Path) -> anyhow::Result<PathBuf> {
     Ok(folder)
 }
 
+const DECODER_MEMORY_MB: u64 = 512;
 const SPILL_MB_MAX: u64 = 1 << 24;
 
 #[cfg(test)]

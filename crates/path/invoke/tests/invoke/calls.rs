@@ -55,6 +55,7 @@ impl InputMemory for Memory {
             kind: InputKind::Memory { len: self.0 },
             descriptor: Self::file()?,
             object: None,
+            decoded: None,
         })
     }
 }

@@ -45,6 +45,7 @@ impl InitRunner for Slow {
                 began: now,
                 ended: now,
                 error: Some("it is made up".to_owned()),
+                decoding: None,
                 streamed: None,
             };
             Initialised {
@@ -63,6 +64,7 @@ impl InitRunner for Slow {
             input: "init.7".to_owned(),
             from: "s3://models/weights".to_owned(),
             bytes: 0,
+            decoding: None,
             streamed: None,
             way: TransferWay::Kept,
             began: pilot_model::Instant(0),

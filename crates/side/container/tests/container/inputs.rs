@@ -26,6 +26,7 @@ fn input(name: &str, content: &str) -> Input {
         },
         descriptor: Arc::new(memfd::reopen(file.as_fd()).unwrap()),
         object: None,
+        decoded: None,
     }
 }
 

@@ -68,6 +68,7 @@ impl Fixture {
             owner: owner.to_owned(),
             store: "store".to_owned(),
             key: key.to_owned(),
+            decoder: None,
         };
         let function: FunctionName = function.parse().unwrap();
         let all = Arc::clone(&self.all);
@@ -546,6 +547,7 @@ async fn an_object_is_as_long_as_announced_or_broken() {
             owner: "f".to_owned(),
             store: "store".to_owned(),
             key: "k".to_owned(),
+            decoder: None,
         };
         let function = "f".parse().unwrap();
         fetch(&fixture.all, &store, object, &function, Until::Whole).await

@@ -55,6 +55,7 @@ impl Sealed {
             kind: InputKind::Memory { len: self.len },
             descriptor: Arc::new(memfd::reopen(file.as_fd())?),
             object: None,
+            decoded: None,
         })
     }
 }

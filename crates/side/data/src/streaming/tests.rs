@@ -106,6 +106,7 @@ impl World {
             owner: "owner".to_owned(),
             store: "store".to_owned(),
             key: "k".to_owned(),
+            decoder: None,
         };
         let function: FunctionName = "f".parse().unwrap();
         let store = Arc::clone(&self.store) as Arc<dyn Store>;
@@ -123,7 +124,8 @@ impl World {
             began: Instant(0),
         };
         let clock: Arc<dyn Clock> = Arc::new(ManualClock::default());
-        let (stream, progress) = Stream::start(fetched.used, &self.buffers, begun, &clock).unwrap();
+        let (stream, progress) =
+            Stream::start(fetched.used, &self.buffers, begun, ToldBy::Socket, &clock).unwrap();
         let socket = StdUnixStream::from(Arc::into_inner(progress.descriptor).unwrap());
         socket.set_nonblocking(true).unwrap();
         Worker {

@@ -60,6 +60,7 @@ fn record(cause: Cause, outcome: Outcome) -> InvocationRecord {
             input: "photo".to_owned(),
             from: format!("{}?key=secret", "x".repeat(200)),
             bytes: 5,
+            decoding: None,
             streamed: None,
             way: TransferWay::Fetched,
             began: Instant(101 * MS),

@@ -282,6 +282,7 @@ impl InputMemory for Memory {
             kind: InputKind::Memory { len: self.bytes() },
             descriptor: Arc::new(file.into()),
             object: None,
+            decoded: None,
         })
     }
 }

@@ -1,0 +1,400 @@
+//! Decoders of inputs: what an input becomes before a worker gets it, and how the result lies in its memory.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// What decodes an input.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum Decoder {
+    /// PNG, JPEG, GIF (its first picture) and WebP, to the values of the pixels.
+    Image,
+    /// An array that numpy has saved.
+    Npy,
+    /// The columns of a Parquet file.
+    Parquet,
+}
+
+impl Decoder {
+    const ALL: [Self; 3] = [Self::Image, Self::Npy, Self::Parquet];
+
+    /// The word in `pilot.toml`.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Image => "image",
+            Self::Npy => "npy",
+            Self::Parquet => "parquet",
+        }
+    }
+}
+
+impl FromStr for Decoder {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<Self, String> {
+        let known = Self::ALL.into_iter().find(|known| known.as_str() == word);
+        known.ok_or_else(|| {
+            let known = Self::ALL.map(Self::as_str).join(", ");
+            let instead = match word {
+                // Objects of a language can only be made in its own process, so a decoder could save nothing.
+                "json" => ": the handler's json.loads(context.inputs[…]) is the whole work; leave decode out",
+                "arrow" => {
+                    ": pyarrow.ipc.open_file(context.inputs[…]) reads Arrow's format in place, without a copy; leave decode out"
+                }
+                _ => "",
+            };
+            format!(
+                "decode is \"{}\", must be one of {known}{instead}",
+                word.escape_default()
+            )
+        })
+    }
+}
+
+/// The type of one value, little-endian.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Element {
+    /// One byte, 0 or 1.
+    #[serde(rename = "|b1")]
+    Bool,
+    /// 8 bits with a sign.
+    #[serde(rename = "|i1")]
+    I8,
+    /// 8 bits.
+    #[serde(rename = "|u1")]
+    U8,
+    /// 16 bits with a sign.
+    #[serde(rename = "<i2")]
+    I16,
+    /// 16 bits.
+    #[serde(rename = "<u2")]
+    U16,
+    /// 32 bits with a sign.
+    #[serde(rename = "<i4")]
+    I32,
+    /// 32 bits.
+    #[serde(rename = "<u4")]
+    U32,
+    /// 64 bits with a sign.
+    #[serde(rename = "<i8")]
+    I64,
+    /// 64 bits.
+    #[serde(rename = "<u8")]
+    U64,
+    /// A floating-point number of 16 bits.
+    #[serde(rename = "<f2")]
+    F16,
+    /// A floating-point number of 32 bits.
+    #[serde(rename = "<f4")]
+    F32,
+    /// A floating-point number of 64 bits.
+    #[serde(rename = "<f8")]
+    F64,
+}
+
+impl Element {
+    /// All of them.
+    pub const ALL: [Self; 12] = [
+        Self::Bool,
+        Self::I8,
+        Self::U8,
+        Self::I16,
+        Self::U16,
+        Self::I32,
+        Self::U32,
+        Self::I64,
+        Self::U64,
+        Self::F16,
+        Self::F32,
+        Self::F64,
+    ];
+
+    /// Its length, bytes.
+    #[must_use]
+    pub fn len(self) -> u64 {
+        match self {
+            Self::Bool | Self::I8 | Self::U8 => 1,
+            Self::I16 | Self::U16 | Self::F16 => 2,
+            Self::I32 | Self::U32 | Self::F32 => 4,
+            Self::I64 | Self::U64 | Self::F64 => 8,
+        }
+    }
+
+    /// numpy's name for it (`array.dtype.str`).
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Bool => "|b1",
+            Self::I8 => "|i1",
+            Self::U8 => "|u1",
+            Self::I16 => "<i2",
+            Self::U16 => "<u2",
+            Self::I32 => "<i4",
+            Self::U32 => "<u4",
+            Self::I64 => "<i8",
+            Self::U64 => "<u8",
+            Self::F16 => "<f2",
+            Self::F32 => "<f4",
+            Self::F64 => "<f8",
+        }
+    }
+}
+
+impl fmt::Display for Element {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// An input that was decoded: the header that goes to the worker with its memory.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Decoded {
+    /// What decoded it.
+    pub by: Decoder,
+    /// What lies where.
+    #[serde(flatten)]
+    pub layout: Layout,
+}
+
+/// What lies where in the memory of a decoded input.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Layout {
+    /// One array, in C's order, which is all of the memory.
+    Array {
+        /// The type of its values.
+        element: Element,
+        /// Its length in each dimension. None: it is one value.
+        shape: Vec<u64>,
+    },
+    /// The columns of a table.
+    Table {
+        /// Each column has so many values.
+        rows: u64,
+        /// In the order of the table.
+        columns: Vec<Column>,
+    },
+}
+
+/// One column of a table.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Column {
+    /// Its name.
+    pub name: String,
+    /// Its values.
+    pub values: ColumnValues,
+    /// Where one byte per row says whether it has a value; 0: it has none, and the value there is 0 or empty. `None`: all have one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub present: Option<u64>,
+}
+
+/// The values of a column. Positions are those of the first byte in the memory, and multiples of 8.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ColumnValues {
+    /// ColumnValues of the same length.
+    Fixed {
+        /// Their type.
+        element: Element,
+        /// Their position.
+        at: u64,
+    },
+    /// Texts or byte strings, one after the other.
+    Bytes {
+        /// Position of their ends, `<u8`, one per row: the value of row n begins where that of row n - 1 ends.
+        ends: u64,
+        /// Position of their bytes.
+        at: u64,
+        /// How many bytes they have in all.
+        len: u64,
+        /// Whether they are UTF-8.
+        text: bool,
+    },
+}
+
+impl Layout {
+    /// Whether it fits memory of `len` bytes: who follows it never leaves the memory.
+    ///
+    /// # Errors
+    /// What does not fit.
+    pub fn check(&self, len: u64) -> Result<(), String> {
+        match self {
+            Self::Array { element, shape } => {
+                if shape.len() > DIMENSIONS_MAX {
+                    return Err(format!("it has more than {DIMENSIONS_MAX} dimensions"));
+                }
+                let bytes = shape
+                    .iter()
+                    .try_fold(element.len(), |bytes, length| bytes.checked_mul(*length));
+                match bytes == Some(len) {
+                    true => Ok(()),
+                    false => Err(format!("the shape {shape:?} does not fit {len} bytes")),
+                }
+            }
+            Self::Table { rows, columns } => {
+                let check = |column: &Column| column.check(*rows, len);
+                columns.iter().try_for_each(check)
+            }
+        }
+    }
+}
+
+impl Column {
+    fn check(&self, rows: u64, len: u64) -> Result<(), String> {
+        let fits = |at: u64, count: u64, width: u64| {
+            let end = count.checked_mul(width).and_then(|it| it.checked_add(at));
+            at.is_multiple_of(ALIGNMENT) && end.is_some_and(|end| end <= len)
+        };
+        let values_fit = match self.values {
+            ColumnValues::Fixed { element, at } => fits(at, rows, element.len()),
+            ColumnValues::Bytes {
+                ends, at, len: all, ..
+            } => fits(ends, rows, 8) && fits(at, all, 1),
+        };
+        match values_fit && self.present.is_none_or(|at| fits(at, rows, 1)) {
+            true => Ok(()),
+            false => Err(format!(
+                "the column \"{}\" is not in the {len} bytes",
+                self.name.escape_default()
+            )),
+        }
+    }
+}
+
+/// The command of the binary that decodes one input, which it gets on its descriptor 0, a stream socket. It is for processes in sandboxes.
+pub const DECODE_VERB: &str = "decode-input";
+
+/// What the daemon tells a decoder first: a line of JSON. The input follows, until the daemon closes its direction of the socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DecodeRequest {
+    /// The decoder.
+    pub by: Decoder,
+    /// The length of the input, bytes, if it is known.
+    pub len: Option<u64>,
+    /// The longest result, bytes.
+    pub bytes_max: u64,
+    /// Memory that the process may have, bytes.
+    pub memory_bytes: u64,
+}
+
+/// What a decoder answers: its length (u32, little-endian, at most [`HEADER_LEN_MAX`]) and JSON. If it is [`DecodeAnswer::Done`], so many bytes
+/// follow.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DecodeAnswer {
+    /// The result.
+    Done {
+        /// Its length, bytes.
+        len: u64,
+        /// What lies where.
+        layout: Layout,
+    },
+    /// It cannot be decoded.
+    Failed {
+        /// Why.
+        problem: String,
+    },
+}
+
+/// The longest answer of a decoder, and so the longest header of an input, bytes.
+pub const HEADER_LEN_MAX: usize = 12 << 10;
+
+/// Where arrays begin, bytes.
+pub const ALIGNMENT: u64 = 8;
+/// As many as numpy 1 has.
+pub const DIMENSIONS_MAX: usize = 32;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn array(shape: &[u64]) -> Layout {
+        Layout::Array {
+            element: Element::F32,
+            shape: shape.to_vec(),
+        }
+    }
+
+    #[test]
+    fn an_array_has_exactly_its_memory() {
+        array(&[2, 3]).check(24).unwrap();
+        array(&[]).check(4).unwrap();
+        array(&[7, 0]).check(0).unwrap();
+        for (shape, len) in [
+            (&[2, 3][..], 23),
+            (&[2, 3], 25),
+            (&[u64::MAX, 2], 0),
+            (&[1; 33], 4),
+        ] {
+            assert!(array(shape).check(len).is_err(), "{shape:?}");
+        }
+    }
+
+    #[test]
+    fn no_column_leaves_the_memory() {
+        let table = |values, present| Layout::Table {
+            rows: 3,
+            columns: vec![Column {
+                name: "price".to_owned(),
+                values,
+                present,
+            }],
+        };
+        let fixed = |at| ColumnValues::Fixed {
+            element: Element::I64,
+            at,
+        };
+        let bytes = |ends, at, len| ColumnValues::Bytes {
+            ends,
+            at,
+            len,
+            text: true,
+        };
+        table(fixed(8), Some(32)).check(35).unwrap();
+        table(bytes(0, 24, 5), None).check(29).unwrap();
+        for layout in [
+            table(fixed(8), Some(32)),
+            table(fixed(16), None),
+            table(fixed(4), None),
+            table(fixed(u64::MAX - 7), None),
+            table(bytes(0, 24, 11), None),
+            table(bytes(16, 0, 5), None),
+        ] {
+            assert!(layout.check(34).is_err(), "{layout:?}");
+        }
+    }
+
+    #[test]
+    fn an_unknown_decoder_names_the_known_ones() {
+        assert_eq!("npy".parse(), Ok(Decoder::Npy));
+        for (word, said) in [
+            ("jpeg", "must be one of image, npy, parquet"),
+            ("json", "leave decode out"),
+            ("arrow", "in place"),
+        ] {
+            let found = word.parse::<Decoder>().unwrap_err();
+            assert!(found.contains(said), "{found}");
+        }
+    }
+
+    #[test]
+    fn the_header_is_what_the_protocol_says() {
+        let decoded = Decoded {
+            by: Decoder::Image,
+            layout: Layout::Array {
+                element: Element::U8,
+                shape: vec![2, 3],
+            },
+        };
+        let json = r#"{"by":"image","array":{"element":"|u1","shape":[2,3]}}"#;
+        assert_eq!(serde_json::to_string(&decoded).unwrap(), json);
+        for element in Element::ALL {
+            let json = serde_json::to_string(&element).unwrap();
+            assert_eq!(json, format!("\"{element}\""));
+        }
+    }
+}

@@ -1,0 +1,160 @@
+"""Inputs of which a decoder has made an array or a table (PROTOCOL.md, `Decoded`). Imported only if there is one.
+
+Nothing is copied: arrays are views of the memory that the daemon has sealed. They are numpy's where it can be imported, and
+otherwise memoryviews. What lies where was checked by the daemon, but for the ends of texts, which are checked here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+
+from .inputs import Input
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, Iterator, List, Optional, Tuple
+
+# The letters of `struct` for numpy's names of types, without the byte order, which is that of this machine.
+_FORMATS = {
+    "b1": "?",
+    "i1": "b",
+    "u1": "B",
+    "i2": "h",
+    "u2": "H",
+    "i4": "i",
+    "u4": "I",
+    "i8": "q",
+    "u8": "Q",
+    "f2": "e",
+    "f4": "f",
+    "f8": "d",
+}
+
+
+class Decoded(Input):
+    """An input that was decoded: `array`, or `columns` of a table."""
+
+    __slots__ = ("by", "_array_layout", "_table", "_array", "_columns")
+
+    def __init__(self, name: str, size: int, descriptor: int, decoded: Dict[str, Any]) -> None:
+        super().__init__(name, "memory", size, descriptor)
+        self.by = decoded["by"]  # the decoder
+        self._array_layout: Optional[Dict[str, Any]] = decoded.get("array")
+        self._table: Optional[Dict[str, Any]] = decoded.get("table")
+        self._array: Any = None
+        self._columns: Optional[Columns] = None
+
+    @property
+    def shape(self) -> Tuple[int, ...]:
+        """The length of the array in each dimension."""
+        return tuple(self._of_array()["shape"])
+
+    @property
+    def dtype(self) -> str:
+        """numpy's name for the type of the array's values, for example `|u1`."""
+        return str(self._of_array()["element"])
+
+    @property
+    def array(self) -> Any:
+        """The array, read-only and always the same one: numpy's, or a memoryview with shape and format."""
+        if self._array is None:
+            self._array = _shaped(self.view(), self.dtype, self.shape)
+        return self._array
+
+    @property
+    def rows(self) -> int:
+        """How many rows the table has."""
+        return int(self._of_table()["rows"])
+
+    @property
+    def columns(self) -> Columns:
+        """The columns of the table by name."""
+        if self._columns is None:
+            self._columns = Columns(self.view(), self.rows, self._of_table()["columns"])
+        return self._columns
+
+    def _of_array(self) -> Dict[str, Any]:
+        if self._array_layout is None:
+            raise TypeError(f"input {self.name!r} is a table: use columns")
+        return self._array_layout
+
+    def _of_table(self) -> Dict[str, Any]:
+        if self._table is None:
+            raise TypeError(f"input {self.name!r} is an array: use array")
+        return self._table
+
+    def __repr__(self) -> str:
+        what = f"rows={self.rows}, columns={list(self.columns)}" if self._table else f"dtype={self.dtype!r}, shape={self.shape}"
+        return f"Decoded(name={self.name!r}, by={self.by!r}, {what})"
+
+
+class Columns(Mapping):  # type: ignore[type-arg]  # a type parameter would be evaluated at run time
+    """The columns of a table by name: arrays of numbers, and `Texts`.
+
+    Where a number is missing, there is a 0. `present` says where that is."""
+
+    def __init__(self, view: memoryview, rows: int, columns: List[Dict[str, Any]]) -> None:
+        self._view = view
+        self._rows = rows
+        self._columns = {column["name"]: column for column in columns}
+
+    def __getitem__(self, name: str) -> Any:
+        values = self._columns[name]["values"]
+        if "fixed" in values:
+            return self._part(values["fixed"]["at"], values["fixed"]["element"])
+        return Texts(self._view, self._rows, values["bytes"], self._columns[name].get("present"))
+
+    def present(self, name: str) -> Any:
+        """An array of truth values: whether each row has a value in this column. None: all have one."""
+        at = self._columns[name].get("present")
+        return None if at is None else self._part(at, "|b1")
+
+    def _part(self, at: int, element: str) -> Any:
+        length = self._rows * int(element[2:])
+        return _shaped(self._view[at : at + length], element, (self._rows,))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._columns)
+
+    def __len__(self) -> int:
+        return len(self._columns)
+
+
+class Texts(Sequence):  # type: ignore[type-arg]  # as above
+    """The texts (or byte strings) of a column. Each is made when it is asked for; None: the row has none."""
+
+    def __init__(self, view: memoryview, rows: int, values: Dict[str, Any], present: Optional[int]) -> None:
+        at = values["at"]
+        self._bytes = view[at : at + values["len"]]
+        self._ends = view[values["ends"] : values["ends"] + 8 * rows].cast("Q")
+        self._present = None if present is None else view[present : present + rows]
+        self._is_text = values["text"]
+
+    def __getitem__(self, row: Any) -> Any:
+        if isinstance(row, slice):
+            return [self[index] for index in range(*row.indices(len(self)))]
+        if row < 0:
+            row += len(self)
+        if not 0 <= row < len(self):
+            raise IndexError(f"row {row} of {len(self)}")
+        if self._present is not None and not self._present[row]:
+            return None
+        begin, end = self._ends[row - 1] if row else 0, self._ends[row]
+        if not begin <= end <= len(self._bytes):
+            raise ValueError(f"row {row} is damaged")
+        value = bytes(self._bytes[begin:end])
+        return value.decode() if self._is_text else value
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+
+def _shaped(view: memoryview, element: str, shape: Tuple[int, ...]) -> Any:
+    try:
+        import numpy
+    except ImportError:
+        form = _FORMATS[element[1:]]
+        # A memoryview has no dimension of length 0.
+        return view.cast(form, list(shape)) if prod(shape) else view.cast(form)  # type: ignore[call-overload]  # letters of `struct`
+    return numpy.ndarray(shape, element, view)
