@@ -33,9 +33,9 @@ pub use estimate::{Mean, backoff};
 use idle::IdleList;
 use lease_ages::LeaseAges;
 use resting::Rested;
-pub use resting::{RestStage, RestTimes};
 pub use words::{
-    Action, Arrival, Class, Counts, Ending, Key, Settings, StartFault, Urgency, WaiterId,
+    Action, Arrival, Class, Counts, Ending, Key, RestStage, RestTimes, Settings, StartFault,
+    Urgency, WaiterId,
 };
 
 /// The arrival rate is observed over this part of T: a rise that is over then no longer counts as one.

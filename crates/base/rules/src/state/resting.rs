@@ -3,47 +3,10 @@
 
 use std::time::Duration;
 
-use pilot_model::{Instant, KeepAlive};
+use pilot_model::Instant;
 
-use super::words::Action;
+use super::words::{Action, RestStage};
 use super::{Mode, Place, PoolState};
-
-/// When an idle worker rests.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RestTimes {
-    /// It is frozen or throttled after so long.
-    pub after: Duration,
-    /// Its memory is reclaimed after so long. `None`: it is not.
-    pub reclaim_after: Option<Duration>,
-}
-
-impl RestTimes {
-    /// `None`: workers do not rest.
-    #[must_use]
-    pub fn new(keep_alive: &KeepAlive) -> Option<Self> {
-        let how = keep_alive.rest()?;
-        Some(Self {
-            after: keep_alive.after,
-            reclaim_after: (how == pilot_model::Rest::Freeze).then_some(keep_alive.reclaim_after),
-        })
-    }
-
-    fn of(self, stage: RestStage) -> Option<Duration> {
-        match stage {
-            RestStage::Rest => Some(self.after),
-            RestStage::Reclaim => self.reclaim_after,
-        }
-    }
-}
-
-/// What is done to an idle worker.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RestStage {
-    /// It is frozen or throttled.
-    Rest,
-    /// Its memory is reclaimed.
-    Reclaim,
-}
 
 /// Which idle workers have reached which stage. They are in the order of their idle times, so the newest one says it of all.
 #[derive(Debug, Default)]
@@ -118,7 +81,7 @@ impl<W: Clone, Q> PoolState<W, Q> {
 mod tests {
     use pilot_model::{Reuse, StartKind};
 
-    use super::super::{Arrival, Ending, Key, Settings};
+    use super::super::{Arrival, Ending, Key, RestTimes, Settings};
     use super::*;
 
     fn at(ms: u64) -> Instant {

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use pilot_model::{Behaviour, EndReason, FunctionConfig, Instant, Reuse, StartKind, StartRule};
-
-use super::resting::{RestStage, RestTimes};
+use pilot_model::{
+    Behaviour, EndReason, FunctionConfig, Instant, KeepAlive, Reuse, StartKind, StartRule,
+};
 
 /// What shapes a pool's decisions.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,6 +51,43 @@ impl Settings {
             start_rule,
         }
     }
+}
+
+/// When an idle worker rests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RestTimes {
+    /// It is frozen or throttled after so long.
+    pub after: Duration,
+    /// Its memory is reclaimed after so long. `None`: it is not.
+    pub reclaim_after: Option<Duration>,
+}
+
+impl RestTimes {
+    /// `None`: workers do not rest.
+    #[must_use]
+    pub fn new(keep_alive: &KeepAlive) -> Option<Self> {
+        let how = keep_alive.rest()?;
+        Some(Self {
+            after: keep_alive.after,
+            reclaim_after: (how == pilot_model::Rest::Freeze).then_some(keep_alive.reclaim_after),
+        })
+    }
+
+    pub(super) fn of(self, stage: RestStage) -> Option<Duration> {
+        match stage {
+            RestStage::Rest => Some(self.after),
+            RestStage::Reclaim => self.reclaim_after,
+        }
+    }
+}
+
+/// What is done to an idle worker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RestStage {
+    /// It is frozen or throttled.
+    Rest,
+    /// Its memory is reclaimed.
+    Reclaim,
 }
 
 /// A worker's place in the pool. It is free for another worker only after this worker has ended.
