@@ -297,8 +297,7 @@ fn data(
     let data = data_config(&config.data, &config.stores, &config.data_dir)?;
     let queues = Arc::new(ConnectedQueues::new(Arc::clone(connections)));
     let decoders = Arc::clone(&engines.decoders) as _;
-    let data =
-        Data::open(data, queues, Arc::clone(clock), decoders).map_err(anyhow::Error::msg)?;
+    let data = Data::open(data, queues, Arc::clone(clock), decoders).map_err(anyhow::Error::msg)?;
     let data = Arc::new(data);
     let settings = InitscriptsConfig {
         memory_mb: config.initscripts.memory_mb,
