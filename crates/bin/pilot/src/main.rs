@@ -24,11 +24,6 @@ mod tokens;
 mod triggered;
 mod unix_path;
 
-/// A warm request makes some twenty allocations, a few of them of several kilobytes, for which the C library has no fast path: with its
-/// allocator they take 3 µs more. That of musl is slower still.
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
 fn main() -> ExitCode {
     component::main().unwrap_or_else(cli::main)
 }
