@@ -81,4 +81,4 @@ const CALLS: &[i64] = &[
 /// Time of a CPU, s.
 const CPU_SECONDS_MAX: u64 = 30;
 /// What allocators reserve in advance and do not use.
-const DATA_BYTES_MORE: u64 = 2 << 30;
+const DATA_BYTES_MORE: u64 = 256 << 20;
