@@ -228,9 +228,10 @@ async fn records_have_the_cpu_time_of_the_invocation_and_of_the_worker() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn invocations_that_share_a_worker_have_no_cpu_time() {
+async fn an_invocation_alone_in_a_worker_for_several_has_all_of_its_cpu_time() {
     let fixture = Fixture::new();
     fixture.deploy(|config| config.concurrency = 2);
     fixture.call().await.unwrap();
-    assert_eq!(fixture.sink.records()[0].cpu, None);
+    let cpu = fixture.sink.records()[0].cpu;
+    assert_eq!(cpu, Some(FakeWorker::CPU_PER_CALL));
 }
