@@ -20,6 +20,8 @@ MANIFEST = """
 [functions.client-{name}]
 handler = "app.messages"
 timeout_s = 20
+# A second worker could be there for the next invocation, whose script then does not run.
+scale.max = 1
 [functions.client-{name}.initscript]
 module = "init.wasm"
 timeout_ms = 20000

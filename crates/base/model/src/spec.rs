@@ -208,17 +208,7 @@ impl FunctionSpec {
             TemplateMode::ALL,
         )
         .map_err(|problem| fail("template", problem))?;
-        let reuse = one_of(self.reuse.as_deref(), Reuse::Always, Reuse::ALL)
-            .map_err(|problem| fail("reuse", problem))?;
-        let concurrency = in_range(self.concurrency.unwrap_or(runtime.concurrency()), 1, 1000)
-            .map_err(|problem| fail("concurrency", problem))?;
-        if reuse == Reuse::Once && concurrency > 1 {
-            return Err(fail(
-                "concurrency",
-                "must be 1 with reuse = \"once\": a worker then serves one invocation in its life"
-                    .to_owned(),
-            ));
-        }
+        let (reuse, concurrency) = self.check_reuse(&runtime, &fail)?;
         for (key, value) in &self.environment {
             check_variable(key, value).map_err(|problem| fail("environment", problem))?;
             if key == "PORT" && interface == Interface::Http {
@@ -281,6 +271,26 @@ impl FunctionSpec {
             asynchronous,
             triggers,
         })
+    }
+
+    /// How often a worker is used, and by how many invocations at once.
+    fn check_reuse(
+        &self,
+        runtime: &Runtime,
+        fail: &impl Fn(&'static str, String) -> SpecError,
+    ) -> Result<(Reuse, u32), SpecError> {
+        let reuse = one_of(self.reuse.as_deref(), Reuse::Always, Reuse::ALL)
+            .map_err(|problem| fail("reuse", problem))?;
+        let concurrency = in_range(self.concurrency.unwrap_or(runtime.concurrency()), 1, 1000)
+            .map_err(|problem| fail("concurrency", problem))?;
+        if reuse == Reuse::Once && concurrency > 1 {
+            return Err(fail(
+                "concurrency",
+                "must be 1 with reuse = \"once\": a worker then serves one invocation in its life"
+                    .to_owned(),
+            ));
+        }
+        Ok((reuse, concurrency))
     }
 
     /// Its initscript and its shared one.

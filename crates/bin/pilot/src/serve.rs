@@ -132,12 +132,10 @@ async fn serve(
     let tidy = async {
         daemon.engines.sweep().await;
         daemon.deployer.tidy().await;
-        tokio::task::block_in_place(|| {
-            daemon.forget_the_removed();
-            unmap_start();
-        });
+        tokio::task::block_in_place(|| daemon.forget_the_removed());
         daemon.deployer.keep_tidy(TIDY_EVERY).await;
     };
+    unmap_start();
     let serving = Gateway::serve(
         listening.listeners,
         daemon.gateway.clone(),

@@ -113,9 +113,9 @@ impl Element {
         Self::F64,
     ];
 
-    /// Its length, bytes.
+    /// How many bytes one takes.
     #[must_use]
-    pub fn len(self) -> u64 {
+    pub fn bytes(self) -> u64 {
         match self {
             Self::Bool | Self::I8 | Self::U8 => 1,
             Self::I16 | Self::U16 | Self::F16 => 2,
@@ -229,7 +229,7 @@ impl Layout {
                 }
                 let bytes = shape
                     .iter()
-                    .try_fold(element.len(), |bytes, length| bytes.checked_mul(*length));
+                    .try_fold(element.bytes(), |bytes, length| bytes.checked_mul(*length));
                 match bytes == Some(len) {
                     true => Ok(()),
                     false => Err(format!("the shape {shape:?} does not fit {len} bytes")),
@@ -250,7 +250,7 @@ impl Column {
             at.is_multiple_of(ALIGNMENT) && end.is_some_and(|end| end <= len)
         };
         let values_fit = match self.values {
-            ColumnValues::Fixed { element, at } => fits(at, rows, element.len()),
+            ColumnValues::Fixed { element, at } => fits(at, rows, element.bytes()),
             ColumnValues::Bytes {
                 ends, at, len: all, ..
             } => fits(ends, rows, 8) && fits(at, all, 1),

@@ -45,7 +45,7 @@ pub(super) fn decode(request: &DecodeRequest, bytes: Vec<u8>) -> Result<Made, St
         .map_err(|_| "there is no memory for its pixels".to_owned())?;
     pixels.resize(room, 0);
     decoder.read_image(&mut pixels).map_err(in_words)?;
-    if cfg!(target_endian = "big") && element.len() == 2 {
+    if cfg!(target_endian = "big") && element.bytes() == 2 {
         pixels.chunks_exact_mut(2).for_each(<[u8]>::reverse);
     }
     let mut shape = vec![u64::from(height), u64::from(width)];

@@ -20,7 +20,7 @@ pub(super) fn decode(mut bytes: Vec<u8>) -> Result<Made, String> {
         .shape
         .iter()
         .try_fold(1_u64, |count, length| count.checked_mul(*length));
-    let len = count.and_then(|count| count.checked_mul(head.element.len()));
+    let len = count.and_then(|count| count.checked_mul(head.element.bytes()));
     let there = (bytes.len() - at) as u64;
     if len != Some(there) {
         return Err(format!(
@@ -29,7 +29,7 @@ pub(super) fn decode(mut bytes: Vec<u8>) -> Result<Made, String> {
         ));
     }
     bytes.drain(..at);
-    let width = usize::try_from(head.element.len()).unwrap_or(1);
+    let width = usize::try_from(head.element.bytes()).unwrap_or(1);
     if head.is_big_endian && width > 1 {
         bytes.chunks_exact_mut(width).for_each(<[u8]>::reverse);
     }

@@ -191,7 +191,7 @@ impl Filled {
         }
         match self.kind {
             Kind::Fixed(element) => {
-                let end = begun + usize::try_from(element.len()).unwrap_or(0);
+                let end = begun + usize::try_from(element.bytes()).unwrap_or(0);
                 self.values.resize(end, 0);
             }
             Kind::Bytes { text } => {
