@@ -128,14 +128,11 @@ fn send(mut socket: &File, answer: &DecodeAnswer) -> io::Result<()> {
 }
 
 fn write(mut socket: &File, parts: &[Vec<u8>]) -> io::Result<()> {
-    const ZEROS: [u8; 8] = [0; ALIGNMENT as usize];
     for (number, part) in parts.iter().enumerate() {
         socket.write_all(part)?;
         let padding = aligned(part.len()) - part.len() as u64;
-        if number + 1 < parts.len()
-            && let Some(zeros) = usize::try_from(padding).ok().and_then(|it| ZEROS.get(..it))
-        {
-            socket.write_all(zeros)?;
+        if number + 1 < parts.len() {
+            io::copy(&mut io::repeat(0).take(padding), &mut socket)?;
         }
     }
     Ok(())

@@ -270,7 +270,7 @@ mod tests {
         .unwrap();
         let c = vec![0, 0, 1, 0, 2, 0, 3, 0, 4, 0, 5, 0];
         assert_eq!(made.layout, array(Element::U16, &[2, 3]));
-        assert_eq!(made.parts, [c.clone()]);
+        assert_eq!(made.parts, std::slice::from_ref(&c));
         let made = of(
             ">u2",
             "False",
@@ -278,7 +278,7 @@ mod tests {
             &[0, 0, 0, 1, 0, 2, 0, 3, 0, 4, 0, 5],
         )
         .unwrap();
-        assert_eq!(made.parts, [c.clone()]);
+        assert_eq!(made.parts, std::slice::from_ref(&c));
         let made = of(
             "<u2",
             "True",
