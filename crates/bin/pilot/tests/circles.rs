@@ -217,7 +217,7 @@ impl Reader<'_> {
                     let (path, after) = path(first, rest);
                     rest = after;
                     if path.len() > 1
-                        && let Some(path) = self.from_root(&path)
+                        && let Some(path) = self.below_root(&path)
                     {
                         self.module.named.insert(path);
                     }
@@ -237,7 +237,7 @@ impl Reader<'_> {
             if let Some(TokenTree::Group(group)) = tree.first() {
                 self.brings_each(above, group.stream());
             } else if tree.first().is_some_and(|token| is(token, '*'))
-                && let Some(module) = self.from_root(above)
+                && let Some(module) = self.below_root(above)
             {
                 self.module.named.insert(module.clone());
                 self.module.globs.push(module);
@@ -257,7 +257,7 @@ impl Reader<'_> {
         } else {
             full
         };
-        let Some(target) = self.from_root(&full) else {
+        let Some(target) = self.below_root(&full) else {
             return;
         };
         let name = match rest {
@@ -276,7 +276,7 @@ impl Reader<'_> {
     }
 
     /// A path as seen from the root; `None` if it names another crate or something local.
-    fn from_root(&self, path: &[String]) -> Option<Names> {
+    fn below_root(&self, path: &[String]) -> Option<Names> {
         let (first, rest) = path.split_first()?;
         let mut base = match first.as_str() {
             "crate" => Names::new(),
