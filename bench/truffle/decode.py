@@ -12,7 +12,6 @@ warm, cold, and cold with a hook of 100 ms. The times are those of the whole req
 from __future__ import annotations
 
 import argparse
-import http.client
 import json
 import os
 import platform
@@ -21,7 +20,6 @@ import struct
 import subprocess
 import sys
 import tempfile
-import time
 import zlib
 from pathlib import Path
 from typing import Any
@@ -29,7 +27,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(1, str(ROOT / "bench"))
 
-from benchlib.daemon import Daemon, end, free_port, invoke_path, wait_for_port  # noqa: E402
+from benchlib.call import invoke  # noqa: E402
+from benchlib.daemon import Daemon, end, free_port, wait_for_port  # noqa: E402
 
 MB = 1_000_000
 # Each side: its daemon, and its function.
@@ -120,26 +119,6 @@ def picture(width: int) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(bytes(lines), 1)) + chunk(b"IEND", b"")
 
 
-def invoke(daemon: Daemon, function: str) -> dict[str, Any]:
-    connection = http.client.HTTPConnection("127.0.0.1", daemon.port, timeout=120)
-    try:
-        began = time.perf_counter()
-        connection.request("POST", invoke_path(function), b"{}")
-        response = connection.getresponse()
-        answer = response.read()
-        total = (time.perf_counter() - began) * 1e3
-        if response.status != 200 or response.getheader("x-amz-function-error"):
-            raise RuntimeError(f"{function}: {response.status} {answer[:300]!r}")
-        return {
-            "ms": total,
-            "answer": json.loads(answer),
-            "start": response.getheader("x-pilot-start"),
-            "server_timing": response.getheader("server-timing"),
-        }
-    finally:
-        connection.close()
-
-
 def measure(daemons: dict[str, Daemon], rounds: int) -> list[dict[str, Any]]:
     rows = []
     sides = list(SIDES)
@@ -217,7 +196,7 @@ def main() -> int:
     if options.json:
         made = {
             "what": "decode",
-            "binary": str(options.pilot),
+            "binary": options.pilot.name,
             "rounds": rounds,
             "width": width,
             "bytes": size,

@@ -12,7 +12,6 @@ nothing. All are measured warm, and with a worker that has to start. The times a
 from __future__ import annotations
 
 import argparse
-import http.client
 import json
 import os
 import platform
@@ -20,14 +19,14 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(1, str(ROOT / "bench"))
 
-from benchlib.daemon import Daemon, end, free_port, invoke_path, wait_for_port  # noqa: E402
+from benchlib.call import invoke  # noqa: E402
+from benchlib.daemon import Daemon, end, free_port, wait_for_port  # noqa: E402
 
 MB = 1_000_000
 SIDES = ("stream", "whole")
@@ -89,26 +88,6 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler).serve_forever()
 """
-
-
-def invoke(daemon: Daemon, function: str) -> dict[str, Any]:
-    connection = http.client.HTTPConnection("127.0.0.1", daemon.port, timeout=120)
-    try:
-        began = time.perf_counter()
-        connection.request("POST", invoke_path(function), b"{}")
-        response = connection.getresponse()
-        answer = response.read()
-        total = (time.perf_counter() - began) * 1e3
-        if response.status != 200 or response.getheader("x-amz-function-error"):
-            raise RuntimeError(f"{function}: {response.status} {answer[:300]!r}")
-        return {
-            "ms": total,
-            "answer": json.loads(answer),
-            "start": response.getheader("x-pilot-start"),
-            "server_timing": response.getheader("server-timing"),
-        }
-    finally:
-        connection.close()
 
 
 def measure(daemons: dict[str, Daemon], rounds: int) -> list[dict[str, Any]]:
