@@ -40,7 +40,8 @@ class Client:
 
     def __init__(self, daemon: Daemon, began: float | None = None) -> None:
         self.connection = http.client.HTTPConnection("127.0.0.1", daemon.port, timeout=120)
-        self.began = time.monotonic() if began is None else began
+        self.used = time.monotonic()
+        self.began = self.used if began is None else began
 
     def __enter__(self) -> Client:
         return self
@@ -50,10 +51,14 @@ class Client:
 
     def call(self, name: str, event: object = None) -> Seen:
         began = time.monotonic()
+        if began - self.used > UNUSED_MAX_S:
+            # The next request opens it again.
+            self.connection.close()
         self.connection.request("POST", invoke_path(name), json.dumps(event).encode())
         response = self.connection.getresponse()
         body = response.read()
-        took = time.monotonic() - began
+        self.used = time.monotonic()
+        took = self.used - began
         if response.status == 429:
             raise RefusedError(f"{name}: {body[:300]!r}")
         if response.status != 200 or response.getheader("x-amz-function-error"):
@@ -68,6 +73,8 @@ class Client:
 
 
 CLIENTS_MAX = 256
+# The daemon closes connections that are not used for 60 s.
+UNUSED_MAX_S = 30.0
 
 
 def at_rate(daemon: Daemon, name: str, rps: float, seconds: float, event: object) -> tuple[list[Seen], int]:
