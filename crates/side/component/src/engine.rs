@@ -5,6 +5,7 @@ use wasmtime::component::{Component, Linker};
 use wasmtime::{Config, Engine, InstanceAllocationStrategy, PoolingAllocationConfig, Result};
 use wasmtime_wasi_http::bindings::ProxyPre;
 
+use crate::memory::TABLE_LEN_MAX;
 use crate::state::State;
 
 /// The stack of a component, bytes.
@@ -15,8 +16,6 @@ const HOST_STACK_LEN: usize = STACK_LEN + (512 << 10);
 const CORE_INSTANCES_MAX: u32 = 40;
 const MEMORIES_MAX: u32 = 4;
 const TABLES_MAX: u32 = 10;
-/// Elements of one table.
-pub(crate) const TABLE_LEN_MAX: usize = 100_000;
 /// What wasmtime keeps about one instance, bytes.
 const INSTANCE_LEN_MAX: usize = 4 << 20;
 /// Of a memory that was used, this much is set to zero and kept, bytes: less than what giving it back to the kernel and faulting it in

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use wasmtime::{ResourceLimiter, Result};
 
-use crate::engine::TABLE_LEN_MAX;
+/// Elements of one table.
+pub(crate) const TABLE_LEN_MAX: usize = 100_000;
 
 /// What the worker itself needs of its limit, bytes: its threads, buffers and the pages of its program.
 const OWN_LEN: u64 = 32 << 20;
