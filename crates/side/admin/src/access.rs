@@ -1,6 +1,7 @@
 //! What a caller may do with the control API. The gateway has found out who calls ([`Caller`]); a request without that is refused.
 
 use axum::extract::{RawPathParams, Request, State};
+use axum::http::Method;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use pilot_model::FunctionName;
@@ -21,6 +22,15 @@ pub(crate) enum RouteAccess {
     Whole,
     /// Those with this role. If the path names a function, they must have it for this function.
     Role(Role),
+}
+
+/// A route, and who may use it.
+#[derive(Debug, Clone)]
+pub(crate) struct RouteRow {
+    pub(crate) method: Method,
+    /// Its parts in braces match any segment.
+    pub(crate) path: &'static str,
+    pub(crate) access: RouteAccess,
 }
 
 /// Refuses callers without the required rights.

@@ -10,8 +10,9 @@ use serde::Serialize;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
+use crate::error::Failure;
 use crate::observe::Observations;
-use crate::routes::Arriving;
+use crate::routes::{Arriving, Spool};
 use crate::secrets::SecretStore;
 use crate::tokens::TokenStore;
 
@@ -120,6 +121,17 @@ impl Admin {
                 deployments: Mutex::default(),
             }),
         }
+    }
+
+    /// A file for an upload, which messages call `name`.
+    pub(crate) fn spool(&self, name: &'static str) -> Result<Spool, Failure> {
+        let inner = &self.inner;
+        Spool::new(
+            &*inner.parts.control,
+            &inner.arriving,
+            inner.config.archive_bytes_max,
+            name,
+        )
     }
 
     /// Waits for the running deployments.

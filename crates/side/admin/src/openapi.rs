@@ -1,16 +1,17 @@
 //! The control API's OpenAPI document, generated from the handlers and their types.
 
-use axum::Json;
+use std::sync::{Arc, OnceLock};
+
 use axum::extract::State;
 use axum::http::Method;
+use axum::{Extension, Json};
 use utoipa::openapi::path::Operation;
 use utoipa::openapi::response::{Response, ResponseBuilder};
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityRequirement, SecurityScheme};
 use utoipa::openapi::{ContentBuilder, OpenApi, Ref, RefOr};
 
-use crate::access::RouteAccess;
+use crate::access::{RouteAccess, RouteRow};
 use crate::admin::Admin;
-use crate::router::{Route, routes};
 
 pub(crate) mod page;
 
@@ -71,12 +72,31 @@ struct Document;
     get, path = "/_pilot/v1/openapi.json", tag = "daemon",
     responses((status = 200, description = "The OpenAPI document", body = Object)),
 )]
-pub(crate) async fn openapi(State(admin): State<Admin>) -> Json<utoipa::openapi::OpenApi> {
-    Json(document(admin.inner.config.version))
+pub(crate) async fn openapi(
+    State(admin): State<Admin>,
+    Extension(documents): Extension<Arc<Documents>>,
+) -> Json<utoipa::openapi::OpenApi> {
+    Json(document(admin.inner.config.version, &documents.rows))
+}
+
+/// What describes the routes. It is made when somebody asks for it.
+#[derive(Debug)]
+pub(crate) struct Documents {
+    rows: Vec<RouteRow>,
+    page: OnceLock<page::Page>,
+}
+
+impl Documents {
+    pub(crate) fn of(rows: Vec<RouteRow>) -> Self {
+        Self {
+            rows,
+            page: OnceLock::new(),
+        }
+    }
 }
 
 /// The OpenAPI document of this version.
-fn document(version: &str) -> OpenApi {
+fn document(version: &str, rows: &[RouteRow]) -> OpenApi {
     let mut document = <Document as utoipa::OpenApi>::openapi();
     version.clone_into(&mut document.info.version);
     let components = document.components.get_or_insert_default();
@@ -87,8 +107,8 @@ fn document(version: &str) -> OpenApi {
         SecurityRequirement::default(),
         SecurityRequirement::new::<_, [&str; 0], &str>(BEARER, []),
     ]);
-    for route in routes() {
-        let Some(operation) = operation(&mut document, &route) else {
+    for route in rows {
+        let Some(operation) = operation(&mut document, route) else {
             continue;
         };
         if route.access == RouteAccess::Open {
@@ -105,7 +125,7 @@ fn document(version: &str) -> OpenApi {
 }
 
 /// The operation of a route. A test checks that each route has one.
-fn operation<'a>(document: &'a mut OpenApi, route: &Route) -> Option<&'a mut Operation> {
+fn operation<'a>(document: &'a mut OpenApi, route: &RouteRow) -> Option<&'a mut Operation> {
     let path = document.paths.paths.get_mut(route.path)?;
     match route.method {
         Method::GET => path.get.as_mut(),
@@ -142,6 +162,11 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
+    use crate::router::rows;
+
+    fn document(version: &str) -> OpenApi {
+        super::document(version, &rows().collect::<Vec<_>>())
+    }
 
     #[test]
     fn the_document_has_every_route_and_no_other() {
@@ -152,8 +177,7 @@ mod tests {
                 documented.insert(format!("{} {path}", method.to_uppercase()));
             }
         }
-        let served: BTreeSet<String> = routes()
-            .iter()
+        let served: BTreeSet<String> = rows()
             .map(|route| format!("{} {}", route.method, route.path))
             .collect();
         assert_eq!(documented, served);
@@ -162,7 +186,7 @@ mod tests {
     #[test]
     fn every_call_that_needs_the_token_says_401_and_parameters_are_where_they_are_read() {
         let json = serde_json::to_value(document("1.2.3")).unwrap();
-        for route in routes() {
+        for route in rows() {
             let method = route.method.as_str().to_lowercase();
             let operation = &json["paths"][route.path][method];
             let says = |status: &str| !operation["responses"][status].is_null();

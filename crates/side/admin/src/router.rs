@@ -1,18 +1,19 @@
 //! The router of the control API: one table of routes, each with the required authorisation.
 
-use axum::Router;
+use std::sync::Arc;
+
 use axum::extract::DefaultBodyLimit;
 use axum::http::{Method, Uri};
 use axum::middleware::from_fn_with_state;
 use axum::routing::{MethodRouter, delete, get, post, put};
+use axum::{Extension, Router};
 
 use pilot_model::access::Role;
 
-use crate::access::{RouteAccess, require};
+use crate::access::{RouteAccess, RouteRow, require};
 use crate::admin::Admin;
 use crate::error::Failure;
-use crate::openapi;
-use crate::openapi::page as openapi_page;
+use crate::openapi::{self, Documents, page};
 use crate::routes::{
     asynchronous, costs, deploy, functions, layers, logs, process, prune, secrets, tokens,
 };
@@ -21,13 +22,14 @@ impl Admin {
     /// Everything below `/_pilot/`, and `/metrics`, `/healthz`, `/readyz`.
     pub fn router(&self) -> Router {
         let mut router = Router::new();
-        for route in routes() {
-            let handler = route
-                .handler
-                .layer(from_fn_with_state((self.clone(), route.access), require));
-            router = router.route(route.path, handler);
+        let mut rows = Vec::new();
+        for Route { row, handler } in routes() {
+            let handler = handler.layer(from_fn_with_state((self.clone(), row.access), require));
+            router = router.route(row.path, handler);
+            rows.push(row);
         }
         router
+            .layer(Extension(Arc::new(Documents::of(rows))))
             .fallback(unknown_route)
             .method_not_allowed_fallback(method_not_allowed)
             .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
@@ -35,23 +37,28 @@ impl Admin {
     }
 }
 
-/// A row of the table of routes.
-pub(crate) struct Route {
-    pub(crate) method: Method,
-    pub(crate) path: &'static str,
-    pub(crate) access: RouteAccess,
+/// A row of the table of routes, and what answers there.
+struct Route {
+    row: RouteRow,
     handler: MethodRouter<Admin>,
 }
 
+/// The table of routes, without what answers there.
+pub(crate) fn rows() -> impl Iterator<Item = RouteRow> {
+    routes().into_iter().map(|route| route.row)
+}
+
 /// The table of routes. A test compares the OpenAPI document with it.
-pub(crate) fn routes() -> Vec<Route> {
+fn routes() -> Vec<Route> {
     use RouteAccess::{Known, Open, Whole};
     const DEPLOY: RouteAccess = RouteAccess::Role(Role::Deploy);
     const ADMIN: RouteAccess = RouteAccess::Role(Role::Admin);
     let route = |method, path, access, handler| Route {
-        method,
-        path,
-        access,
+        row: RouteRow {
+            method,
+            path,
+            access,
+        },
         handler,
     };
     vec![
@@ -101,7 +108,7 @@ pub(crate) fn routes() -> Vec<Route> {
         route(Method::GET, VERSION, Known, get(process::version)),
         route(Method::GET, OPENAPI, Known, get(openapi::openapi)),
         // A browser cannot send the token, and the page says nothing about this daemon.
-        route(Method::GET, DOCS, Open, get(openapi_page::page)),
+        route(Method::GET, DOCS, Open, get(page::page)),
         route(Method::GET, "/metrics", Whole, get(process::metrics)),
         route(Method::GET, "/healthz", Open, get(process::healthz)),
         route(Method::GET, "/readyz", Open, get(process::readyz)),
@@ -110,7 +117,7 @@ pub(crate) fn routes() -> Vec<Route> {
 
 async fn unknown_route(method: Method, uri: Uri) -> Failure {
     let path: String = uri.path().chars().take(200).collect();
-    let known: Vec<&str> = routes().iter().map(|route| route.path).collect();
+    let known: Vec<&str> = rows().map(|row| row.path).collect();
     let hint = pilot_model::nearest::nearest(&path, known.into_iter())
         .map_or_else(String::new, |near| format!("; did you mean {near}?"));
     Failure::new(
@@ -121,10 +128,9 @@ async fn unknown_route(method: Method, uri: Uri) -> Failure {
 
 async fn method_not_allowed(method: Method, uri: Uri) -> Failure {
     let path: String = uri.path().chars().take(200).collect();
-    let taken: Vec<Method> = routes()
-        .into_iter()
-        .filter(|route| is_at(route.path, uri.path()))
-        .map(|route| route.method)
+    let taken: Vec<Method> = rows()
+        .filter(|row| is_at(row.path, uri.path()))
+        .map(|row| row.method)
         .collect();
     let taken: Vec<&str> = taken.iter().map(Method::as_str).collect();
     Failure::new(

@@ -13,7 +13,7 @@ pub(crate) mod secrets;
 mod spool;
 pub(crate) mod tokens;
 
-pub(crate) use spool::Arriving;
+pub(crate) use spool::{Arriving, Spool};
 
 use pilot_model::FunctionName;
 use pilot_model::manifest::in_words;

@@ -24,7 +24,7 @@ use tower::ServiceExt;
 
 use super::*;
 use crate::logs::LogStore;
-use crate::router::routes;
+use crate::router::rows;
 
 mod access;
 mod asynchronous;

@@ -2,8 +2,9 @@
 //! Content-Security-Policy allows only its own style sheet, by its hash.
 
 use std::fmt::Write as _;
-use std::sync::LazyLock;
+use std::sync::Arc;
 
+use axum::Extension;
 use axum::http::header::{
     CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
 };
@@ -13,44 +14,48 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use super::document;
+use super::{Documents, document};
+use crate::access::RouteRow;
 
 /// This page.
 #[utoipa::path(
     get, path = "/_pilot/v1/docs", tag = "daemon",
     responses((status = 200, description = "The calls of the control API, for people", body = String, content_type = "text/html")),
 )]
-pub(crate) async fn page() -> Response {
+pub(crate) async fn page(Extension(documents): Extension<Arc<Documents>>) -> Response {
+    let page = documents.page.get_or_init(|| Page::of(&documents.rows));
     (
         [
             (CONTENT_TYPE, "text/html; charset=utf-8"),
-            (CONTENT_SECURITY_POLICY, &PAGE.policy),
+            (CONTENT_SECURITY_POLICY, page.policy.as_str()),
             (X_CONTENT_TYPE_OPTIONS, "nosniff"),
             (REFERRER_POLICY, "no-referrer"),
             (CACHE_CONTROL, "no-cache"),
         ],
-        PAGE.html.as_str(),
+        page.html.clone(),
     )
         .into_response()
 }
 
-struct Page {
+/// The page, and the policy for browsers that show it.
+#[derive(Debug)]
+pub(super) struct Page {
     html: String,
     policy: String,
 }
 
-/// Made at the first request. It does not depend on the daemon.
-static PAGE: LazyLock<Page> = LazyLock::new(|| {
-    let hash = STANDARD.encode(Sha256::digest(STYLE));
-    Page {
-        html: render(
-            &serde_json::to_value(document(env!("CARGO_PKG_VERSION"))).unwrap_or_default(),
-        ),
-        policy: format!(
-            "default-src 'none'; style-src 'sha256-{hash}'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-        ),
+impl Page {
+    fn of(rows: &[RouteRow]) -> Self {
+        let hash = STANDARD.encode(Sha256::digest(STYLE));
+        let document = document(env!("CARGO_PKG_VERSION"), rows);
+        Self {
+            html: render(&serde_json::to_value(document).unwrap_or_default()),
+            policy: format!(
+                "default-src 'none'; style-src 'sha256-{hash}'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+            ),
+        }
     }
-});
+}
 
 fn render(document: &Value) -> String {
     let mut html = format!(
@@ -201,12 +206,13 @@ const STYLE: &str = ":root{color-scheme:light dark;font:16px/1.5 system-ui,sans-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::router::routes;
+    use crate::router::rows;
 
     #[test]
     fn the_page_has_every_call_and_loads_nothing() {
-        let html = &PAGE.html;
-        for route in routes() {
+        let rows: Vec<RouteRow> = rows().collect();
+        let Page { html, policy } = Page::of(&rows);
+        for route in &rows {
             let call = format!("<code>{} {}</code>", route.method, route.path);
             assert!(html.contains(&call), "{call}");
         }
@@ -216,10 +222,7 @@ mod tests {
             assert!(!html.contains(word), "{word}");
         }
         assert!(html.len() < 128 * 1024, "{}", html.len());
-        assert!(
-            PAGE.policy
-                .starts_with("default-src 'none'; style-src 'sha256-")
-        );
+        assert!(policy.starts_with("default-src 'none'; style-src 'sha256-"));
     }
 
     #[test]

@@ -23,7 +23,7 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
 use super::function_name;
 use super::pace::Pace;
-use super::spool::{Share, Spool};
+use super::spool::Share;
 use crate::access::owns;
 use crate::admin::Admin;
 use crate::error::{Failure, api_error};
@@ -206,7 +206,7 @@ async fn read_spec(mut field: Field<'_>) -> Result<Bytes, Failure> {
 }
 
 async fn read_code(admin: &Admin, mut field: Field<'_>) -> Result<(File, Share), Failure> {
-    let mut spool = Spool::new(admin, "code")?;
+    let mut spool = admin.spool("code")?;
     while let Some(chunk) = spool
         .next(field.chunk())
         .await?

@@ -10,7 +10,6 @@ use futures_util::StreamExt;
 use pilot_model::LayerId;
 use pilot_model::api::{ApiError, LayerInfo};
 
-use super::spool::Spool;
 use crate::admin::Admin;
 use crate::error::Failure;
 
@@ -57,7 +56,7 @@ pub(crate) async fn add(
 ) -> Result<Json<LayerInfo>, Failure> {
     let id = layer_id(&id)?;
     let control = &admin.inner.parts.control;
-    let mut spool = Spool::new(&admin, "layer")?;
+    let mut spool = admin.spool("layer")?;
     let mut chunks = body.into_data_stream();
     while let Some(chunk) = spool.next(chunks.next()).await? {
         let chunk = chunk.map_err(|error| {

@@ -5,12 +5,12 @@ use std::io::{self, Seek, SeekFrom};
 use std::sync::Arc;
 
 use bytes::Bytes;
+use pilot_model::ports::ControlPlane;
 use pilot_model::size::Size;
 use tokio::io::AsyncWriteExt;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::pace::Pace;
-use crate::admin::Admin;
 use crate::error::Failure;
 
 /// The uploads that arrive, or wait to be unpacked. They share a limit on the disk that they take.
@@ -34,7 +34,7 @@ pub(super) type Share = Option<OwnedSemaphorePermit>;
 
 /// An upload that is written to a file without a name.
 #[derive(Debug)]
-pub(super) struct Spool {
+pub(crate) struct Spool {
     file: tokio::fs::File,
     arriving: Arriving,
     share: Share,
@@ -46,13 +46,17 @@ pub(super) struct Spool {
 }
 
 impl Spool {
-    pub(super) fn new(admin: &Admin, name: &'static str) -> Result<Self, Failure> {
-        let inner = &admin.inner;
-        let file = inner.parts.control.spool().map_err(|error| disk(&error))?;
-        let bytes_max = inner.config.archive_bytes_max;
+    /// For an upload of at most `bytes_max`, which messages call `name`.
+    pub(crate) fn new(
+        control: &dyn ControlPlane,
+        arriving: &Arriving,
+        bytes_max: u64,
+        name: &'static str,
+    ) -> Result<Self, Failure> {
+        let file = control.spool().map_err(|error| disk(&error))?;
         Ok(Self {
             file: tokio::fs::File::from_std(file),
-            arriving: inner.arriving.clone(),
+            arriving: arriving.clone(),
             share: None,
             pace: Pace::new(),
             name,

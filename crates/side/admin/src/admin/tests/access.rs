@@ -21,7 +21,7 @@ async fn every_route_wants_its_role() {
         known(Grant::of("t", Role::Deploy)),
         known(Grant::admin("t")),
     ];
-    for route in routes() {
+    for route in rows() {
         let path = route
             .path
             .replace("{name}", "known")
@@ -53,8 +53,7 @@ async fn every_route_wants_its_role() {
         };
         assert_eq!(refused, wanted, "{} {path}", route.method);
     }
-    let open: Vec<&str> = routes()
-        .iter()
+    let open: Vec<&str> = rows()
         .filter(|route| route.access == RouteAccess::Open)
         .map(|route| route.path)
         .collect();
