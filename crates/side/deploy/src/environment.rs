@@ -38,8 +38,9 @@ pub(crate) use self::component::{ComponentCompiler, ComponentError};
 pub use self::config::{EnvironmentConfig, SourceBuilds};
 pub(crate) use self::error::EnvironmentError;
 pub(crate) use self::node::link_commands;
+pub use self::program::Tool;
 pub(crate) use self::python::Compiler;
-pub use self::survey::{Tool, survey};
+pub use self::survey::survey;
 
 #[cfg(any(test, fuzzing))]
 pub(crate) use self::node::fuzzed_package;

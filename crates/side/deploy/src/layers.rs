@@ -5,6 +5,8 @@
 //! folders only, and none of Pilotlight's own names at its top. A layer that no version uses is removed by the sweep, unless it was
 //! uploaded or asked for a short time ago ([`HELD_FOR`]): the deployment that needs it is then on its way.
 
+pub(crate) mod merged;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::{self, File};
 use std::io::{self, Seek};
@@ -16,8 +18,7 @@ use parking_lot::Mutex;
 use pilot_model::api::LayerInfo;
 use pilot_model::deployment::DeployError;
 use pilot_model::layer::RESERVED;
-use pilot_model::runtime::NeededBy;
-use pilot_model::{Environment, FunctionConfig, Layer, LayerId, MergedLayers};
+use pilot_model::{Layer, LayerId};
 
 use crate::archive::{self, ArchiveLimits};
 use crate::content::Part;
@@ -227,35 +228,6 @@ impl StagedLayers {
     }
 }
 
-/// The merged layers of a version, whether they are there or not. Python modules in them are compiled for the version's
-/// interpreter, so that versions with other interpreters have another folder.
-pub(crate) fn merged(
-    layers: &Path,
-    config: &FunctionConfig,
-    environment: &Environment,
-) -> Option<MergedLayers> {
-    if config.layers.is_empty() {
-        return None;
-    }
-    let runs_python = config
-        .runtime
-        .python()
-        .is_some_and(|need| need.always == Some(NeededBy::Runtime));
-    let python = environment.python.as_ref().filter(|_| runs_python);
-    let mut hash = crate::hash::Fields::default();
-    hash.add(python.map_or(&b""[..], |python| {
-        python.executable.as_os_str().as_encoded_bytes()
-    }));
-    for layer in &config.layers {
-        hash.add(layer.id.as_str());
-    }
-    let dir = layers.join(format!("{MERGED}{}", hash.hex()));
-    Some(MergedLayers {
-        has_lib: dir.join("lib").is_dir(),
-        dir,
-    })
-}
-
 struct Merging<'a> {
     to: &'a Path,
     /// What was made by which layer.
@@ -366,8 +338,6 @@ fn bad_layer(message: String) -> DeployError {
 
 /// The empty folders in which a sandbox mounts Pilotlight's own files. The first component of each is a reserved name.
 const MOUNT_PLACES: [&str; 3] = ["environment", "pilot/node", "pilot/python"];
-/// The beginning of the names of merged layers. No layer id begins like this.
-const MERGED: &str = "merged-";
 /// How long a layer is kept without a version: long enough to upload the rest of a deployment.
 const HELD_FOR: Duration = Duration::from_secs(15 * 60);
 /// How many such layers are kept.

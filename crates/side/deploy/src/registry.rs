@@ -16,7 +16,7 @@ use pilot_model::deployment::TemplateReport;
 use pilot_model::{FunctionConfig, FunctionName, FunctionSpec, Version, VersionId};
 use rusqlite::{Connection, Row, params};
 
-use crate::layers;
+use crate::layers::merged::merged;
 
 /// The registry of one data directory.
 #[derive(Debug)]
@@ -279,7 +279,7 @@ impl Registry {
         let environment = environments::read(&self.data_dir, row)?;
         let version = Version {
             code_dir: self.data_dir.join("code").join(id.as_str()),
-            layers: layers::merged(&self.data_dir.join("layers"), &config, &environment),
+            layers: merged(&self.data_dir.join("layers"), &config, &environment),
             environment,
             id,
             number: row.get(1)?,

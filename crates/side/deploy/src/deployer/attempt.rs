@@ -26,7 +26,7 @@ use crate::data_dir::{Stage, make_dir};
 use crate::durable;
 use crate::environment::{self, Compiler, Plan};
 use crate::errors;
-use crate::layers;
+use crate::layers::merged;
 use crate::registry::StoredVersion;
 use crate::state::{Admission, Deployed, Function, Reservation};
 use crate::version_id::MadeOf;
@@ -227,7 +227,7 @@ impl Inner {
         say: &Say,
     ) -> Result<(Option<MergedLayers>, Option<Reservation>), DeployError> {
         let folder = self.data_dir.layers();
-        let Some(merged) = layers::merged(&folder, config, environment) else {
+        let Some(merged) = merged::merged(&folder, config, environment) else {
             return Ok((None, None));
         };
         if let Some(hidden) = environment
@@ -255,7 +255,7 @@ impl Inner {
             let place = merged.dir.clone();
             blocking(move || staged.settle(&place, broken)).await?;
         }
-        Ok((layers::merged(&folder, config, environment), Some(claim)))
+        Ok((merged::merged(&folder, config, environment), Some(claim)))
     }
 
     async fn make_live(

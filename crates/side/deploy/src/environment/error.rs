@@ -7,9 +7,9 @@ use std::time::Duration;
 use pilot_model::ports::{BuildError, MemoryShortage};
 use pilot_model::size::Size;
 
-use super::node::PackageError;
+use super::node::package::PackageError;
 use super::program::NotFound;
-use super::python::RequirementsError;
+use super::python::requirements::RequirementsError;
 
 /// Why an environment cannot be built.
 #[derive(Debug, thiserror::Error)]

@@ -24,14 +24,12 @@ use crate::hash::Fields;
 mod commands;
 mod interpreter;
 mod npm;
-mod package;
+pub(super) mod package;
 mod survey;
-mod tree;
+pub(super) mod tree;
 
 pub(crate) use self::commands::link_commands;
-pub(crate) use self::package::PackageError;
 pub(super) use self::survey::survey;
-pub(super) use self::tree::copy;
 
 /// The fuzz target of [`package::find`].
 #[cfg(any(test, fuzzing))]

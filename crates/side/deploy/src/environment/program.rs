@@ -14,6 +14,15 @@ use tokio::process::Command;
 
 use crate::process;
 
+/// A program that deployments need.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tool {
+    /// `Python`, `pip or uv`, `Node.js`, `npm`.
+    pub name: &'static str,
+    /// The program, for people; or why there is none.
+    pub found: Result<String, String>,
+}
+
 /// A program's description of itself, one line of JSON.
 pub(crate) trait Described: Clone + DeserializeOwned + Send {
     /// The path of the program, with symbolic links and shims resolved.

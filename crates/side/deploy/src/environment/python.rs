@@ -17,7 +17,7 @@ use self::requirements::Requirements;
 use super::config::{EnvironmentConfig, SourceBuilds};
 use super::confined::Confined;
 use super::error::EnvironmentError;
-use super::node::copy;
+use super::node::tree::copy;
 use super::outcome;
 use super::part::{Parts, Unfinished, disk};
 use super::program::on_path;
@@ -30,11 +30,11 @@ use crate::process;
 mod compile;
 mod installer;
 mod interpreter;
-mod requirements;
+pub(super) mod requirements;
 mod survey;
 
 pub(crate) use self::compile::Compiler;
-pub(crate) use self::requirements::RequirementsError;
+use self::requirements::RequirementsError;
 pub(super) use self::survey::survey;
 
 /// The fuzz target of [`requirements::find`].

@@ -5,6 +5,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use pilot_testkit::version_with;
 
+use super::merged::merged;
 use super::*;
 use crate::content::{Content, FileDigest};
 

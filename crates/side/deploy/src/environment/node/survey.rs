@@ -4,8 +4,7 @@ use std::ffi::OsString;
 
 use pilot_model::runtime::NeededBy;
 
-use super::super::program::Described;
-use super::super::survey::Tool;
+use super::super::program::{Described, Tool};
 use super::interpreter::Interpreters;
 
 pub(in super::super) async fn survey(search_path: &OsString) -> Vec<Tool> {

@@ -4,8 +4,7 @@ use std::ffi::OsStr;
 
 use pilot_model::runtime::NeededBy;
 
-use super::super::program::{Described, on_path};
-use super::super::survey::Tool;
+use super::super::program::{Described, Tool, on_path};
 use super::interpreter::Interpreters;
 
 pub(in super::super) async fn survey(search_path: &OsStr) -> Vec<Tool> {

@@ -1,0 +1,40 @@
+//! Where the merged layers of a version lie.
+
+use std::path::Path;
+
+use pilot_model::runtime::NeededBy;
+use pilot_model::{Environment, FunctionConfig, MergedLayers};
+
+use crate::hash::Fields;
+
+/// The merged layers of a version, whether they are there or not. Python modules in them are compiled for the version's
+/// interpreter, so that versions with other interpreters have another folder.
+pub(crate) fn merged(
+    layers: &Path,
+    config: &FunctionConfig,
+    environment: &Environment,
+) -> Option<MergedLayers> {
+    if config.layers.is_empty() {
+        return None;
+    }
+    let runs_python = config
+        .runtime
+        .python()
+        .is_some_and(|need| need.always == Some(NeededBy::Runtime));
+    let python = environment.python.as_ref().filter(|_| runs_python);
+    let mut hash = Fields::default();
+    hash.add(python.map_or(&b""[..], |python| {
+        python.executable.as_os_str().as_encoded_bytes()
+    }));
+    for layer in &config.layers {
+        hash.add(layer.id.as_str());
+    }
+    let dir = layers.join(format!("{MERGED}{}", hash.hex()));
+    Some(MergedLayers {
+        has_lib: dir.join("lib").is_dir(),
+        dir,
+    })
+}
+
+/// The beginning of the names of merged layers. No layer id begins like this.
+const MERGED: &str = "merged-";
