@@ -8,7 +8,6 @@ use http::request::Parts;
 use http::uri::PathAndQuery;
 use http::{HeaderValue, Method, Request, StatusCode, Version};
 use hyper::body::{Body as _, Incoming};
-use pilot_model::InvocationId;
 
 use crate::connection::line::Line;
 use crate::control;
@@ -19,7 +18,7 @@ use crate::headers;
 use crate::lambda_api::{self, Form};
 use crate::leftover;
 use crate::reply::{Reply, ReplyBody};
-use crate::request_context::RequestContext;
+use crate::request_context::{RequestContext, new_id};
 use crate::route::{Route, route};
 
 /// Answers one request.
@@ -153,9 +152,3 @@ fn check_coding(head: &Parts) -> Result<(), RequestError> {
 /// Over HTTP/2, a client may ask for a WebSocket in this way (RFC 8441), although the daemon's settings do not offer it.
 const NO_CONNECT: &[u8] =
     b"CONNECT is not served: the daemon is no proxy, and a WebSocket needs HTTP/1.1\n";
-
-/// A random UUID from a local generator that the kernel seeds. Ids must be unique, but not secret.
-pub(crate) fn new_id() -> InvocationId {
-    let mut text = uuid::Uuid::encode_buffer();
-    InvocationId::new(uuid::Uuid::new_v4().hyphenated().encode_lower(&mut text))
-}

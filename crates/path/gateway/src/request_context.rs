@@ -22,6 +22,12 @@ use crate::signature::{self, Signature, SignatureError, SignedPayload, UNSIGNED}
 use crate::token::{self, CARRIERS, TokenError};
 use crate::upload::Upload;
 
+/// A random UUID from a local generator that the kernel seeds. Ids must be unique, but not secret.
+pub(crate) fn new_id() -> InvocationId {
+    let mut text = uuid::Uuid::encode_buffer();
+    InvocationId::new(uuid::Uuid::new_v4().hyphenated().encode_lower(&mut text))
+}
+
 /// Whether the query of a request may have its signature. The function would see it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Presigned {

@@ -15,10 +15,10 @@ use pilot_model::trace::{Hop, HopKind};
 use pilot_model::{Interface, Trace, Version};
 
 use super::{Named, checked_event, collect};
-use crate::dispatch::new_id;
 use crate::errors::RequestError;
 use crate::gate::Gate;
 use crate::headers;
+use crate::request_context::new_id;
 use crate::trace::Recording;
 
 /// A function that gets the answer of the one before.
