@@ -9,15 +9,10 @@
 //! not be cleaned or adapted is ended, even if its start was expensive.
 
 mod driver;
-mod hold;
 mod memory;
-mod start;
 mod state;
 #[cfg(test)]
 mod tests;
-mod ticking;
-mod waiting;
-mod worker;
 
 use std::fmt;
 use std::sync::Arc;

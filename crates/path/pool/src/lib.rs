@@ -11,11 +11,7 @@
 mod engine_table;
 mod forecasting;
 mod keyed;
-mod lease;
-mod memory;
-mod pool;
 mod pools;
-mod pressure;
 mod printing;
 mod resting;
 mod room;
@@ -24,7 +20,6 @@ mod tasks;
 
 pub use engine_table::EngineTable;
 pub use keyed::{KeyedParts, KeyedPool, KeyedSettings, MachineMemory, machine_memory};
-pub use lease::{Announcement, Lease, WaitingRequest};
 pub use pilot_rules::{Class, Urgency};
-pub use pool::{Leased, Pool, Refusal};
+pub use pools::pool::{Announcement, Lease, Leased, Pool, Refusal, WaitingRequest};
 pub use pools::{PoolLimits, Pools};

@@ -1,5 +1,10 @@
 //! What all pools share: engine, sink and clock; the timer task, the sampler, and the task that ends workers off the path.
 
+mod memory;
+pub(crate) mod pool;
+mod pressure;
+mod worker;
+
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -12,13 +17,12 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::timeout;
 
 use crate::forecasting;
-use crate::lease::PooledWorker;
-use crate::memory;
-use crate::pool::Pool;
-use crate::pressure;
 use crate::room::{Place, Room};
 use crate::tasks::Tasks;
 use pilot_rules::{Key, RestStage};
+
+use pool::Pool;
+use worker::PooledWorker;
 
 /// Bounds of all pools.
 #[derive(Debug, Clone, PartialEq, Eq)]

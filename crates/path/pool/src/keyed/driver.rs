@@ -1,5 +1,11 @@
 //! The driver around the state machine: the hosts, the known versions, and the steps from a request to a worker.
 
+mod hold;
+mod start;
+mod ticking;
+mod waiting;
+mod worker;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,13 +17,13 @@ use pilot_model::status::{RuntimeCounts, RuntimeStart, RuntimeStatus};
 use pilot_model::{Event, FunctionName, Instant, RuntimeOrigin, Version, VersionId, WorkerId};
 use tokio::sync::Notify;
 
-use super::hold::{Claim, Hold};
 use super::state::{Acquired, KeyedState, Limits, Look, Near};
-use super::ticking::Forecasts;
-use super::waiting::RuntimeWait;
-use super::worker::KeyedWorker;
 use super::{KeyedParts, KeyedSettings};
 use crate::tasks::Tasks;
+use hold::{Claim, Hold};
+use ticking::Forecasts;
+use waiting::RuntimeWait;
+use worker::KeyedWorker;
 
 type Handle = Arc<dyn PrewarmedRuntime>;
 

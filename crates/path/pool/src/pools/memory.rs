@@ -10,9 +10,9 @@ use pilot_model::Instant;
 use pilot_model::ports::TemplateMemory;
 use pilot_rules::Key;
 
-use crate::lease::PooledWorker;
-use crate::pool::Pool;
-use crate::pools::PoolsInner;
+use super::PoolsInner;
+use super::pool::Pool;
+use super::worker::PooledWorker;
 use crate::room::Room;
 
 /// Samples in an endless loop.

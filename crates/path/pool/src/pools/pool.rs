@@ -3,6 +3,8 @@
 //! The warm path is: lock, take the last free worker, unlock; later: lock, put it back, unlock. No task, no channel, no
 //! allocation. The actions of the state machine are executed after the lock is released.
 
+mod lease;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -17,15 +19,17 @@ use pilot_model::{
 };
 use tokio::sync::oneshot;
 
+use super::worker::PooledWorker;
+use super::{BackgroundJob, PoolsInner};
 use crate::forecasting::Forecast;
-use crate::lease::{Announcement, Lease, PooledWorker, WaitingRequest};
-use crate::pools::{BackgroundJob, PoolsInner};
 use crate::printing::Printing;
 use crate::resting::Resting;
 use crate::room::Place;
 use pilot_rules::{
     Action, Arrival, Ending, Key, PoolState, Settings, StartFault, Urgency, Wait, WaiterId,
 };
+
+pub use lease::{Announcement, Lease, WaitingRequest};
 
 type Waiter = oneshot::Sender<Result<Lease, Refusal>>;
 type Todo = Vec<Action<Arc<PooledWorker>, Waiter>>;

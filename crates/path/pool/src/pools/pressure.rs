@@ -11,8 +11,8 @@ use pilot_model::Instant;
 use pilot_model::ports::MemoryPressure;
 use tokio::time::{MissedTickBehavior, interval};
 
-use crate::memory::{Share, drop_templates, evict_idle};
-use crate::pools::PoolsInner;
+use super::PoolsInner;
+use super::memory::{Share, drop_templates, evict_idle};
 
 /// Looks in an endless loop how short memory is.
 pub(crate) async fn watch(shared: Weak<PoolsInner>) {

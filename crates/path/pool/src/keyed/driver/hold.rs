@@ -10,8 +10,8 @@ use pilot_model::runtime_key::RuntimeKey;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use super::driver::Driver;
-use super::state::{End, RuntimeId};
+use super::super::state::{End, RuntimeId};
+use super::Driver;
 
 /// A start in progress.
 #[derive(Debug)]

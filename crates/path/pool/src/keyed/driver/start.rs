@@ -8,9 +8,9 @@ use std::sync::Arc;
 use pilot_model::ports::{PrewarmedRuntime, RuntimeHost, StartError};
 use pilot_model::runtime_key::RuntimeKey;
 
-use super::driver::{Driver, Origin};
+use super::super::state::{Look, RuntimeId};
 use super::hold::{Claim, Hold};
-use super::state::{Look, RuntimeId};
+use super::{Driver, Origin};
 
 type Start = Pin<Box<dyn Future<Output = Result<Arc<dyn PrewarmedRuntime>, StartError>> + Send>>;
 

@@ -9,12 +9,12 @@ use pilot_model::runtime_key::RuntimeKey;
 use pilot_model::status::{ForecastStatus, RuntimeCounts};
 use pilot_model::{Event, Instant, ScaleConfig};
 
-use super::driver::Driver;
+use super::Driver;
 use crate::forecasting::Forecast;
 
 /// The forecasters, one per base key that a version uses.
 #[derive(Debug, Default)]
-pub(super) struct Forecasts {
+pub(in crate::keyed) struct Forecasts {
     /// `None`: the policy has no forecast, or its forecaster panicked.
     by_base_key: HashMap<Arc<RuntimeKey>, Option<Forecast>>,
 }
@@ -31,14 +31,14 @@ impl Forecasts {
 
 /// What was evicted because memory was short.
 #[derive(Debug, Default)]
-pub(super) struct Evicted {
-    pub(super) runtimes: u32,
-    pub(super) bytes: u64,
+pub(in crate::keyed) struct Evicted {
+    pub(in crate::keyed) runtimes: u32,
+    pub(in crate::keyed) bytes: u64,
 }
 
 impl Driver {
     /// Returns the time until the next tick.
-    pub(super) fn tick(self: &Arc<Self>) -> Duration {
+    pub(in crate::keyed) fn tick(self: &Arc<Self>) -> Duration {
         let now = self.now();
         self.relieve(now);
         let next = self.forecast(now);
@@ -87,7 +87,7 @@ impl Driver {
     }
 
     /// Evicts the oldest available runtimes until their reported memory adds up to `bytes`. Reads `/proc`.
-    pub(super) fn evict(&self, now: Instant, bytes: u64) -> Evicted {
+    pub(in crate::keyed) fn evict(&self, now: Instant, bytes: u64) -> Evicted {
         let mut evicted = Evicted::default();
         while evicted.bytes < bytes {
             let oldest = self.state.lock().runtimes.evict_oldest(now);

@@ -6,8 +6,8 @@ use pilot_model::runtime_key::RuntimeKey;
 use tokio::sync::futures::Notified;
 use tokio::time::{Instant as Deadline, timeout_at};
 
-use super::driver::Driver;
-use super::state::{Awaited, Look, Wait};
+use super::super::state::{Awaited, Look, Wait};
+use super::Driver;
 
 /// See the module. Dropping it ends the wait and tells the state machine.
 #[derive(Debug)]

@@ -17,7 +17,7 @@ use super::hold::Hold;
 
 /// A worker, and its runtime until it is given back.
 #[derive(Debug)]
-pub(super) struct KeyedWorker {
+pub(in crate::keyed) struct KeyedWorker {
     inner: Arc<dyn Worker>,
     /// Guards the runtime, which is given back only once: by the first call that ends the worker.
     hold: Mutex<Option<Hold>>,
@@ -32,7 +32,7 @@ impl KeyedWorker {
     }
 
     /// Releases it, and waits at most `patience` until its runtime is clean and kept, or ended.
-    pub(super) async fn end(self, patience: Duration) {
+    pub(in crate::keyed) async fn end(self, patience: Duration) {
         self.inner.retire();
         let hold = self.hold.lock().take();
         if let Some(hold) = hold {
