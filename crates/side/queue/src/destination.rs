@@ -15,8 +15,8 @@ use pilot_model::{AsyncConfig, InvocationId};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use crate::queue::Shared;
 use crate::rules::Condition;
+use crate::shared::Shared;
 use crate::store::{self, Dead, Record};
 
 /// An ended invocation.

@@ -9,12 +9,12 @@ use pilot_model::ports::{AsyncRunner, AsyncTarget, AttemptEnd, NoTarget};
 use pilot_model::{AsyncConfig, FunctionName, Seldom};
 use tokio::task::JoinSet;
 
+use crate::command::{Change, Command};
 use crate::destination;
-use crate::queue::Shared;
 use crate::rules::{self, Condition, Next, Progress};
 use crate::schedule::Entry;
+use crate::shared::Shared;
 use crate::store::{Dead, Record};
-use crate::writer::{Change, Command};
 
 /// Runs attempts until the queue stops, and then waits for those that run. Dropping the future cancels them.
 pub(crate) async fn run(shared: Arc<Shared>, runner: Arc<dyn AsyncRunner>) {

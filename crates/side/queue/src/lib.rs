@@ -6,6 +6,7 @@
 //!
 //! Not here: running functions. That is the port [`AsyncRunner`](pilot_model::ports::AsyncRunner).
 
+mod command;
 mod destination;
 mod dispatch;
 mod marks;
@@ -13,6 +14,7 @@ mod open;
 mod queue;
 mod rules;
 mod schedule;
+mod shared;
 mod store;
 mod times;
 mod writer;

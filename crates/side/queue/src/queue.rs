@@ -1,6 +1,8 @@
 //! `Queue`: the queue as the gateway and the control API see it. It opens the store, starts the writer and the dispatcher, and ends
 //! them.
 
+mod triggers;
+
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -18,15 +20,16 @@ use pilot_model::ports::{
     Accepted, AsyncControl, AsyncFault, AsyncFilter, AsyncQueue, AsyncRequest, AsyncRunner,
     Deliver, MayTouch, NotAccepted,
 };
-use rusqlite::Connection;
-use tokio::sync::{Notify, Semaphore, oneshot};
+use tokio::sync::{Notify, Semaphore};
 
+use crate::command::{Command, How};
 use crate::dispatch;
 use crate::open::{self, OpenError};
 use crate::schedule::Schedule;
-use crate::store::{self, Record, Size};
+use crate::shared::{Counters, HasRoom, Limits, Shared};
+use crate::store::{self, Record};
 use crate::times::Times;
-use crate::writer::{Command, How, Writer};
+use crate::writer::Writer;
 
 /// Where the queue is stored, and its limits.
 pub struct QueueConfig {
@@ -46,22 +49,12 @@ pub struct QueueConfig {
     pub has_room: HasRoom,
 }
 
-/// Whether the disk has room.
-pub(crate) type HasRoom = Arc<dyn Fn() -> bool + Send + Sync>;
-
 impl fmt::Debug for QueueConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("QueueConfig")
             .field("file", &self.file)
             .finish_non_exhaustive()
     }
-}
-
-/// The limits of the store.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Limits {
-    pub(crate) records_max: u64,
-    pub(crate) bytes_max: u64,
 }
 
 /// The queue.
@@ -72,36 +65,6 @@ pub struct Queue {
     writer: Mutex<Option<JoinHandle<()>>>,
     /// The task that dispatches; `None` before the beginning and after the end.
     dispatcher: Mutex<Option<tokio::task::JoinHandle<()>>>,
-}
-
-/// What the gateway's requests, the writer and the attempts share.
-pub(crate) struct Shared {
-    /// Guards the schedule, for one look or one change.
-    pub(crate) schedule: Mutex<Schedule>,
-    /// Guards the connection that reads for attempts, for one look-up, on a blocking thread.
-    reader: Mutex<Connection>,
-    /// Guards the connection that reads for the control API, for one query, on a blocking thread.
-    pub(crate) lister: Mutex<Connection>,
-    /// Guards the files of destinations, so that lines do not mix; held for one line, on a blocking thread.
-    pub(crate) lines: Mutex<()>,
-    pub(crate) commands: mpsc::Sender<Command>,
-    /// One for each request that waits for the writer.
-    pub(crate) places: Arc<Semaphore>,
-    /// Something has become due, or an attempt has ended.
-    pub(crate) wake: Notify,
-    pub(crate) stopping: AtomicBool,
-    pub(crate) times: Times,
-    pub(crate) counters: Counters,
-    pub(crate) files: PathBuf,
-    pub(crate) delivery: Arc<dyn Deliver>,
-    pub(crate) has_room: HasRoom,
-    pub(crate) running_max: usize,
-}
-
-impl fmt::Debug for Shared {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shared").finish_non_exhaustive()
-    }
 }
 
 impl Queue {
@@ -161,7 +124,7 @@ impl Queue {
         *self.dispatcher.lock() = Some(task);
     }
 
-    pub(crate) fn shared(&self) -> Arc<Shared> {
+    fn shared(&self) -> Arc<Shared> {
         Arc::clone(&self.shared)
     }
 
@@ -189,36 +152,6 @@ impl Queue {
         if let Some(thread) = writer {
             let _ = tokio::task::spawn_blocking(|| thread.join()).await;
         }
-    }
-}
-
-impl Shared {
-    /// Sends a command and waits for its answer. `None`: the writer has ended.
-    pub(crate) async fn tell<T>(
-        &self,
-        make: impl FnOnce(oneshot::Sender<T>) -> Command,
-    ) -> Option<T> {
-        let (reply, answer) = oneshot::channel();
-        self.commands.send(make(reply)).ok()?;
-        answer.await.ok()
-    }
-
-    /// The same, on a blocking thread.
-    fn ask<T>(
-        &self,
-        make: impl FnOnce(oneshot::Sender<Result<T, AsyncFault>>) -> Command,
-    ) -> Result<T, AsyncFault> {
-        let (reply, answer) = oneshot::channel();
-        let stopping = || AsyncFault::Store {
-            problem: "the daemon is shutting down".to_owned(),
-        };
-        self.commands.send(make(reply)).map_err(|_| stopping())?;
-        answer.blocking_recv().map_err(|_| stopping())?
-    }
-
-    /// Reads one record. Reads the disk.
-    pub(crate) fn load(&self, seq: i64) -> rusqlite::Result<Option<Record>> {
-        store::load(&self.reader.lock(), seq)
     }
 }
 
@@ -313,46 +246,6 @@ impl AsyncControl for Queue {
 fn of_store(error: rusqlite::Error) -> AsyncFault {
     AsyncFault::Store {
         problem: error.to_string(),
-    }
-}
-
-/// What happened since the start, and what the store has.
-#[derive(Debug, Default)]
-pub(crate) struct Counters {
-    accepted: AtomicU64,
-    refused: AtomicU64,
-    retries: AtomicU64,
-    dead_total: AtomicU64,
-    dropped: AtomicU64,
-    dead: AtomicU64,
-    bytes: AtomicU64,
-}
-
-impl Counters {
-    pub(crate) fn accepted(&self) {
-        self.accepted.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(crate) fn refused(&self) {
-        self.refused.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(crate) fn retried(&self) {
-        self.retries.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(crate) fn died(&self) {
-        self.dead_total.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(crate) fn dropped(&self) {
-        self.dropped.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(crate) fn holds(&self, waiting: &Size, dead: &Size) {
-        self.dead.store(dead.records, Ordering::Relaxed);
-        self.bytes
-            .store(waiting.bytes + dead.bytes, Ordering::Relaxed);
     }
 }
 

@@ -7,7 +7,7 @@ use pilot_model::FunctionName;
 use pilot_model::size::Size as Shown;
 use rusqlite::Connection;
 
-use crate::queue::Limits;
+use crate::shared::Limits;
 use crate::store::{self, Record, Size};
 
 /// What the store has.
