@@ -13,11 +13,11 @@ use crate::cpu_limit::CpuLimit;
 use crate::ids::FunctionName;
 use crate::initscript::{InitscriptConfig, ScriptKind};
 use crate::inputs::{InputConfig, Scheme};
-use crate::invokes::Invokes;
+use crate::invokes::{self, Invokes};
 use crate::keep_alive::KeepAlive;
 use crate::layer::Layer;
-use crate::policy::Policy;
 use crate::runtime::Runtime;
+use crate::scale::ScaleConfig;
 use crate::secret::SecretUse;
 use crate::timeline::WorkerOrigin;
 use crate::trigger::TriggerConfig;
@@ -180,38 +180,23 @@ impl FunctionConfig {
     }
 }
 
-/// How many workers a function has.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct ScaleConfig {
-    /// Always kept.
-    pub min: u32,
-    /// Maximum; at least 1.
-    pub max: u32,
-    /// Idle workers kept ready beyond the busy ones while the function is hot. Stored configurations may say `parked`.
-    #[serde(alias = "parked")]
-    pub spare: u32,
-    /// An idle worker is reaped after this time.
-    #[serde(rename = "idle_s", with = "crate::seconds")]
-    #[cfg_attr(feature = "openapi", schema(value_type = f64))]
-    pub idle: Duration,
-    /// How their number follows the traffic. Configurations that were stored before policies existed have none.
-    #[serde(default)]
-    pub policy: Policy,
-    /// The longest that a request waits for a busy worker. `None`: as the daemon's configuration says.
-    #[serde(
-        default,
-        rename = "max_wait_s",
-        with = "crate::seconds::option",
-        skip_serializing_if = "Option::is_none"
-    )]
-    #[cfg_attr(feature = "openapi", schema(value_type = Option<f64>))]
-    pub max_wait: Option<Duration>,
-    /// Workers that other functions leave room for, whatever they need.
-    #[serde(default, skip_serializing_if = "is_zero")]
-    pub reserved: u32,
-}
-
-fn is_zero(number: &u32) -> bool {
-    *number == 0
+impl FunctionConfig {
+    /// Whether this function may invoke `target`.
+    ///
+    /// # Errors
+    /// Why not, and what to change.
+    pub fn may_invoke(&self, target: &Self) -> Result<(), String> {
+        let (name, target_name) = (&self.name, &target.name);
+        if !self.invokes.names(target_name.as_str()) {
+            return Err(invokes::not_named(name, target_name.as_str()));
+        }
+        if self.invokes.own_only && self.owner() != target.owner() {
+            return Err(format!(
+                "function '{name}' may not invoke '{target_name}': it was deployed with a token for the owner '{}', and '{target_name}' \
+                 has another owner",
+                self.owner()
+            ));
+        }
+        Ok(())
+    }
 }

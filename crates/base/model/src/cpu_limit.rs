@@ -6,7 +6,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::checks::{KeyProblem, in_range, one_of};
 use crate::choices::words;
-use crate::runtime::Runtime;
 
 words! {
     /// How a CPU limit is enforced.
@@ -66,15 +65,21 @@ impl CpuLimit {
 }
 
 impl CpuLimitSpec {
+    /// `refusal`: why the runtime does not take the table.
+    ///
     /// # Errors
     /// The first key that is wrong or without effect.
-    pub(crate) fn check(&self, runtime: &Runtime, cpu_milli: u32) -> Result<CpuLimit, KeyProblem> {
+    pub(crate) fn check(
+        &self,
+        refusal: Option<&str>,
+        cpu_milli: u32,
+    ) -> Result<CpuLimit, KeyProblem> {
         let word = self.enforcement.as_deref();
         let enforcement = one_of(word, Enforcement::Cgroup, Enforcement::ALL)
             .map_err(|problem| ("cpu_limit.enforcement", problem))?;
-        if matches!(runtime, Runtime::Container(_)) && *self != Self::default() {
-            let problem = "is not for runtime = \"container\": the container engine limits it; leave the table out";
-            return Err(("cpu_limit.enforcement", problem.to_owned()));
+        if let Some(refusal) = refusal.filter(|_| *self != Self::default()) {
+            let problem = format!("{refusal}; leave the table out");
+            return Err(("cpu_limit.enforcement", problem));
         }
         let Some(period_ms) = self.period_ms else {
             return Ok(CpuLimit {
@@ -114,17 +119,15 @@ const QUOTA_MILLI_MS_MIN: u64 = 1000;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::runtime::python::PythonRuntime;
 
     #[test]
     fn a_period_is_refused_if_the_kernel_would_round_its_quota_up() {
-        let runtime = Runtime::Python(PythonRuntime { minor: None });
         let check = |period_ms, cpu_milli| {
             let spec = CpuLimitSpec {
                 enforcement: None,
                 period_ms: Some(period_ms),
             };
-            spec.check(&runtime, cpu_milli)
+            spec.check(None, cpu_milli)
         };
         assert_eq!(check(20, 50).unwrap().period(), Duration::from_millis(20));
         let (key, problem) = check(19, 50).unwrap_err();

@@ -4,7 +4,7 @@
 use std::fmt::Debug;
 use std::time::Duration;
 
-use crate::config::ScaleConfig;
+use crate::scale::ScaleConfig;
 use crate::timeline::Instant;
 
 /// What one version's pool saw since the previous tick. Measured values are `None` before the first measurement.

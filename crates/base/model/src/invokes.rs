@@ -2,7 +2,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::FunctionConfig;
 use crate::ids::FunctionName;
 
 /// The functions that a function may invoke.
@@ -32,27 +31,6 @@ impl Invokes {
                 Some(beginning) => function.starts_with(beginning),
                 None => function == entry,
             })
-    }
-}
-
-impl FunctionConfig {
-    /// Whether this function may invoke `target`.
-    ///
-    /// # Errors
-    /// Why not, and what to change.
-    pub fn may_invoke(&self, target: &Self) -> Result<(), String> {
-        let (name, target_name) = (&self.name, &target.name);
-        if !self.invokes.names(target_name.as_str()) {
-            return Err(not_named(name, target_name.as_str()));
-        }
-        if self.invokes.own_only && self.owner() != target.owner() {
-            return Err(format!(
-                "function '{name}' may not invoke '{target_name}': it was deployed with a token for the owner '{}', and '{target_name}' \
-                 has another owner",
-                self.owner()
-            ));
-        }
-        Ok(())
     }
 }
 
@@ -103,7 +81,7 @@ const NAMES_MAX: usize = 64;
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use crate::config::FunctionConfig;
     use crate::spec::FunctionSpec;
 
     fn config(name: &str, toml: &str) -> Result<FunctionConfig, String> {

@@ -6,10 +6,9 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::checks::{KeyProblem, in_range, one_of};
-use crate::choices::{Contract, Reuse, TemplateMode, words};
-use crate::config::ScaleConfig;
+use crate::choices::{Reuse, TemplateMode, words};
 use crate::policy::Policy;
-use crate::runtime::Runtime;
+use crate::scale::ScaleConfig;
 
 words! {
     /// What an idle worker does.
@@ -154,7 +153,14 @@ pub const GRACE_OF_SERVERS: Duration = Duration::from_secs(10);
 /// What the table depends on.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Around<'a> {
-    pub(crate) runtime: &'a Runtime,
+    /// Why the runtime's workers cannot rest.
+    pub(crate) no_rest: Option<&'static str>,
+    /// What gets no signals.
+    pub(crate) no_signals: Option<&'static str>,
+    /// The worker is an HTTP server.
+    pub(crate) is_server: bool,
+    /// Workers are forked from a template.
+    pub(crate) forks: bool,
     pub(crate) template: TemplateMode,
     pub(crate) reuse: Reuse,
     pub(crate) scale: &'a ScaleConfig,
@@ -184,7 +190,7 @@ impl KeepAliveSpec {
             return without_effect("keep_alive.reclaim_after_s", "\"freeze\"");
         }
         check_around(behaviour, around)?;
-        let (stop, grace) = self.check_stop(around.runtime)?;
+        let (stop, grace) = self.check_stop(around)?;
         let after = in_range(
             self.after_s.unwrap_or(AFTER.as_secs_f64()),
             AFTER_S_MIN,
@@ -205,7 +211,7 @@ impl KeepAliveSpec {
 
     fn check_stop(
         &self,
-        runtime: &Runtime,
+        around: Around<'_>,
     ) -> Result<(Option<Stop>, Option<Duration>), KeyProblem> {
         if self.stop.is_none() && self.grace_s.is_none() {
             return Ok((None, None));
@@ -214,14 +220,7 @@ impl KeepAliveSpec {
             Some(_) => "keep_alive.stop",
             None => "keep_alive.grace_s",
         };
-        let without_effect = match runtime {
-            Runtime::Wasm(_) => Some("runtime = \"wasm\": a component gets no signals"),
-            Runtime::Container(container) if container.contract == Contract::Shim => {
-                Some("contract = \"shim\": nothing runs between two invocations")
-            }
-            _ => None,
-        };
-        if let Some(with) = without_effect {
+        if let Some(with) = around.no_signals {
             return Err((key, format!("has no effect with {with}; leave it out")));
         }
         let stop = one_of(self.stop.as_deref(), Stop::Sigterm, Stop::ALL)
@@ -236,12 +235,11 @@ impl KeepAliveSpec {
                 )),
             };
         }
-        let is_server = match runtime {
-            Runtime::Http(_) => true,
-            Runtime::Container(container) => container.contract == Contract::Http,
-            _ => false,
+        let default = if around.is_server {
+            GRACE_OF_SERVERS
+        } else {
+            GRACE
         };
-        let default = if is_server { GRACE_OF_SERVERS } else { GRACE };
         let grace = in_range(
             self.grace_s.unwrap_or(default.as_secs_f64()),
             0.0,
@@ -255,24 +253,24 @@ impl KeepAliveSpec {
 /// Rejects behaviours that contradict other keys.
 fn check_around(behaviour: Behaviour, around: Around<'_>) -> Result<(), KeyProblem> {
     let Around {
-        runtime,
+        no_rest,
+        forks,
         template,
         reuse,
         scale,
         idle_given,
+        ..
     } = around;
     let problem = match behaviour {
         Behaviour::Run => return Ok(()),
         _ if reuse == Reuse::Once => {
             "has no effect with reuse = \"once\": a worker ends with its invocation; leave it out"
         }
-        Behaviour::Freeze | Behaviour::Throttle => match runtime {
-            Runtime::Container(_) => {
-                "is not for runtime = \"container\": the container engine owns its processes; leave it out"
-            }
-            _ => return Ok(()),
+        Behaviour::Freeze | Behaviour::Throttle => match no_rest {
+            Some(refusal) => refusal,
+            None => return Ok(()),
         },
-        Behaviour::Template if !runtime.forks() || template == TemplateMode::Off => {
+        Behaviour::Template if !forks || template == TemplateMode::Off => {
             "is \"template\", which needs workers that are forked from a template (runtime = \"python\", template = \"on\")"
         }
         Behaviour::Template if scale.min > 0 || scale.spare > 0 => {

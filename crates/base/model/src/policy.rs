@@ -12,10 +12,10 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 pub use constants::{
-    AdaptiveCusumPolicy, ArimaPolicy, AutoPolicy, CusumPolicy, HistogramPolicy, ReactivePolicy,
-    Reading, SmoothingMarkovPolicy, StaticPolicy,
+    AdaptiveCusumPolicy, ArimaPolicy, AutoPolicy, ConstantSpec, CusumPolicy, HistogramPolicy,
+    ReactivePolicy, Reading, SmoothingMarkovPolicy, StaticPolicy,
 };
-pub use spec::{ConstantSpec, PolicyError, PolicySpec};
+pub use spec::{PolicyError, PolicySpec};
 
 use constants::{Constants, Fault};
 

@@ -10,6 +10,7 @@ mod engine;
 mod handover;
 mod http;
 mod initscript;
+mod input;
 mod inputs;
 mod runtime;
 mod secrets;
@@ -40,14 +41,15 @@ pub use initscript::{
     InitRunner, Initialised, NoInitscripts, QueueRequest, Queues, RemoteFault, RemoteReply,
     RemoteRequest, Remotes,
 };
-pub use inputs::{Fetched, InputFault, InputFaultKind, InputMemory, InputSource, NoInputs};
+pub use input::{INPUTS_MAX, Input, InputKind, InputMemory, StoreObject};
+pub use inputs::{Fetched, InputFault, InputFaultKind, InputSource, NoInputs};
 pub use runtime::{PrewarmedRuntime, RuntimeHost};
 pub use secrets::Secrets;
 pub use tokens::{Signer, Tokens};
 pub use trigger::{Deliver, Mark, NoDelivery, TriggerControl, TriggerStore};
 pub use worker::{
-    Answer, Call, Done, HttpHead, INPUTS_MAX, Input, InputKind, MemoryShortage, Part, StartStamps,
-    StoreObject, Worker, WorkerFault, WorkerMemory,
+    Answer, Call, Done, HttpHead, MemoryShortage, Part, StartStamps, Worker, WorkerFault,
+    WorkerMemory,
 };
 
 /// A boxed future, so that a port can be used as `dyn`.

@@ -222,6 +222,21 @@ pub trait RuntimeKind: fmt::Debug + Send + Sync {
         None
     }
 
+    /// Why `cpu_limit` does not apply to its workers. `None`: it does.
+    fn no_cpu_limit(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// Why its workers cannot rest between invocations. `None`: they can.
+    fn no_rest(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// What of it gets no signals. `None`: its workers do.
+    fn no_signals(&self) -> Option<&'static str> {
+        None
+    }
+
     /// What it needs of CPython. `None`: no Python, whatever files the code contains.
     fn python(&self) -> Option<PythonNeed> {
         Some(PythonNeed::of_program(self.program()))

@@ -546,7 +546,7 @@ proptest! {
     ) {
         let spec = FunctionSpec {
             memory_mb: Some(memory_mb), timeout_s: Some(timeout_s), cpu: Some(cpu),
-            scale: Some(crate::spec::ScaleSpec { min: Some(min), max: Some(max), spare: Some(spare), idle_s: Some(idle_s), ..Default::default() }),
+            scale: Some(crate::scale::ScaleSpec { min: Some(min), max: Some(max), spare: Some(spare), idle_s: Some(idle_s), ..Default::default() }),
             ..FunctionSpec::default()
         };
         if let Ok(config) = spec.check(&"f".parse().unwrap()) {

@@ -1,11 +1,37 @@
 //! The constants of each policy: name, default, range. One table per policy generates the struct, its defaults, the checks and
 //! the list for messages.
 
+use std::fmt;
 use std::ops::RangeInclusive;
 
 use serde::{Deserialize, Serialize};
 
-use super::ConstantSpec;
+/// A constant's value.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(untagged, expecting = "a constant's value is a number or a word")]
+pub enum ConstantSpec {
+    /// A number.
+    Number(f64),
+    /// A word.
+    Word(String),
+}
+
+impl ConstantSpec {
+    pub(super) fn from_word(word: &str) -> Self {
+        word.parse()
+            .map_or_else(|_| Self::Word(word.to_owned()), Self::Number)
+    }
+}
+
+impl fmt::Display for ConstantSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Number(number) => write!(f, "{number}"),
+            Self::Word(word) => write!(f, "{}", word.escape_default()),
+        }
+    }
+}
 
 /// What reading and printing require of a policy's constants.
 pub(super) trait Constants {

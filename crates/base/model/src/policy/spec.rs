@@ -8,6 +8,7 @@ use serde::de::{self, Deserializer, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
 use super::Policy;
+use super::constants::{ConstantSpec, Constants};
 
 /// `policy = "cusum:h=6"`, or `policy = { name = "cusum", h = 6 }`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -18,17 +19,6 @@ pub enum PolicySpec {
     Line(String),
     /// `name`, and constants.
     Table(BTreeMap<String, ConstantSpec>),
-}
-
-/// A constant's value.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(untagged, expecting = "a constant's value is a number or a word")]
-pub enum ConstantSpec {
-    /// A number.
-    Number(f64),
-    /// A word.
-    Word(String),
 }
 
 /// An invalid policy.
@@ -87,7 +77,7 @@ impl PolicySpec {
                 }
             }
         }
-        match policy.constants().map_or(Ok(()), super::Constants::agree) {
+        match policy.constants().map_or(Ok(()), Constants::agree) {
             Ok(()) => Ok(policy),
             Err((key, problem)) => Err(PolicyError { key, problem }),
         }
@@ -121,7 +111,7 @@ fn entry<'a>(
     }
     let positional = policy
         .constants()
-        .and_then(super::Constants::positional)
+        .and_then(Constants::positional)
         .filter(|_| position == 0);
     positional.map_or_else(
         || {
@@ -132,22 +122,6 @@ fn entry<'a>(
         },
         |key| Ok((key, item.trim())),
     )
-}
-
-impl ConstantSpec {
-    fn from_word(word: &str) -> Self {
-        word.parse()
-            .map_or_else(|_| Self::Word(word.to_owned()), Self::Number)
-    }
-}
-
-impl fmt::Display for ConstantSpec {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Number(number) => write!(f, "{number}"),
-            Self::Word(word) => write!(f, "{}", word.escape_default()),
-        }
-    }
 }
 
 // Written by hand: for a wrong value, serde's untagged enums only say that no variant matches.

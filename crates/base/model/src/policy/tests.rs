@@ -1,6 +1,7 @@
 use super::*;
-use crate::config::{FunctionConfig, ScaleConfig};
+use crate::config::FunctionConfig;
 use crate::manifest::Manifest;
+use crate::scale::ScaleConfig;
 use proptest::prelude::*;
 
 fn policy_of(manifest: &str) -> Result<Policy, String> {

@@ -2,10 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
-use std::io;
 use std::sync::Arc;
 
-use super::{BlankMemory, BoxFuture, Input, MemoryFault};
+use super::{BlankMemory, BoxFuture, Input, InputMemory, MemoryFault};
 use crate::config::FunctionConfig;
 use crate::ids::FunctionName;
 use crate::inputs::{InputConfig, Values};
@@ -54,23 +53,6 @@ pub struct Fetched {
     pub memory: Vec<Arc<dyn InputMemory>>,
     /// The first input that failed and is not optional.
     pub fault: Option<InputFault>,
-}
-
-/// The memory of an input. Dropping the last reference gives it back, as soon as no worker has it any more.
-pub trait InputMemory: Send + Sync + Debug {
-    /// Its length, bytes.
-    fn bytes(&self) -> u64;
-
-    /// One more descriptor of it, for a worker: an open file of its own.
-    ///
-    /// # Errors
-    /// Out of descriptors; it still arrives.
-    fn input(&self, name: &str) -> io::Result<Input>;
-
-    /// How far the transfer of an input is that was handed out before it was complete. `None`: it was complete.
-    fn transfer(&self) -> Option<Transfer> {
-        None
-    }
 }
 
 /// Why an input could not be fetched.

@@ -126,6 +126,21 @@ impl RuntimeKind for ContainerRuntime {
         }
     }
 
+    fn no_cpu_limit(&self) -> Option<&'static str> {
+        Some("is not for runtime = \"container\": the container engine limits it")
+    }
+
+    fn no_rest(&self) -> Option<&'static str> {
+        Some(
+            "is not for runtime = \"container\": the container engine owns its processes; leave it out",
+        )
+    }
+
+    fn no_signals(&self) -> Option<&'static str> {
+        let reason = "contract = \"shim\": nothing runs between two invocations";
+        (self.contract == Contract::Shim).then_some(reason)
+    }
+
     fn setting(&self) -> String {
         format!("contract = \"{}\"", self.contract.as_str())
     }

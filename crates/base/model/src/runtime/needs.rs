@@ -1,6 +1,6 @@
 //! What runtimes need of interpreters and packages.
 
-use super::python;
+use super::is_number;
 
 /// What a function needs of CPython.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,7 +45,7 @@ pub enum RequirementFiles {
 impl PythonNeed {
     /// The need of a function whose command begins with this program.
     pub(super) fn of_program(program: Option<&str>) -> Self {
-        let minor = program.and_then(python::minor_of);
+        let minor = program.and_then(minor_of);
         Self {
             always: minor.is_some().then_some(NeededBy::Command),
             minor: minor.flatten(),
@@ -61,6 +61,38 @@ impl NodeNeed {
         Self {
             major: None,
             always: is_node.then_some(NeededBy::Command),
+        }
+    }
+}
+
+/// The minor version in `python3.11`. `Some(None)`: the daemon's default. `None`: the word does not mean CPython.
+pub(super) fn minor_of(word: &str) -> Option<Option<String>> {
+    let version = word.strip_prefix("python")?;
+    if matches!(version, "" | "3") {
+        return Some(None);
+    }
+    let minor = version.strip_prefix("3.").filter(is_number)?;
+    Some(Some(format!("3.{minor}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_of_python_means_the_daemons() {
+        for (name, minor) in [
+            ("python", Some(None)),
+            ("python3", Some(None)),
+            ("python3.12", Some(Some("3.12"))),
+            ("python3.x", None),
+            ("python3.", None),
+            ("python2", None),
+            ("python-tool", None),
+            ("pypy3", None),
+        ] {
+            let minor = minor.map(|minor| minor.map(str::to_owned));
+            assert_eq!(minor_of(name), minor, "{name}");
         }
     }
 }

@@ -2,9 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::needs::minor_of;
 use super::{
     CodeFiles, EngineKind, KeyValue, NeededBy, PythonNeed, RequirementFiles, RuntimeKind, Trial,
-    is_number,
 };
 use crate::checks::check_handler;
 use crate::choices::Interface;
@@ -117,37 +117,5 @@ impl RuntimeKind for PythonRuntime {
                 found.join(", ")
             )
         })
-    }
-}
-
-/// The minor version in `python3.11`. `Some(None)`: the daemon's default. `None`: the word does not mean CPython.
-pub(super) fn minor_of(word: &str) -> Option<Option<String>> {
-    let version = word.strip_prefix("python")?;
-    if matches!(version, "" | "3") {
-        return Some(None);
-    }
-    let minor = version.strip_prefix("3.").filter(is_number)?;
-    Some(Some(format!("3.{minor}")))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_command_of_python_means_the_daemons() {
-        for (name, minor) in [
-            ("python", Some(None)),
-            ("python3", Some(None)),
-            ("python3.12", Some(Some("3.12"))),
-            ("python3.x", None),
-            ("python3.", None),
-            ("python2", None),
-            ("python-tool", None),
-            ("pypy3", None),
-        ] {
-            let minor = minor.map(|minor| minor.map(str::to_owned));
-            assert_eq!(minor_of(name), minor, "{name}");
-        }
     }
 }

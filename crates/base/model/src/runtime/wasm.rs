@@ -8,7 +8,6 @@ use serde::{Deserialize, Serialize};
 use super::{KeyProblem, KeyValue, NodeNeed, PythonNeed, RuntimeKind, Trial};
 use crate::checks::check_component;
 use crate::choices::{Interface, Network};
-use crate::config::FunctionConfig;
 use crate::spec::FunctionSpec;
 
 /// A component of the world `wasi:http/proxy`.
@@ -52,6 +51,10 @@ impl RuntimeKind for WasmRuntime {
 
     fn component(&self) -> Option<&str> {
         Some(&self.component)
+    }
+
+    fn no_signals(&self) -> Option<&'static str> {
+        Some("runtime = \"wasm\": a component gets no signals")
     }
 
     fn no_layers(&self) -> Option<String> {
@@ -128,21 +131,4 @@ pub struct WorkerSettings {
     pub network: Network,
     /// Where the code's folder is mounted; its processes find the compiled component there.
     pub folder: String,
-}
-
-impl WorkerSettings {
-    /// The settings of a worker of this function.
-    #[must_use]
-    pub fn of(config: &FunctionConfig, component: &str, port: u16, folder: &str) -> Self {
-        Self {
-            component: component.to_owned(),
-            port,
-            memory_bytes: config.memory_bytes,
-            concurrency: config.concurrency,
-            cpu_milli: config.cpu_milli,
-            timeout: config.timeout,
-            network: config.network,
-            folder: folder.to_owned(),
-        }
-    }
 }

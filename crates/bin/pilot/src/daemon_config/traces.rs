@@ -8,7 +8,7 @@ use std::sync::Arc;
 use anyhow::{Context, bail};
 use pilot_model::Traces;
 use pilot_model::ports::EventSink;
-use pilot_model::trace::{Callers, Ratio};
+use pilot_model::sampling::{Callers, Ratio};
 use pilot_traces::{Authorities, Compression, Endpoint, ExporterConfig, TransportConfig};
 use serde::Deserialize;
 

@@ -12,7 +12,7 @@ use pilot_model::runtime::provided::ProvidedRuntime;
 use pilot_model::runtime::wasm::{WORKER_VERB, WasmRuntime, WorkerSettings};
 use pilot_model::runtime_key::{Base, Limits as KeyLimits, Mount, RuntimeKey};
 use pilot_model::timeline::Instant;
-use pilot_model::{Network, Runtime, Version, WorkerId};
+use pilot_model::{FunctionConfig, Network, Runtime, Version, WorkerId};
 use pilot_protocols::{HttpWorker, OwnProcesses, ProvidedWorker, Start};
 use pilot_sys::clock::monotonic_ns;
 use tokio::time::Duration;
@@ -173,7 +173,7 @@ impl NativeRuntime {
         let body = Body { sandbox, process };
         let memory_bytes_max = version.config.memory_bytes;
         Ok(NativeInstance::new(
-            Arc::clone(self),
+            Arc::clone(self) as Arc<dyn SandboxOwner>,
             memory_bytes_max,
             own_processes,
             body,
@@ -254,7 +254,7 @@ impl NativeRuntime {
                 "the file of pilot, which runs WebAssembly components, is gone; restart the daemon",
             ));
         }
-        let settings = WorkerSettings::of(&version.config, component, port, CODE_INSIDE);
+        let settings = worker_settings(&version.config, component, port);
         let settings = serde_json::to_string(&settings).map_err(|error| StartError::Sandbox {
             problem: format!("write the settings of a worker: {error}"),
         })?;
@@ -515,6 +515,20 @@ async fn show(parts: &NativeParts, sandbox: &Sandbox, mount: &Mount) -> Result<(
     let spawner = &parts.machine.spawner;
     let control = sandbox.control();
     control.show(spawner, &mount.host, &mount.inside).await
+}
+
+/// The settings of a worker that runs a component.
+fn worker_settings(config: &FunctionConfig, component: &str, port: u16) -> WorkerSettings {
+    WorkerSettings {
+        component: component.to_owned(),
+        port,
+        memory_bytes: config.memory_bytes,
+        concurrency: config.concurrency,
+        cpu_milli: config.cpu_milli,
+        timeout: config.timeout,
+        network: config.network,
+        folder: CODE_INSIDE.to_owned(),
+    }
 }
 
 /// A port of the host that is free now. The program that gets it has to bind it next.

@@ -3,7 +3,8 @@ use std::sync::LazyLock;
 use pilot_model::FunctionName;
 use pilot_model::asynchronous::AsyncSpec;
 use pilot_model::policy::PolicySpec;
-use pilot_model::spec::{FunctionSpec, ScaleSpec};
+use pilot_model::scale::ScaleSpec;
+use pilot_model::spec::FunctionSpec;
 use proptest::prelude::*;
 use serde::Deserialize;
 
