@@ -7,6 +7,9 @@ use tokio::sync::SetOnce;
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
+/// Longest wait for the end of a process that has closed its channel. Reaping it takes its parent a moment.
+pub(crate) const END_TIME_MAX: Duration = Duration::from_secs(2);
+
 /// How a forked child ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ChildEnd {

@@ -18,7 +18,7 @@ use tokio::time::timeout;
 
 use crate::cgroup::Cgroup;
 use crate::channel::Channel;
-use crate::child::{Child, ChildEnd, or_end};
+use crate::child::{Child, ChildEnd, END_TIME_MAX, or_end};
 use crate::message::USERS;
 use crate::sandbox::{Sandbox, SharedSandbox};
 use crate::worker::Output;
@@ -40,9 +40,6 @@ struct Children {
     waiting: Mutex<HashMap<u64, Arc<SetOnce<ChildEnd>>>>,
     alive: AtomicBool,
 }
-
-/// Longest wait for the end of a process that has closed its channel. Reaping it takes its parent a moment.
-pub(crate) const END_TIME_MAX: Duration = Duration::from_secs(2);
 
 /// Longest time for a template's imports.
 const IMPORT_TIME_MAX: Duration = Duration::from_secs(120);

@@ -33,11 +33,10 @@ pub(crate) use output::{Drained, Output};
 pub(crate) use released::{Grace, Released, SIGKILL, SIGTERM};
 
 use crate::cgroup::Cgroup;
-use crate::child::{Child, ChildEnd, or_end};
+use crate::child::{Child, ChildEnd, END_TIME_MAX, or_end};
 use crate::memory;
 use crate::pace::Paceable;
 use crate::sandbox::Sandbox;
-use crate::template::END_TIME_MAX;
 
 /// A forked (or newly executed) process in a sandbox.
 pub(crate) struct ForkedWorker {
@@ -203,7 +202,7 @@ impl CpuClock {
 }
 
 /// Has the sandbox of a worker, and takes it back when the worker is released.
-pub(crate) trait SandboxOwner: Send + Sync {
+pub(crate) trait SandboxOwner: fmt::Debug + Send + Sync {
     /// Takes it back. The worker's channel is closed, unless it has a grace period; its process may still be ending.
     fn take_back(&self, released: Released);
 

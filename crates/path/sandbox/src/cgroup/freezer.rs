@@ -12,11 +12,10 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-use super::{open_to_write, v2};
+use super::open_to_write;
 
-/// This daemon's folder. `None`: processes cannot be frozen.
-pub(super) fn make(mounts: &str, own: &str, name: &str) -> Option<PathBuf> {
-    let base = v2::own_folder(mounts, own)?;
+/// This daemon's folder, in `base`. `None`: processes cannot be frozen.
+pub(super) fn make(base: &Path, name: &str) -> Option<PathBuf> {
     let folder = base.join(name);
     let made = fs::create_dir(&folder);
     if made.is_err_and(|error| error.kind() != io::ErrorKind::AlreadyExists) {

@@ -175,23 +175,18 @@ fn version_2_freezes_reclaims_throttles_and_wakes() {
 fn beside_version_1_the_folder_of_version_2_freezes_if_the_kernel_can() {
     let root = tempfile::tempdir().unwrap();
     let (mounts, own) = v1_tree(root.path());
-    assert_eq!(
-        freezer::make(&mounts, &own, "pilotlight-1"),
-        None,
-        "version 2 is not mounted"
-    );
+    let none = v2::own_folder(&mounts, &own);
+    assert_eq!(none, None, "version 2 is not mounted");
     let unified = root.path().join("unified");
     let mounts = format!("{mounts}cgroup2 {} cgroup2 rw 0 0\n", unified.display());
     let own = format!("{own}0::/me\n");
     // The kernel makes the files with the folder; one before 5.2 makes no `cgroup.freeze`.
     let folder = unified.join("me/pilotlight-1");
     fs::create_dir_all(&folder).unwrap();
-    assert_eq!(freezer::make(&mounts, &own, "pilotlight-1"), None);
+    let base = v2::own_folder(&mounts, &own).unwrap();
+    assert_eq!(freezer::make(&base, "pilotlight-1"), None);
     fs::write(folder.join("cgroup.freeze"), "0").unwrap();
-    assert_eq!(
-        freezer::make(&mounts, &own, "pilotlight-1"),
-        Some(folder.clone())
-    );
+    assert_eq!(freezer::make(&base, "pilotlight-1"), Some(folder.clone()));
     assert_eq!(
         fs::read_to_string(folder.join("cgroup.type")).unwrap(),
         "threaded"

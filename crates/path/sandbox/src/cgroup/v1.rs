@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use super::cpu::Counters;
 use super::{
-    Branch, Files, Limits, OwnLimit, freezer, open_peak, open_to_write, weight_in_processes,
+    Branch, Files, Limits, OwnLimit, freezer, open_peak, open_to_write, v2, weight_in_processes,
 };
 
 /// This daemon's folder in each hierarchy (memory, cpu, pids); fewer if controllers share one.
@@ -74,7 +74,7 @@ impl Folders {
         // 1024 is the weight of one process. An error is ignored: functions are then only slower on a busy machine.
         let shares = 1024 * weight_in_processes();
         let _ = fs::write(cpu.join("cpu.shares"), shares.to_string());
-        let freezer = freezer::make(mounts, own, name);
+        let freezer = v2::own_folder(mounts, own).and_then(|base| freezer::make(&base, name));
         let all: Vec<PathBuf> = joined.iter().chain(&freezer).cloned().collect();
         let mount = Path::new(mount_of(mounts, "memory").unwrap_or_default());
         let containers = super::for_containers(&memory, mount);

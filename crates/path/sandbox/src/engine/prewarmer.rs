@@ -100,6 +100,7 @@ impl Drop for SandboxPrewarmer {
     }
 }
 
+#[derive(Debug)]
 struct FunctionSandboxes {
     work: mpsc::Sender<Work>,
     lingering: watch::Sender<usize>,

@@ -16,12 +16,10 @@ use tokio::sync::{Notify, SetOnce};
 use tokio::task::AbortHandle;
 use tokio::time::Instant as Deadline;
 
-use super::runtime::NativeRuntime;
 use crate::cgroup::Cgroup;
-use crate::child::ChildEnd;
+use crate::child::{ChildEnd, END_TIME_MAX};
 use crate::pace::Paceable;
 use crate::sandbox::Control;
-use crate::template::END_TIME_MAX;
 use crate::worker::{
     Body, CpuClock, Drained, Grace, Output, Released, SIGKILL, SIGTERM, SandboxOwner,
 };
@@ -29,7 +27,7 @@ use crate::worker::{
 /// See the module. Dropping it releases the sandbox, to be cleaned.
 #[derive(Debug)]
 pub(super) struct NativeInstance {
-    runtime: Arc<NativeRuntime>,
+    owner: Arc<dyn SandboxOwner>,
     memory_bytes_max: u64,
     /// In the host's network.
     own_processes: Option<OwnProcesses>,
@@ -50,7 +48,7 @@ pub(super) struct NativeInstance {
 
 impl NativeInstance {
     pub(super) fn new(
-        runtime: Arc<NativeRuntime>,
+        owner: Arc<dyn SandboxOwner>,
         memory_bytes_max: u64,
         own_processes: Option<OwnProcesses>,
         body: Body,
@@ -82,7 +80,7 @@ impl NativeInstance {
             prints.notify_one();
         });
         Self {
-            runtime,
+            owner,
             memory_bytes_max,
             own_processes,
             end: body.process.end_watch(),
@@ -109,7 +107,7 @@ impl NativeInstance {
         // It is one of the processes whose end is awaited.
         self.holders.close();
         if let Some(body) = self.take_body() {
-            self.runtime.take_back(Released { body, grace });
+            self.owner.take_back(Released { body, grace });
         }
     }
 }
@@ -149,7 +147,7 @@ impl Instance for NativeInstance {
         // The sandbox's init exits when its socket closes, and the kernel ends everything in its PID namespace.
         if let Some(body) = self.take_body() {
             drop(body);
-            self.runtime.lost();
+            self.owner.lost();
         }
     }
 

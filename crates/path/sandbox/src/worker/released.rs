@@ -7,7 +7,7 @@ use pilot_protocols::{Awaited, Held};
 use tokio::time::{Instant as Deadline, timeout_at};
 
 use super::{Body, Link};
-use crate::template::END_TIME_MAX;
+use crate::child::END_TIME_MAX;
 
 /// A sandbox after a use.
 #[derive(Debug)]
