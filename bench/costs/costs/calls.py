@@ -36,12 +36,12 @@ class RefusedError(RuntimeError):
 
 
 class Client:
-    """One connection, which is kept open."""
+    """One connection, which is kept open. The daemon closes one that was quiet for some seconds, so then it is a new one."""
 
     def __init__(self, daemon: Daemon, began: float | None = None) -> None:
         self.connection = http.client.HTTPConnection("127.0.0.1", daemon.port, timeout=120)
+        self.began = time.monotonic() if began is None else began
         self.used = time.monotonic()
-        self.began = self.used if began is None else began
 
     def __enter__(self) -> Client:
         return self
@@ -50,10 +50,10 @@ class Client:
         self.connection.close()
 
     def call(self, name: str, event: object = None) -> Seen:
-        began = time.monotonic()
-        if began - self.used > UNUSED_MAX_S:
-            # The next request opens it again.
+        if time.monotonic() - self.used > QUIET_S:
+            # It opens another one by itself.
             self.connection.close()
+        began = time.monotonic()
         self.connection.request("POST", invoke_path(name), json.dumps(event).encode())
         response = self.connection.getresponse()
         body = response.read()
@@ -72,9 +72,8 @@ class Client:
         return Seen(began - self.began, took * 1000, start, phases, json.loads(body) if body else None)
 
 
+QUIET_S = 2.0
 CLIENTS_MAX = 256
-# The daemon closes connections that are not used for 60 s.
-UNUSED_MAX_S = 30.0
 
 
 def at_rate(daemon: Daemon, name: str, rps: float, seconds: float, event: object) -> tuple[list[Seen], int]:

@@ -2,7 +2,8 @@
 //! loop that only reads the clock saw from inside the sandbox.
 //!
 //! - A throttled task resumes when the period's timer refills the quota, so the times between two resumptions are multiples of the
-//!   *period*. The largest period that fits is taken.
+//!   *period*. The largest period that fits is taken, unless a part of it fits clearly more of them: where a task overruns its quota by
+//!   nearly the same time again and again, nearly all intervals are several periods.
 //! - Over many periods a task gets its quota, because what it takes too much is subtracted later. So the *quota* is the share of time
 //!   that it ran. A throttle itself costs some time that counts as the task's. Platforms give CPU in hundredths of a vCPU, or, where it
 //!   follows memory, in 1/1769 per MB; a quota that is near such a value is that value.
@@ -154,7 +155,7 @@ pub fn infer(runs: &Runs) -> Result<Inferred, String> {
     })
 }
 
-/// The largest period of which nearly all intervals are multiples, and how many are, thousandths.
+/// The largest period of which nearly all intervals are multiples, and clearly more of none of its parts; and how many are, thousandths.
 fn period(intervals: &[u64]) -> Option<(u64, u64)> {
     let longest = intervals.iter().copied().max()?;
     let candidates = (2..=2000).map(|half_ms: u64| half_ms * 500_000);
@@ -169,7 +170,15 @@ fn period(intervals: &[u64]) -> Option<(u64, u64)> {
             let share = fitting * 1000 / intervals.len().max(1) as u64;
             (share >= FITTING_MIN).then_some((period, share))
         });
-    fits.last()
+    let fits: Vec<(u64, u64)> = fits.collect();
+    let is_whole = |(period, share): &&(u64, u64)| {
+        !fits.iter().any(|(part, more)| {
+            // Of the intervals that do not fit the period, some fit a part of it by chance.
+            let by_chance = (1000 - share) * 2 * NOISE_NS / part;
+            part < period && period % part == 0 && *more > share + 2 * by_chance + FITTING_MORE
+        })
+    };
+    fits.iter().rev().find(is_whole).copied()
 }
 
 /// The rates whose ticks the throttles begin at, the most likely first.
@@ -237,6 +246,8 @@ const INTERVALS_MIN: usize = 20;
 const NOISE_NS: u64 = 150_000;
 /// Share of the intervals that must fit a period, thousandths.
 const FITTING_MIN: u64 = 900;
+/// So many more intervals must fit a part of a period, thousandths, for the part to be the period.
+const FITTING_MORE: u64 = 20;
 /// Time of a throttle, for switching and interrupts, that counts as the task's and that it does not see.
 const THROTTLE_COST_NS: u64 = 15_000;
 /// The usual rates, the most usual first.

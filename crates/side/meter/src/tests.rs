@@ -58,6 +58,29 @@ fn the_fees_of_the_paper_are_worth_the_printed_times() {
 }
 
 #[test]
+fn every_row_says_where_and_when_its_figures_were_read() {
+    let is_date = |text: &str| {
+        let digits = |byte: u8| byte.is_ascii_digit() || byte == b'-';
+        text.len() == 10 && text.bytes().all(digits)
+    };
+    let table = Table::shipped().unwrap();
+    let mut unchecked = Vec::new();
+    for platform in table.platforms() {
+        match platform.as_of.as_str() {
+            "not checked" => unchecked.push(platform.id.as_str()),
+            date => assert!(is_date(date), "{}: {date}", platform.id),
+        }
+        let source = &platform.source;
+        assert!(
+            source.starts_with("https://") || platform.id == "own",
+            "{source}"
+        );
+    }
+    // docs/costs.md names them.
+    assert_eq!(unchecked, ["azure-premium", "huawei"]);
+}
+
+#[test]
 fn the_ratio_of_cpu_to_memory_is_in_the_range_of_the_paper() {
     for (id, ratio) in [
         ("gcp-request", 9600),

@@ -129,3 +129,32 @@ fn the_published_logs_are_named() {
     }
     assert!(named >= 16, "{named} logs");
 }
+
+/// Nearly all intervals are three periods, because the task overruns by a whole tick and pays for two more periods. Measured on a machine
+/// whose ticks lay so.
+#[test]
+fn a_period_of_which_most_intervals_are_several_is_found() {
+    let of = |counts: &[(u64, usize)]| -> Vec<u64> {
+        let intervals = counts.iter();
+        intervals
+            .flat_map(|(us, count)| vec![us * 1000; *count])
+            .collect()
+    };
+    let measured = of(&[
+        (60_010, 162),
+        (20_020, 10),
+        (596, 1),
+        (2_177, 1),
+        (56_981, 1),
+    ]);
+    assert_eq!(period(&measured).map(|(ns, _)| ns), Some(20_000_000));
+    // What fits no period does not make a shorter one of it.
+    let noisy = of(&[
+        (60_010, 162),
+        (1_003, 4),
+        (7_500, 3),
+        (20_020, 2),
+        (33_333, 5),
+    ]);
+    assert_eq!(period(&noisy).map(|(ns, _)| ns), Some(60_000_000));
+}
