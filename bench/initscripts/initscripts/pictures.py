@@ -43,4 +43,4 @@ def cumulated(report: Report) -> Any:
     return figure
 
 
-DRAWN: Pictures = {"sebs": starts, "imgrec": starts, "starts": cumulated}
+DRAWN: Pictures = {"sebs": starts, "imgrec": starts, "template": starts, "starts": cumulated}
