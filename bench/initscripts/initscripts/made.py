@@ -29,6 +29,38 @@ def fasta(bases: int) -> bytes:
     return ("\n".join([">made", *lines]) + "\n").encode()
 
 
+def vectors(count: int, dims: int) -> bytes:
+    """A shard of vecdb (services/vecdb.c)."""
+    some = random.Random(7)
+    block = array("f", (some.uniform(-1, 1) for _ in range(99_991))).tobytes()
+    numbers = (block * (4 * count * dims // len(block) + 1))[: 4 * count * dims]
+    return b"VECTORS1" + struct.pack("<II", count, dims) + array("Q", range(count)).tobytes() + numbers
+
+
+def shard(entries: list[tuple[bytes, bytes]]) -> bytes:
+    """A shard of cached (services/cached.c)."""
+    slots = 1 << (2 * len(entries)).bit_length()
+    table = [0] * slots
+    parts, at = [], 16 + 8 * slots
+    for key, value in entries:
+        place = fnv1a(key) % slots
+        while table[place]:
+            place = (place + 1) % slots
+        table[place] = at
+        part = struct.pack("<II", len(key), len(value)) + key + value
+        part += bytes(-len(part) % 8)
+        parts.append(part)
+        at += len(part)
+    return b"CACHED01" + struct.pack("<II", slots, len(entries)) + array("Q", table).tobytes() + b"".join(parts)
+
+
+def fnv1a(content: bytes) -> int:
+    total = 2166136261
+    for byte in content:
+        total = ((total ^ byte) * 16777619) & 0xFFFFFFFF
+    return total
+
+
 # Inputs and outputs of the three layers of imgrec's network: 13.3 MB, the paper's size. The first one sees 3 × 16 × 16 pixels at a time.
 LAYERS = ((3 * 16 * 16, 1024), (1024, 1254), (1254, 1000))
 

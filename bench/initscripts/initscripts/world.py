@@ -21,7 +21,7 @@ from benchlib.daemon import Daemon, end, free_port, invoke_path, wait_for_port
 from benchlib.pilot import ROOT
 from benchlib.store import BUCKET, KEY_ID, REGION, SECRET, Store
 
-from .containers import COMMAND, Engine, NoEngineError, root_of
+from .containers import CODE, COMMAND, Engine, NoEngineError, root_of
 
 HERE = Path(__file__).resolve().parents[1]
 ACCOUNT, QUEUE = "123456789012", "tasks"
@@ -32,8 +32,11 @@ BARE = ("nothing", "reply")
 WORK = ("compute_time", "upload_time")
 STARTS = ("lease", "fork", "exec", "runtime", "sandbox", "init")
 # How a worker is made: forked from a template, a new interpreter, Node.js (a process that was started ahead, as Pilotlight keeps them), a
-# new container.
+# new container; a program behind the Lambda Runtime API in a kept sandbox.
 FORK, FRESH, NODE, CONTAINER = KINDS = ("fork", "fresh", "node", "container")
+PROGRAM = "program"
+# Services in C.
+SERVICES = ("cached", "vecdb")
 IMAGE = "pilot-initscripts/functions:1"
 # Functions with a model, which need a module and packages more than the others.
 WITH_MODEL, MODEL_PACKAGES = ("imgrec", "recognise", "classify"), "requirements-imgrec.txt"
@@ -133,10 +136,11 @@ class Seen:
         return timing(self.header)
 
     def to_json(self) -> dict[str, Any]:
-        """Without the answer, whose measurement is in the other numbers."""
+        """Without the rest of the answer. `steps` are what the function has measured, ms."""
         numbers = {"total": self.total, "start": self.start, "fetch": self.fetch, "begun": self.begun}
         rounded = {key: round(number, 3) for key, number in numbers.items()}
-        return {**rounded, "is_first": self.is_first, "phases": self.header}
+        steps = {key: round(value / 1000, 3) for key, value in self.answer["measurement"].items() if key.endswith("_time")}
+        return {**rounded, "steps": steps, "is_first": self.is_first, "phases": self.header}
 
 
 @dataclass
@@ -149,6 +153,7 @@ class World:
     is_smoke: bool
     _stack: ExitStack = field(default_factory=ExitStack)
     _called: set[str] = field(default_factory=set)
+    _relays: list[Relay] = field(default_factory=list)
     _daemons: dict[str, Daemon] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
 
@@ -180,8 +185,23 @@ class World:
     def tasks(self) -> Relay:
         return self._stack.enter_context(Relay(self.queues.port))
 
+    def relay(self, server_port: int) -> Relay:
+        """Before a further server."""
+        relay = self._stack.enter_context(Relay(server_port))
+        self._relays.append(relay)
+        return relay
+
+    def start(self, command: Sequence[str | Path], port: int) -> None:
+        """A server that ends with the world."""
+        with (self.home / "servers.log").open("ab") as log:
+            process = subprocess.Popen([*map(str, command)], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        self._stack.callback(end, process)
+        wait_for_port(port, process)
+
     def distance(self, round_trip_ms: float) -> None:
         self.objects.set(round_trip_ms)
+        for relay in self._relays:
+            relay.set(round_trip_ms)
         if "queues" in self.__dict__:
             self.tasks.set(round_trip_ms)
 
@@ -194,11 +214,14 @@ class World:
     def engine(self) -> Engine:
         return self._stack.enter_context(Engine())
 
-    def make_image(self, requirements: Sequence[str] = (), programs: Sequence[Path] = ()) -> None:
-        """The image of kind `container`: all functions, the packages of these files, and these programs."""
+    def make_image(self, requirements: Sequence[str] = (), programs: Sequence[Path] = (), *, services: bool = False) -> None:
+        """The image of kind `container`: all functions, the packages of these files, these programs, and the services."""
         folder = self.home / "image"
         files = [HERE / "functions" / file for file in requirements]
-        self.engine.image(IMAGE, root_of(folder, files, list(programs)))
+        root = root_of(folder, files, [*programs, *map(service, SERVICES)] if services else list(programs))
+        for name in SERVICES if services else ():
+            shutil.copy(service(name), root / CODE.lstrip("/") / name)
+        self.engine.image(IMAGE, root)
         shutil.rmtree(folder)
 
     def kinds(self, wanted: Sequence[str]) -> list[str]:
@@ -243,6 +266,8 @@ class World:
         daemon = Daemon(self.binary, folder, environment)
         config = "[limits]\nruntimes = 0\n" if with_containers else ""
         config += "[data]\nmemory_mb = 1024\nfunction_mb = 512\ncache_mb = 0\n"
+        # The peers of services.
+        config += 'initscript_networks = ["127.0.0.0/8"]\n'
         config += self.store.config().replace(f":{self.store.port}", f":{self.objects.port}")
         # Before the daemon starts, because its configuration names their relay.
         if with_queues:
@@ -264,17 +289,18 @@ class World:
         *,
         kind: str = FORK,
         files: dict[str, bytes] | None = None,
+        script_input: str = "",
         **spec: Any,
     ) -> None:
-        """A function of the folder `functions`, with one of the scripts or without, and with further files."""
-        own, of_kind = files_of(code, kind, one_set=self.is_smoke)
+        """A function of the folder `functions`, or a service, with one of the scripts or without, and with further files."""
+        own, of_kind = files_of_service(code, kind) if code in SERVICES else files_of(code, kind, one_set=self.is_smoke)
         files = own | (files or {})
         spec = {"network": "host", "timeout_s": 60, "memory_mb": 512, **of_kind, **spec}
         environment = {"AWS_ENDPOINT_URL_S3": self.endpoint, **CREDENTIALS, **of_kind.get("environment", {})}
         spec["environment"] = environment | (spec.get("environment") or {})
         if script:
             files["init.wasm"] = script_of(script).read_bytes()
-            spec["initscript"] = {"module": "init.wasm", "allow": allow, "timeout_ms": 30_000}
+            spec["initscript"] = {"module": "init.wasm", "allow": allow, "timeout_ms": 30_000, "input": script_input}
         daemon.upload(name, files, spec)
 
     def cold(self, daemon: Daemon, function: str, event: object) -> Seen:
@@ -326,6 +352,11 @@ def files_of(code: str, kind: str, *, one_set: bool) -> tuple[dict[str, bytes], 
             "environment": {"FUNCTION": code},
         }
         return {}, keys
+    if kind == PROGRAM:
+        folder = HERE / "functions"
+        files = {file: (folder / "container" / file).read_bytes() for file in ("bootstrap.py", "pilotlight.py")}
+        files |= {file: (folder / file).read_bytes() for file in (f"{code}.py", "clock.py")}
+        return files, {"runtime": "provided", "command": ["python3", "bootstrap.py"], "environment": {"FUNCTION": code}}
     if kind == NODE:
         folder = HERE / "functions" / "node"
         files = {file: (folder / file).read_bytes() for file in ("index.js", "clock.js", "storage.js", "package.json")}
@@ -345,6 +376,14 @@ def files_of(code: str, kind: str, *, one_set: bool) -> tuple[dict[str, bytes], 
     return files, {"handler": "app.handler", "template": "on" if kind == FORK else "off", "environment": {}}
 
 
+def files_of_service(code: str, kind: str) -> tuple[dict[str, bytes], dict[str, Any]]:
+    """The same of a service in C."""
+    if kind == CONTAINER:
+        program = str(Path(CODE) / code)
+        return {}, {"runtime": "container", "image": IMAGE, "contract": "provided", "command": [program]}
+    return {"bootstrap": service(code).read_bytes()}, {"runtime": "provided"}
+
+
 def timing(header: str) -> dict[str, dict[str, float]]:
     """`Server-Timing`: the numbers of each entry."""
     entries = {}
@@ -360,6 +399,18 @@ def script_of(name: str) -> Path:
     """A module, built now: a script of this benchmark, or an example of the SDK."""
     crate = HERE / "scripts" if (HERE / "scripts" / "examples" / f"{name}.rs").exists() else ROOT / "sdk" / "initscript"
     return built(crate, "--example", name) / "examples" / f"{name}.wasm"
+
+
+@cache
+def service(name: str) -> Path:
+    """A service in C, built now."""
+    program = ROOT / "target" / "initscript" / name
+    program.parent.mkdir(parents=True, exist_ok=True)
+    options = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-O2", "-I", str(ROOT / "sdk" / "c"), "-lm", "-o", str(program)]
+    done = subprocess.run(["gcc", str(HERE / "services" / f"{name}.c"), *options], capture_output=True, text=True)
+    if done.returncode != 0:
+        raise RuntimeError(f"{name}.c: {done.stderr.strip()}")
+    return program
 
 
 @cache
@@ -408,11 +459,13 @@ __all__ = [
     "KINDS",
     "MODEL_PACKAGES",
     "NODE",
+    "PROGRAM",
     "QUEUE",
     "Relay",
     "Seen",
     "World",
     "network",
+    "service",
     "script_of",
     "script_of_c",
 ]
