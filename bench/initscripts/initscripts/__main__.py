@@ -12,7 +12,7 @@ from pathlib import Path
 from benchlib.command import Run, add_experiments, options_of
 from benchlib.report import Report
 
-from . import imgrec, pictures, scripts, sebs, services, template
+from . import imgrec, pictures, scripts, sebs, servers, services, template
 from .world import World
 
 TURNS, TURNS_SMOKE = 7, 1
@@ -20,6 +20,7 @@ EXPERIMENTS: dict[str, tuple[Callable[[World], Report], str]] = {
     "sebs": (sebs.measure, "Fig. 9: functions in the manner of SeBS"),
     "imgrec": (imgrec.measure, "Fig. 10: image recognition with a task from a queue"),
     "template": (template.measure, "Fig. 15: on workers forked from a template, with an input, and with shared weights"),
+    "servers": (servers.measure, "Fig. 11, 12: memcached and etcd, from snapshots"),
     "services": (services.measure, "Fig. 13, 14: vecdb and cached, with and without shared memory"),
     "sizes": (scripts.sizes, "Tables 4, 5: sizes of scripts"),
     "starts": (scripts.starts, "how soon a script sends its first request"),
