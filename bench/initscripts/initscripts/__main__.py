@@ -12,7 +12,7 @@ from pathlib import Path
 from benchlib.command import Run, add_experiments, options_of
 from benchlib.report import Report
 
-from . import imgrec, pictures, scripts, sebs, servers, services, template
+from . import imgrec, pictures, scripts, sebs, servers, services, sizes, template
 from .world import World
 
 TURNS, TURNS_SMOKE = 7, 1
@@ -22,7 +22,7 @@ EXPERIMENTS: dict[str, tuple[Callable[[World], Report], str]] = {
     "template": (template.measure, "Fig. 15: on workers forked from a template, with an input, and with shared weights"),
     "servers": (servers.measure, "Fig. 11, 12: memcached and etcd, from snapshots"),
     "services": (services.measure, "Fig. 13, 14: vecdb and cached, with and without shared memory"),
-    "sizes": (scripts.sizes, "Tables 4, 5: sizes of scripts"),
+    "sizes": (sizes.measure, "Tables 4, 5: sizes of scripts"),
     "starts": (scripts.starts, "how soon a script sends its first request"),
     "reply": (scripts.reply, "what a large reply costs the function"),
     "relay": (scripts.relay, "what the relay adds by itself"),
