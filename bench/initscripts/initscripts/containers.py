@@ -15,7 +15,7 @@ from benchlib.launch import ROOT
 
 HERE = Path(__file__).resolve().parents[1]
 SCRIPT = ROOT / "scripts" / "dockerd"
-LEFT_OUT = ("__pycache__", "test", "idlelib", "tkinter", "lib2to3", "ensurepip", "site-packages", "dist-packages", "config-*")
+LEFT_OUT = ("test", "idlelib", "tkinter", "lib2to3", "ensurepip", "site-packages", "dist-packages", "config-*")
 # Where the image has the functions, and what they import.
 CODE, PACKAGES = "/app/code", "/app/packages"
 COMMAND = ["python3", f"{CODE}/bootstrap.py"]

@@ -24,7 +24,7 @@ def measure(world: World) -> Report:
     world.store.put(WEIGHTS_KEYS["imgrec-wasm"], numbers)
     world.store.put(WEIGHTS_KEYS["imgrec-py"], made.network(numbers))
     world.store.put(IMAGE_KEY, made.image(400, 300) if world.is_smoke else made.image(*IMAGE))
-    kinds = world.kinds(KINDS)
+    kinds = world.kinds((FORK, NODE) if world.is_smoke else KINDS)
     if CONTAINER in kinds:
         world.make_image(["requirements.txt", MODEL_PACKAGES])
     for kind in kinds:

@@ -34,7 +34,9 @@ def functions(is_smoke: bool) -> list[Function]:
     image = made.image(400, 300) if is_smoke else made.image(1600, 1030)
     few = [
         Function("thumbnail", {"bucket": BUCKET, "object": {"key": "in/image.png"}}, {"in/image.png": image}, KINDS),
-        Function("dynamic_html", {"username": "ada", "random_len": 1000}, {}),
+        Function(
+            "dynamic_html", {"username": "ada", "random_len": 1000}, {}, (FORK,) if is_smoke else (FORK, FRESH, CONTAINER)
+        ),
     ]
     if is_smoke:
         return few

@@ -76,7 +76,8 @@ def memcached(home: Path, memory_mb: int, items: int) -> Server:
                 )
             line.sendall(b"get %s\r\n" % QUESTION.encode())
             reader = line.makefile("rb")
-            reader.readline()
+            if not reader.readline().startswith(b"VALUE"):
+                raise RuntimeError(f"memcached has no room for {items} items in {memory_mb} MB")
             answer = reader.read(1000).decode()
         process.send_signal(signal.SIGUSR1)
         process.wait(60)
@@ -91,6 +92,7 @@ def connected(address: Path, process: subprocess.Popen[bytes]) -> socket.socket:
     while True:
         line = socket.socket(socket.AF_UNIX)
         try:
+            line.settimeout(60)
             line.connect(str(address))
             return line
         except OSError:
@@ -149,7 +151,7 @@ def measure(world: World) -> Report:
         return report
     # The paper's sizes, 200 MB and 14 MB.
     servers = [
-        memcached(world.home, 40 if world.is_smoke else 200, 1000 if world.is_smoke else 160_000),
+        memcached(world.home, 40 if world.is_smoke else 200, 1000 if world.is_smoke else 130_000),
         etcd(world.home, 50 if world.is_smoke else 1350),
     ]
     kinds = world.kinds((PROGRAM, CONTAINER))
