@@ -359,12 +359,14 @@ def files_of(code: str, kind: str, *, one_set: bool) -> tuple[dict[str, bytes], 
         return files, {"runtime": "provided", "command": ["python3", "bootstrap.py"], "environment": {"FUNCTION": code}}
     if kind == NODE:
         folder = HERE / "functions" / "node"
-        files = {file: (folder / file).read_bytes() for file in ("index.js", "clock.js", "storage.js", "package.json")}
-        return files | {"function.js": (folder / f"{code}.js").read_bytes()}, {
-            "runtime": "node",
-            "handler": "index.handler",
-            "environment": {"AWS_REGION": REGION},
-        }
+        files = {file: (folder / file).read_bytes() for file in ("index.js", "clock.js", "storage.js")}
+        files["function.js"] = (folder / f"{code}.js").read_bytes()
+        # Of the packages, those that this function requires.
+        package = json.loads((folder / "package.json").read_bytes())
+        required = b"".join(files.values()).decode()
+        needed = {name: version for name, version in package["dependencies"].items() if f"require('{name}')" in required}
+        files["package.json"] = json.dumps({**package, "dependencies": needed}).encode()
+        return files, {"runtime": "node", "handler": "index.handler", "environment": {"AWS_REGION": REGION}}
     folder = HERE / "functions"
     names = ["app.py"] if code in BARE else ["app.py", "storage.py", "clock.py", "requirements.txt"]
     files = {file: (folder / file).read_bytes() for file in names}
