@@ -9,6 +9,7 @@ import os
 import subprocess
 import time
 from pathlib import Path
+from urllib.parse import urlencode
 
 from benchlib.daemon import end, free_port, wait_for_port
 from benchlib.pilot import ROOT
@@ -80,12 +81,35 @@ def signed(host: str, path: str, now: time.struct_time) -> dict[str, str]:
     headers = {"host": host, "x-amz-content-sha256": "UNSIGNED-PAYLOAD", "x-amz-date": stamp}
     names = ";".join(headers)
     lines = "".join(f"{name}:{value}\n" for name, value in headers.items())
-    canonical = f"PUT\n{path}\n\n{lines}\n{names}\nUNSIGNED-PAYLOAD"
-    scope = f"{date}/{REGION}/s3/aws4_request"
-    text = f"AWS4-HMAC-SHA256\n{stamp}\n{scope}\n{hashlib.sha256(canonical.encode()).hexdigest()}"
+    scope = scope_of(date)
+    signature = signature_of(f"PUT\n{path}\n\n{lines}\n{names}\nUNSIGNED-PAYLOAD", date, stamp)
+    told = f"AWS4-HMAC-SHA256 Credential={KEY_ID}/{scope}, SignedHeaders={names}, Signature={signature}"
+    return {**headers, "authorization": told}
+
+
+def presigned(endpoint: str, key: str, now: time.struct_time | None = None) -> str:
+    """A URL with which a client without credentials reads an object, for an hour."""
+    now = now or time.gmtime()
+    date, stamp = time.strftime("%Y%m%d", now), time.strftime("%Y%m%dT%H%M%SZ", now)
+    words = {
+        "X-Amz-Algorithm": "AWS4-HMAC-SHA256",
+        "X-Amz-Credential": f"{KEY_ID}/{scope_of(date)}",
+        "X-Amz-Date": stamp,
+        "X-Amz-Expires": "3600",
+        "X-Amz-SignedHeaders": "host",
+    }
+    query, host = urlencode(words), endpoint.removeprefix("http://")
+    signature = signature_of(f"GET\n/{BUCKET}/{key}\n{query}\nhost:{host}\n\nhost\nUNSIGNED-PAYLOAD", date, stamp)
+    return f"{endpoint}/{BUCKET}/{key}?{query}&X-Amz-Signature={signature}"
+
+
+def scope_of(date: str) -> str:
+    return f"{date}/{REGION}/s3/aws4_request"
+
+
+def signature_of(canonical: str, date: str, stamp: str) -> str:
+    text = f"AWS4-HMAC-SHA256\n{stamp}\n{scope_of(date)}\n{hashlib.sha256(canonical.encode()).hexdigest()}"
     key = f"AWS4{SECRET}".encode()
     for word in (date, REGION, "s3", "aws4_request"):
         key = hmac.digest(key, word.encode(), "sha256")
-    signature = hmac.new(key, text.encode(), "sha256").hexdigest()
-    told = f"AWS4-HMAC-SHA256 Credential={KEY_ID}/{scope}, SignedHeaders={names}, Signature={signature}"
-    return {**headers, "authorization": told}
+    return hmac.new(key, text.encode(), "sha256").hexdigest()

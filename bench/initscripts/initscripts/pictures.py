@@ -43,4 +43,53 @@ def cumulated(report: Report) -> Any:
     return figure
 
 
-DRAWN: Pictures = {"sebs": starts, "imgrec": starts, "starts": cumulated}
+STEPS = {"download_time": "downloads", "copy_time": "copies", "load_time": "loads", "serve_time": "server starts"}
+
+
+def phases(report: Report) -> Any:
+    """Where the time until the first answer goes: medians, one bar per side."""
+    panels = sorted({(cell["kind"], cell["round_trip_ms"]) for cell in report.data}, key=str)
+    figure, axes = pyplot.subplots(len(panels), 1, figsize=(8, 2.4 * len(panels)), layout="constrained", squeeze=False)
+    for axis, panel in zip(axes[:, 0], panels):
+        cells = [cell for cell in report.data if (cell["kind"], cell["round_trip_ms"]) == panel]
+        bars = [(f"{cell['function']}, {side}", cell["invocations"][side]) for cell in cells for side in ("without", "with")]
+        names = [name for name, _ in bars]
+        left = [0.0] * len(bars)
+        parts = {"worker starts": [median(one["start"] for one in seen) for _, seen in bars]}
+        for step, name in STEPS.items():
+            parts[name] = [median(one["steps"].get(step, 0.0) for one in seen) for _, seen in bars]
+        known = [sum(values) for values in zip(*parts.values())]
+        begun = [median(one["begun"] for one in seen) for _, seen in bars]
+        parts["waits for the script, and the rest"] = [max(0.0, whole - part) for whole, part in zip(begun, known)]
+        for name, widths in parts.items():
+            if any(widths):
+                axis.barh(names, widths, left=left, label=name)
+                left = [at + width for at, width in zip(left, widths)]
+        axis.invert_yaxis()
+        axis.tick_params(labelsize=7)
+        axis.set_title(f"{panel[0]}, {panel[1]:g} ms", fontsize=9)
+        axis.set_xlabel("ms from the request", fontsize=8)
+        axis.legend(fontsize=7)
+    return figure
+
+
+def lengths(report: Report) -> Any:
+    """Scripts, what they are scripts of, and the parts of the daemon."""
+    figure, axis = pyplot.subplots(figsize=(8, 0.3 * len(report.data) + 1), layout="constrained")
+    axis.barh(list(report.data), list(report.data.values()))
+    axis.invert_yaxis()
+    axis.set_xscale("log")
+    axis.set_xlabel("bytes")
+    axis.tick_params(labelsize=7)
+    return figure
+
+
+DRAWN: Pictures = {
+    "sebs": starts,
+    "imgrec": starts,
+    "template": starts,
+    "servers": phases,
+    "services": phases,
+    "sizes": lengths,
+    "starts": cumulated,
+}

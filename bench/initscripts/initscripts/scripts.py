@@ -1,6 +1,4 @@
-"""The scripts themselves: their sizes (the paper's Tables 4 and 5), how soon they send their first request, what a reply of 100 MB costs,
-and what the relay adds.
-"""
+"""The scripts themselves: how soon they send their first request, what a reply of 100 MB costs, and what the relay adds."""
 
 from __future__ import annotations
 
@@ -15,30 +13,10 @@ from benchlib.daemon import Daemon
 from benchlib.report import Bar, Report
 from benchlib.stats import percentile
 
-from .world import BUCKET, Relay, Seen, World, script_of, script_of_c
+from .world import BUCKET, Relay, Seen, World
 
-SIZE_MAX, FIRST_MS_MAX, BURST_MS_MAX, MAP_MS_MAX = 20 * 1024, 0.2, 10.0, 3.0
+FIRST_MS_MAX, BURST_MS_MAX, MAP_MS_MAX = 0.2, 10.0, 3.0
 REPLY_LEN, BURST = 100 << 20, 100
-
-
-def sizes(world: World) -> Report:
-    """The bar is that of a script that reads two objects."""
-    scripts = {name: script_of(name) for name in ("two_objects", "task", "objects", "imgrec")}
-    lengths = {f"{name}, Rust": module.stat().st_size for name, module in scripts.items()}
-    of_c = script_of_c()
-    if of_c:
-        lengths["two_objects, C"] = of_c.stat().st_size
-    report = Report("sizes", "sizes of scripts", ["script", "bytes", "the paper's"])
-    report.rows = [[name, f"{length:,}", "100,000 to 200,000"] for name, length in lengths.items()]
-    report.bars = [
-        Bar(name, f"≤ {SIZE_MAX:,} bytes", f"{length:,}", length <= SIZE_MAX)
-        for name, length in lengths.items()
-        if name.startswith("two_objects")
-    ]
-    if not of_c:
-        report.notes.append("the example in C was not built: pip install ziglang")
-    report.data = lengths
-    return report
 
 
 def first_request(seen: Seen) -> float:

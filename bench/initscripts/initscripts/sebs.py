@@ -1,5 +1,5 @@
-"""Functions in the manner of SeBS with their storage at a distance (the paper's Fig. 9), in forked workers and in fresh interpreters
-(Fig. 15 has the former in the paper's way).
+"""Functions in the manner of SeBS with their storage at a distance (the paper's Fig. 9), in forked workers, fresh interpreters and containers,
+and one for Node.js.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from benchlib.report import Bar, Report
 
 from . import made
 from .measure import HEADER, NOTES, SIDES, Cell, geometric, turn_order
-from .world import BUCKET, World
+from .world import BUCKET, CONTAINER, FORK, FRESH, KINDS, World
 
-KINDS = {"fork": "on", "fresh": "off"}
 DISTANCES_MS = (0.5, 10.0)
 # The paper's averages, and the bars of issue 14.
 FRESH_MIN, FORK_FAR_MIN, SHARE_MIN, SLOWER_MAX = 1.67, 1.48, 0.95, 1.02
@@ -28,13 +27,18 @@ class Function:
     code: str
     event: dict[str, Any]
     objects: dict[str, bytes]
+    kinds: tuple[str, ...] = (FORK, FRESH, CONTAINER)
 
 
 def functions(is_smoke: bool) -> list[Function]:
     image = made.image(400, 300) if is_smoke else made.image(1600, 1030)
+    # The package for images is large, and imgrec is in the smoke run for Node.js, too.
+    kinds = (FORK, FRESH) if is_smoke else KINDS
     few = [
-        Function("thumbnail", {"bucket": BUCKET, "object": {"key": "in/image.png"}}, {"in/image.png": image}),
-        Function("dynamic_html", {"username": "ada", "random_len": 1000}, {}),
+        Function("thumbnail", {"bucket": BUCKET, "object": {"key": "in/image.png"}}, {"in/image.png": image}, kinds),
+        Function(
+            "dynamic_html", {"username": "ada", "random_len": 1000}, {}, (FORK,) if is_smoke else (FORK, FRESH, CONTAINER)
+        ),
     ]
     if is_smoke:
         return few
@@ -48,38 +52,36 @@ def functions(is_smoke: bool) -> list[Function]:
 
 
 def measure(world: World) -> Report:
-    daemon = world.daemon()
     all_functions = functions(world.is_smoke)
-    distances = DISTANCES_MS[1:] if world.is_smoke else DISTANCES_MS
-    cells = []
+    kinds = world.kinds((FORK, FRESH) if world.is_smoke else KINDS)
+    if CONTAINER in kinds:
+        world.make_image(["requirements.txt"])
+    plan = [(function, kind) for function in all_functions for kind in kinds if kind in function.kinds]
     for function in all_functions:
         for key, body in function.objects.items():
             world.store.put(key, body)
-        for kind, template in KINDS.items():
-            for side in SIDES:
-                script = "objects" if side == "with" else None
-                name = name_of(function, kind, side)
-                world.deploy(daemon, name, function.code, script, [f"s3://{BUCKET}"], template=template)
-        print(f"… {function.code} is deployed", file=sys.stderr, flush=True)
-    for round_trip_ms in distances:
+    for function, kind in plan:
+        for side in SIDES:
+            script = "objects" if side == "with" else None
+            name = name_of(function, kind, side)
+            world.deploy(world.daemon(kind), name, function.code, script, [f"s3://{BUCKET}"], kind=kind)
+        print(f"… {function.code}, {kind}, is deployed", file=sys.stderr, flush=True)
+    cells = []
+    for round_trip_ms in DISTANCES_MS[1:] if world.is_smoke else DISTANCES_MS:
         world.distance(round_trip_ms)
         here = [
-            Cell(function.code, kind, round_trip_ms, bool(function.objects), {side: [] for side in SIDES})
-            for function in all_functions
-            for kind in KINDS
+            (Cell(function.code, kind, round_trip_ms, bool(function.objects), {side: [] for side in SIDES}), function.event)
+            for function, kind in plan
         ]
-        events = {function.code: function for function in all_functions}
         for turn in range(world.turns):
-            for cell in here:
-                function = events[cell.name]
+            for (cell, event), (function, kind) in zip(here, plan):
                 for side in turn_order(turn):
-                    seen = world.cold(daemon, name_of(function, cell.kind, side), function.event)
-                    cell.sides[side].append(seen)
+                    cell.sides[side].append(world.cold(world.daemon(kind), name_of(function, kind, side), event))
             print(f"… {round_trip_ms:g} ms: turn {turn + 1} of {world.turns}", file=sys.stderr, flush=True)
-        cells += here
+        cells += [cell for cell, _ in here]
     report = Report("sebs", "start of functions in the manner of SeBS, without and with an initscript", HEADER)
     report.rows = [cell.row() for cell in cells]
-    report.notes = NOTES
+    report.notes = [*NOTES, *world.skips]
     report.bars = bars(cells)
     report.data = [cell.to_json() for cell in cells]
     return report
@@ -92,7 +94,8 @@ def name_of(function: Function, kind: str, side: str) -> str:
 def bars(cells: list[Cell]) -> list[Bar]:
     """Those of the issue: means of the functions that fetch, what the longer part allows, and nothing slower."""
     found = []
-    for kind, round_trip_ms, least in [("fresh", 0.5, FRESH_MIN), ("fresh", 10.0, FRESH_MIN), ("fork", 10.0, FORK_FAR_MIN)]:
+    slow = [(kind, distance, FRESH_MIN) for kind in (FRESH, CONTAINER) for distance in DISTANCES_MS]
+    for kind, round_trip_ms, least in [*slow, (FORK, 10.0, FORK_FAR_MIN)]:
         chosen = [cell for cell in cells if (cell.kind, cell.round_trip_ms) == (kind, round_trip_ms) and cell.fetches]
         ratios = [ratio for cell in chosen for ratio in cell.ratios(lambda one: one.begun)]
         if ratios:
