@@ -86,7 +86,13 @@ async fn serve(
     reserve: Arc<Reserve>,
     mut given: GivenSockets,
 ) -> anyhow::Result<()> {
-    let daemon = assemble(config, isolation, spawner, reserve)?;
+    let daemon =
+        assemble(config, isolation, spawner, Arc::clone(&reserve)).map_err(
+            |error| match reserve.shortage() {
+                Some(shortage) => error.context(shortage),
+                None => error,
+            },
+        )?;
     let restored = daemon.deployer.restore();
     let listening = listening::bind_all(config, &mut given).await?;
     let url = functions_url(config, listening.functions);
