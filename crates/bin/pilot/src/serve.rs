@@ -173,6 +173,7 @@ async fn serve(
     if !daemon.engines.close().await {
         tracing::warn!("some control groups are still busy: the next daemon removes them");
     }
+    daemon.invoker.settle().await;
     daemon.bus.stop();
     // A supervisor restarts what has failed.
     ensure!(has_spawner.load(Ordering::Relaxed), SPAWNER_ENDED);

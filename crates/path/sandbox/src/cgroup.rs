@@ -489,11 +489,6 @@ impl Cgroup {
         self.write_limits(limits)
     }
 
-    /// Its limits, as last set.
-    pub(crate) fn limits(&self) -> Limits {
-        *self.limits.lock()
-    }
-
     fn write_limits(&self, limits: &Limits) -> io::Result<()> {
         match &self.hierarchy.inner.layout {
             Layout::V1(folders) => folders.limit(&self.files, limits),

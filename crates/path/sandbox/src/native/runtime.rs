@@ -313,15 +313,15 @@ impl PrewarmedRuntime for NativeRuntime {
             let secrets = self.parts.machine.secrets(&version)?.unwrap_or_default();
             let prewarmed = self.take_prewarmed()?;
             let config = &version.config;
-            if let Some(cgroup) = prewarmed.sandbox.cgroup() {
+            // The group is new since the last use.
+            if !config.cpu_limit.is_default()
+                && let Some(cgroup) = prewarmed.sandbox.cgroup()
+            {
                 let machine = &self.parts.machine;
                 let limits = limits(&self.parts, self.key().limits());
                 let limits = machine.with_cpu_limit(limits, config);
-                // Another function may have had the runtime.
-                if cgroup.limits() != limits {
-                    let limited = cgroup.set_limits(&limits);
-                    limited.map_err(no_sandbox("limit the CPU"))?;
-                }
+                let limited = cgroup.set_limits(&limits);
+                limited.map_err(no_sandbox("limit the CPU"))?;
             }
             let paceable = self.parts.machine.paceable(config);
             let control = prewarmed.sandbox.control();
