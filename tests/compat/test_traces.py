@@ -322,16 +322,31 @@ triggers = [{{ type = "folder", path = "{folder}" }}]
 """
 
 
+def deploy_fed_by_folder(daemon: Daemon, folder: Path, watched: Path) -> None:
+    (folder / "pilot.toml").write_text(FED_BY_FOLDER.format(folder=watched))
+    (folder / "empty.wasm").write_bytes(EMPTY_INITSCRIPT)
+    (folder / "app.py").write_text("def fed(event, context):\n    return event\n")
+    done = daemon.up(folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_an_invocation_of_a_trigger_begins_a_trace_and_says_its_trigger(
+    traced: Daemon, collector: Collector, home: Path, tmp_path: Path
+) -> None:
+    deploy_fed_by_folder(traced, tmp_path, home / "notes")
+    (home / "notes" / secrets.token_hex(4)).write_text("new")
+    found = collector.wait(lambda spans: "fed-by-folder" in {span.name for span in spans})
+    root = next(span for span in found if span.name == "fed-by-folder")
+    assert (root.parent, root.kind, root.attributes["faas.trigger"]) == ("", "CONSUMER", "datasource")
+    assert "handler" in {span.name for span in collector.trace(root.trace, "fed-by-folder")}
+
+
 def test_every_metric_of_the_dashboard_is_in_metrics(traced: Daemon, home: Path, tmp_path: Path) -> None:
     dashboard = json.loads((ROOT / "docs" / "grafana" / "pilotlight.json").read_text())
     expressions = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", ())]
     named = set(re.findall(r"\b(?:faas|pilot)_\w+", " ".join(expressions))) - {"faas_name", "faas_trigger"}
     assert len(named) > 30
-    (tmp_path / "pilot.toml").write_text(FED_BY_FOLDER.format(folder=home / "notes"))
-    (tmp_path / "empty.wasm").write_bytes(EMPTY_INITSCRIPT)
-    (tmp_path / "app.py").write_text("def fed(event, context):\n    return event\n")
-    done = traced.up(tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
+    deploy_fed_by_folder(traced, tmp_path, home / "notes")
     for function in ("told", "told-node", "fails", "fed-by-folder"):
         invoke(traced, function)
         traced.retire(function)

@@ -78,6 +78,53 @@ def test_a_script_calls_a_grpc_server(daemon: Daemon, server: str, tmp_path: Pat
     assert timing(response)["fetch.init.1"]["bytes"] == MIB
 
 
+@pytest.fixture(scope="module")
+def secure(certificate: tuple[Path, Path]) -> Iterator[str]:
+    own, key = (path.read_bytes() for path in certificate)
+    server = grpc.server(ThreadPoolExecutor(4), handlers=[Echo()])
+    port = server.add_secure_port("127.0.0.1:0", grpc.ssl_server_credentials([(key, own)]))
+    server.start()
+    yield f"grpcs://localhost:{port}"
+    server.stop(0).wait(10)
+
+
+@pytest.fixture
+def trusting(certificate: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
+    """A daemon on a machine that trusts the server's authority."""
+    home = tmp_path / "trusting"
+    home.mkdir()
+    config = home / "pilotd.toml"
+    config.write_text('[data]\ninitscript_networks = ["127.0.0.1/32"]\n')
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate[0]))
+    daemon = Daemon(home, "--config", config)
+    yield daemon
+    daemon.stop()
+
+
+def test_a_script_calls_a_grpc_server_with_tls(trusting: Daemon, daemon: Daemon, secure: str, tmp_path: Path) -> None:
+    call = b"POST /pilot.Echo/Say\nword: hello\n\nx"
+    content = module(("connect", secure.encode()), ("send_rpc", 0, 0, call), ("send_reply", 0, 0, 0))
+    manifest = MANIFEST.format(name="grpcs", place=secure)
+    for asked, is_trusted in ((trusting, True), (daemon, False)):
+        folder = tmp_path / f"trusted-{is_trusted}"
+        folder.mkdir()
+        deploy(asked, folder, manifest, init=content)
+        _, told = cold(asked, "grpcs", {"ids": [0]})
+        if is_trusted:
+            assert told["0"] == encoded(b"hello: x"), told
+        else:
+            # The machine of the tests does not know the authority.
+            assert "certificate" in told["0"], told
+    # The same server without TLS.
+    plain = secure.replace("grpcs://localhost", "grpc://127.0.0.1")
+    content = module(("connect", plain.encode()), ("send_rpc", 0, 0, call), ("send_reply", 0, 0, 0))
+    folder = tmp_path / "plain"
+    folder.mkdir()
+    deploy(daemon, folder, MANIFEST.format(name="grpcs-plain", place=plain), init=content)
+    _, told = cold(daemon, "grpcs-plain", {"ids": [0]})
+    assert told["0"].startswith("message 0: "), told
+
+
 def test_a_server_that_speaks_no_grpc_is_a_failure_of_its_message_alone(daemon: Daemon, tmp_path: Path) -> None:
     """The daemon's own address speaks HTTP/1 without TLS."""
     place = f"grpc://{daemon.address}"

@@ -179,6 +179,9 @@ def test_messages_over_tls_invoke_the_function_and_poison_becomes_a_dead_letter(
     assert found['"/wA="']["eventSource"] == "pilotlight:mqtt" and found['"b2Zm"']["qos"] == 0
     shown = trigger(daemon, "lab")
     assert (shown["type"], shown["source"], shown["received"]) == ("mqtt", "main/home/+/t", 5), shown
+    metrics = daemon.request("GET", "/metrics").read().decode()
+    assert 'faas_invocations_total{faas_name="lab",faas_trigger="pubsub"}' in metrics
+    assert 'faas_invocations_total{faas_name="lab",faas_trigger="http"} 0' in metrics
     # What was retained is not sent again after each connection.
     broker.stop()
     eventually("a failure", lambda: trigger(daemon, "lab")["state"] == "failing")

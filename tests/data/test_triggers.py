@@ -125,6 +125,12 @@ def got(daemon: Daemon, name: str) -> list[str]:
     return sorted(re.findall(r"got (\w+)", response.read().decode()))
 
 
+def is_counted_as_pubsub(daemon: Daemon, name: str) -> bool:
+    """Metrics are counted a moment after the answer."""
+    text = daemon.request("GET", "/metrics").read().decode()
+    return re.search(rf'faas_invocations_total{{faas_name="{name}",faas_trigger="pubsub"}} [1-9]', text) is not None
+
+
 def dead(daemon: Daemon, name: str) -> Any:
     return ask(daemon, f"/_pilot/v1/dlq?function={name}")
 
@@ -155,6 +161,7 @@ def test_messages_of_a_queue_are_deleted_when_they_are_done_and_poison_becomes_a
     # It goes on.
     sqs.send_message(QueueUrl=queue, MessageBody="three")
     eventually("the next message", lambda: got(triggered, "jobs") == ["one", "three", "two"])
+    eventually("the count", lambda: is_counted_as_pubsub(triggered, "jobs"))
 
 
 def test_a_batch_that_raises_stays_in_the_queue(sqs: Any, triggered: Daemon, tmp_path: Path) -> None:
@@ -200,6 +207,7 @@ def test_entries_of_a_stream_are_acknowledged_and_those_of_a_dead_consumer_are_t
     eventually("nothing is pending", lambda: redis.ask(b"XPENDING", b"mails", b"team").startswith(b"*4\r\n:0"))
     assert got(triggered, "mails") == ["one", "two"]
     assert trigger(triggered, "mails")["source"] == "main/mails team"
+    eventually("the count", lambda: is_counted_as_pubsub(triggered, "mails"))
 
 
 def test_records_arrive_at_urls_queues_and_streams(

@@ -23,7 +23,21 @@ HANDLER = """
 import time
 
 def handler(event, context):
+    if event.get("what") == "open":
+        import os
+
+        links = {number: read(number) for number in os.listdir("/proc/self/fd")}
+        told = {name: value for name, value in os.environ.items() if name.startswith(("LISTEN_", "NOTIFY_", "WATCHDOG_"))}
+        return {"open": links, "told": told}
     return {"n": event["n"]}
+
+def read(number):
+    import os
+
+    try:
+        return os.readlink("/proc/self/fd/" + number)
+    except OSError:
+        return "gone"
 
 async def app(scope, receive, send):
     if scope["type"] != "http":
@@ -181,6 +195,45 @@ def test_an_upgrade_under_load_fails_no_request(tmp_path: Path) -> None:
             load.end()
         assert load.failures == [], load.failures
         print(f"answered: {load.done}")
+    finally:
+        supervisor.stop()
+
+
+def test_the_supervisors_sockets_do_not_reach_workers(tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "app.py").write_text(HANDLER)
+    fresh = '[functions.fresh]\nhandler = "app.handler"\ntemplate = "off"\n'
+    (project / "index.js").write_text(
+        """const fs = require("node:fs");
+const link = (number) => { try { return fs.readlinkSync("/proc/self/fd/" + number); } catch { return "gone"; } };
+exports.handler = async () => ({
+  open: Object.fromEntries(fs.readdirSync("/proc/self/fd").map((number) => [number, link(number)])),
+  told: Object.fromEntries(Object.entries(process.env).filter(([name]) => /^(LISTEN|NOTIFY|WATCHDOG)_/.test(name))),
+});
+"""
+    )
+    node = '[functions.node]\nruntime = "node"\nhandler = "index.handler"\n'
+    (project / "pilot.toml").write_text(CONFIG + fresh + node)
+    supervisor = Supervisor(tmp_path)
+    listener = os.readlink(f"/proc/self/fd/{supervisor.listener.fileno()}")
+    supervisor.start()
+    try:
+        supervisor.hear(b"READY=1")
+        daemon = f"/proc/{supervisor.process.pid}/fd"
+        assert listener in {os.readlink(f"{daemon}/{number}") for number in os.listdir(daemon)}, "the daemon has it"
+        control = f"unix:{supervisor.data / 'control.sock'}"
+        done = subprocess.run([binary(), "up", project, "--endpoint", control], capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stdout + done.stderr
+        for function in ("quick", "fresh", "node"):
+            connection = http.client.HTTPConnection(supervisor.address, timeout=90)
+            connection.request("POST", f"/2015-03-31/functions/{function}/invocations", b'{"what": "open"}')
+            response = connection.getresponse()
+            seen = json.loads(response.read())
+            assert response.status == 200 and len(seen["open"]) >= 3, seen
+            assert listener not in seen["open"].values(), (function, seen)
+            assert seen["told"] == {}, (function, seen)
+            connection.close()
     finally:
         supervisor.stop()
 

@@ -129,6 +129,42 @@ fn an_event_is_202_and_after_kill_9_at_once_it_runs() {
 }
 
 #[test]
+fn an_attempt_after_a_kill_has_the_trigger_of_the_accepted_invocation() {
+    let witness = Witness::start(false);
+    let inbox = tempfile::tempdir().unwrap();
+    let mut daemon = daemon_with(DaemonOptions {
+        config: Some(format!(
+            "[connections.inbox]\nkind = \"folder\"\npath = \"{}\"\nfunctions = [\"lab\"]\n",
+            inbox.path().display()
+        )),
+        ..DaemonOptions::default()
+    });
+    // The event of a folder has no id.
+    let code = witness
+        .handler()
+        .replace("event['id']", "event.get('id', 'file')");
+    let mut keys = host();
+    keys["triggers"] = json!([{"type": "folder", "path": inbox.path()}]);
+    daemon.upload_code("lab", &keys, &code);
+    std::fs::write(inbox.path().join("file"), "1").unwrap();
+    assert_eq!(daemon.send(&event(&json!({"id": "sent"}))).status, 202);
+    eventually("both are on the disk", || {
+        (listed(&daemon, "async").len() == 2).then_some(())
+    });
+    daemon.kill();
+    assert!(witness.runs().is_empty(), "no attempt had ended");
+    witness.open.store(true, Ordering::Relaxed);
+    daemon.resume();
+    for trigger in ["datasource", "http"] {
+        let line =
+            format!("faas_invocations_total{{faas_name=\"lab\",faas_trigger=\"{trigger}\"}} 1\n");
+        eventually_within(DRAINED, trigger, || {
+            daemon.get("/metrics").text().contains(&line).then_some(())
+        });
+    }
+}
+
+#[test]
 fn a_failing_event_is_repeated_becomes_a_dead_letter_and_is_redriven() {
     let daemon = daemon();
     let keys = json!({"async": {"retries": 1, "retry_wait_s": 0.1}});

@@ -8,6 +8,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use pilot_harness::{Connection, Daemon, Request, eventually};
 use serde_json::json;
 
@@ -178,4 +180,28 @@ fn a_request_wakes_no_second_thread() {
     let more = sleeps(&daemon) - before;
     // For each, its thread sleeps until the request and until the worker's answer. Timers and events of the bus are the rest.
     assert!(more < 1300, "{more} for 500 requests");
+}
+
+#[test]
+fn a_draining_daemon_answers_what_runs_and_closes_kept_connections() {
+    let code =
+        "import time\ndef handler(event, context):\n    time.sleep(event)\n    return event\n";
+    let mut daemon = lab(code, plain());
+    let mut idle = daemon.connect();
+    let kept = idle.exchange(&Request::new("POST", INVOKE).body("0")).ok();
+    assert_ne!(kept.header("connection"), Some("close"));
+    let mut busy = daemon.connect();
+    busy.exchange(&Request::new("POST", INVOKE).body("0")).ok();
+    busy.send(&Request::new("POST", INVOKE).body("3"));
+    eventually("the call runs", || {
+        (daemon.workers("lab", "busy") == 1).then_some(())
+    });
+    kill(Pid::from_raw(daemon.pid()), Signal::SIGTERM).unwrap();
+    let answer = busy.receive("POST");
+    assert_eq!((answer.status, answer.text().as_str()), (200, "3"));
+    assert_eq!(answer.header("connection"), Some("close"));
+    for connection in [busy, idle] {
+        assert_eq!(connection.until_the_end(), b"");
+    }
+    assert_eq!(daemon.ends_by_itself(), Some(0));
 }

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use pilot_harness::{Daemon, Request, Response, eventually, is_root};
+use pilot_harness::{
+    ArchiveEntry, Daemon, Request, Response, archive, eventually, is_root, needs_root,
+};
 use serde_json::json;
 
 use crate::{lab, plain};
@@ -342,4 +344,128 @@ fn describe_warns_when_sharing_a_worker_makes_calls_dearer() {
         described.contains("dear") && described.contains("set concurrency = "),
         "{described}"
     );
+}
+
+/// Several processes compute from one time to another.
+const SPINS: &str = "
+import os, time
+
+def handler(event, context):
+    children = []
+    for _ in range(2 * os.cpu_count()):
+        child = os.fork()
+        if child == 0:
+            time.sleep(max(0, event['from'] - time.time()))
+            while time.time() < event['to']:
+                pass
+            os._exit(0)
+        children.append(child)
+    for child in children:
+        os.waitpid(child, 0)
+";
+
+#[test]
+fn workers_share_short_cpus_by_their_weights() {
+    needs_root!();
+    let keys = |weight: u32| json!({"cpu": 64, "timeout_s": 60, "cpu_limit": {"weight": weight}});
+    let daemon = lab(SPINS, keys(100));
+    daemon.upload_code("heavy", &keys(400), SPINS);
+    for function in ["lab", "heavy"] {
+        daemon.invoke(function, &json!({"from": 0, "to": 0})).ok();
+    }
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let from = now.unwrap().as_secs() + 4;
+    std::thread::scope(|scope| {
+        for function in ["lab", "heavy"] {
+            let event = json!({"from": from, "to": from + 5});
+            let daemon = &daemon;
+            scope.spawn(move || daemon.invoke(function, &event).ok());
+        }
+    });
+    let of = |function: &str| {
+        eventually("both calls have records", || {
+            let csv = daemon.cli_ok(&["cost", "export", function]);
+            let (user, system) = (column(&csv, "cpu_user_ns"), column(&csv, "cpu_system_ns"));
+            let sums: Vec<i64> = user.iter().zip(&system).map(|(a, b)| a + b).collect();
+            (sums.len() == 2).then(|| sums.into_iter().max().unwrap())
+        })
+    };
+    #[expect(clippy::cast_precision_loss, reason = "seconds in nanoseconds")]
+    let ratio = of("heavy") as f64 / of("lab") as f64;
+    assert!((2.5..6.0).contains(&ratio), "{ratio}");
+    let described = daemon.cli_ok(&["describe", "heavy"]);
+    assert!(
+        described.contains("cpu weight") && described.contains("400"),
+        "{described}"
+    );
+}
+
+/// The weights of the daemon's groups that are not usual, as they were written.
+fn unusual_weights(daemon: &Daemon) -> Vec<String> {
+    let prefix = format!("pilotlightd-{}-", daemon.pid());
+    let mut found = Vec::new();
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+    let places = mounts.lines().filter_map(|line| line.split(' ').nth(1));
+    let mut folders: Vec<PathBuf> = places
+        .filter(|place| place.starts_with("/sys/fs/cgroup"))
+        .map(PathBuf::from)
+        .collect();
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).into_iter().flatten().flatten() {
+            let path = entry.path();
+            if !path.is_dir() || path.is_symlink() {
+                continue;
+            }
+            let of_daemon = path
+                .components()
+                .any(|part| part.as_os_str().to_string_lossy().starts_with(&prefix));
+            let is_worker = of_daemon && !entry.file_name().to_string_lossy().starts_with(&prefix);
+            for file in ["cpu.shares", "cpu.weight"] {
+                if is_worker && let Ok(text) = fs::read_to_string(path.join(file)) {
+                    let text = text.trim().to_owned();
+                    if !["1024", "100"].contains(&&*text) {
+                        found.push(text);
+                    }
+                }
+            }
+            folders.push(path);
+        }
+    }
+    found
+}
+
+#[test]
+fn a_kept_runtime_has_the_weight_of_its_function() {
+    needs_root!();
+    let daemon = lab(MIXED, plain());
+    let code = "exports.handler = async () => 1;\n";
+    let index = archive(&[ArchiveEntry::text("index.js", code)]);
+    // So that both have the same kept runtimes.
+    let node = |weight: u32| json!({"runtime": "node", "cpu_limit": {"weight": weight}});
+    for (function, weight) in [("light", 50), ("usual", 100)] {
+        let (status, event) = daemon.upload(function, &node(weight), &index);
+        assert_eq!(status, 200, "{event}");
+    }
+    assert_eq!(daemon.invoke("light", &json!({})).ok().json(), 1);
+    let written = unusual_weights(&daemon);
+    assert!(
+        ["50", "512"]
+            .iter()
+            .any(|one| written.contains(&(*one).to_owned())),
+        "{written:?}"
+    );
+    // Its runtime is cleaned, kept, and given to the other one.
+    daemon.scale("light", 0);
+    eventually("no worker is there", || {
+        let of = |state| daemon.workers("light", state);
+        (of("idle") + of("busy") == 0).then_some(())
+    });
+    assert_eq!(daemon.invoke("usual", &json!({})).ok().json(), 1);
+    eventually("it is used again", || {
+        let uses = "pilot_runtime_uses_total{faas_name=\"usual\",how=\"reused\"} 1";
+        daemon.get("/metrics").text().contains(uses).then_some(())
+    });
+    eventually("no group has the other function's weight", || {
+        unusual_weights(&daemon).is_empty().then_some(())
+    });
 }

@@ -101,6 +101,105 @@ fn a_daemon_starts_on_a_full_disk_serves_and_removes() {
     assert_eq!(reserve(&daemon), 4 << 20, "the reserve is there again");
 }
 
+/// No byte is free, not even those of the reserve and of the indexes that SQLite keeps beside its files.
+fn fill_wholly(daemon: &Daemon) {
+    let data = daemon.data_dir();
+    for index in ["registry.sqlite-shm", "async.sqlite-shm"] {
+        let _ = fs::remove_file(data.join(index));
+    }
+    File::create(data.join("reserve")).unwrap();
+    fill(&filler(daemon));
+}
+
+#[test]
+fn a_daemon_that_was_killed_starts_on_a_disk_without_any_room() {
+    needs_root!();
+    let mut daemon = on_a_small_disk();
+    let event = pilot_harness::Request::new("POST", "/2015-03-31/functions/lab/invocations")
+        .header("x-amz-invocation-type", "Event")
+        .body("1");
+    assert_eq!(daemon.send(&event).status, 202);
+    // While it runs, the disk fills up, and a removal takes what the reserve gives.
+    fill(&filler(&daemon));
+    daemon.cli_ok(&["remove", "goes"]);
+    daemon.kill();
+    fill_wholly(&daemon);
+    daemon.resume();
+    let log = daemon.log();
+    assert!(log.contains("the disk takes nothing"), "{log}");
+    assert_eq!(answer(&daemon, "lab", json!({"k": 1})), json!({"k": 1}));
+    assert_eq!(answer(&daemon, "talks", json!(2)), 2);
+    assert_eq!(daemon.invoke("goes", &json!({})).status, 404);
+    is_refused(&daemon);
+    assert_eq!(daemon.send(&event).status, 503);
+    // Once more, from the state that this leaves.
+    daemon.kill();
+    fill_wholly(&daemon);
+    daemon.resume();
+    assert_eq!(answer(&daemon, "lab", json!(3)), 3);
+    let told = |daemon: &Daemon| daemon.log().matches("the disk takes nothing").count();
+    let before = told(&daemon);
+    fs::remove_file(filler(&daemon)).unwrap();
+    daemon.stop();
+    daemon.resume();
+    assert_eq!(told(&daemon), before, "the indexes are in files again");
+    daemon.upload_code("new", &plain(), ECHO);
+    assert_eq!(answer(&daemon, "new", json!(4)), 4);
+    eventually("the accepted event has ended", || {
+        (daemon.cli_ok(&["async", "list", "--json"]).trim() == "[]").then_some(())
+    });
+    assert_eq!(daemon.cli_ok(&["dlq", "list", "--json"]).trim(), "[]");
+}
+
+#[test]
+fn a_start_that_needs_room_on_a_full_disk_says_so_and_works_once_there_is() {
+    needs_root!();
+    let mut daemon = on_a_small_disk();
+    daemon.stop();
+    let data = daemon.data_dir();
+    // As at the first start: the files have to be made.
+    for file in ["registry.sqlite", "async.sqlite"] {
+        fs::rename(data.join(file), data.join(format!("{file}.away"))).unwrap();
+    }
+    fill_wholly(&daemon);
+    let (code, said) = daemon.refuses_to_resume();
+    assert_ne!(code, Some(0));
+    assert!(
+        said.contains("registry.sqlite") && said.contains("make room on this disk"),
+        "{said}"
+    );
+    fs::remove_file(filler(&daemon)).unwrap();
+    for file in ["registry.sqlite", "async.sqlite"] {
+        fs::rename(data.join(format!("{file}.away")), data.join(file)).unwrap();
+    }
+    daemon.resume();
+    assert_eq!(answer(&daemon, "lab", json!(1)), 1);
+}
+
+#[test]
+fn a_damaged_registry_is_an_error_that_names_the_file_and_what_to_do() {
+    let mut daemon = daemon_with(DaemonOptions::default());
+    daemon.upload_code("lab", &plain(), ECHO);
+    daemon.stop();
+    let file = daemon.data_dir().join("registry.sqlite");
+    let whole = fs::read(&file).unwrap();
+    // The header is whole, the tables are not.
+    let mut damaged = whole.clone();
+    damaged[100..].fill(0x5a);
+    fs::write(&file, &damaged).unwrap();
+    let (code, said) = daemon.refuses_to_resume();
+    assert_ne!(code, Some(0));
+    let name = file.display().to_string();
+    assert!(
+        said.contains(&name) && said.contains("copy a backup"),
+        "{said}"
+    );
+    assert_eq!(fs::read(&file).unwrap(), damaged, "it is left as it is");
+    fs::write(&file, whole).unwrap();
+    daemon.resume();
+    assert_eq!(answer(&daemon, "lab", json!(1)), 1);
+}
+
 #[test]
 fn a_disk_that_fills_up_while_a_daemon_runs_is_told_once_and_ends_nothing() {
     needs_root!();

@@ -5,6 +5,8 @@ use std::net::TcpStream;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use pilot_harness::{Daemon, DaemonOptions, Project, Request, eventually, resident_bytes};
 use serde_json::{Value, json};
 
@@ -591,4 +593,36 @@ impl Raw {
         self.send(&frame(DATA, 0, 0, b"x")).unwrap();
         self.reason()
     }
+}
+
+#[test]
+fn a_draining_daemon_says_goaway_and_answers_what_runs() {
+    let mut daemon = configured("");
+    daemon.upload_code("slow", &plain(), SLEEPS);
+    let mut raw = Raw::open(&daemon, &[]);
+    let path = "/2015-03-31/functions/slow/invocations";
+    let asks = frame(HEADERS, END_HEADERS, 1, &head("POST", path));
+    raw.send(&asks).unwrap();
+    raw.send(&frame(DATA, END_STREAM, 1, b"3")).unwrap();
+    eventually("the call runs", || {
+        (daemon.workers("slow", "busy") == 1).then_some(())
+    });
+    kill(Pid::from_raw(daemon.pid()), Signal::SIGTERM).unwrap();
+    let (mut reasons, mut answer) = (Vec::new(), Vec::new());
+    while let Some((kind, _, stream, payload)) = raw.next() {
+        match (kind, stream) {
+            // After the daemon was told to stop, so that the client sends its next request elsewhere.
+            (GOAWAY, 0) => reasons.push(u32::from_be_bytes(payload[4..8].try_into().unwrap())),
+            (DATA, 1) => answer.extend(payload),
+            // A GOAWAY is certain only once this is answered.
+            (PING, 0) => raw.send(&frame(PING, 1, 0, &payload)).unwrap(),
+            _ => {}
+        }
+    }
+    assert_eq!(answer, b"3");
+    assert!(
+        !reasons.is_empty() && reasons.iter().all(|reason| *reason == 0),
+        "{reasons:?}"
+    );
+    assert_eq!(daemon.ends_by_itself(), Some(0));
 }

@@ -57,6 +57,7 @@ exports.handler = async () => {
 process.on('SIGTERM', () => {
   if (ear === null) process.exit(0);
   ear.write('asked ');
+  console.log('printed');
   setTimeout(() => ear.end('ended', () => process.exit(0)), 1000 * Number(process.env.TAKES));
 });
 ";
@@ -147,6 +148,35 @@ fn a_worker_gets_sigterm_and_its_grace_if_its_function_says_so() {
         let asked = Lab::new(kind, 0.3, "keep_alive.stop = \"sigterm\"");
         assert_eq!(asked.last_words(), "asked ended", "{kind}");
         assert_eq!(asked.last_words(), "asked ended", "{kind}: the next one");
+    }
+}
+
+#[test]
+fn what_a_worker_prints_after_sigterm_is_in_the_log() {
+    needs_root!();
+    for kind in ["forked", "shared", "asyncio", "fresh", "node"] {
+        let lab = Lab::new(kind, 0.1, "keep_alive.stop = \"sigterm\"");
+        assert_eq!(lab.last_words(), "asked ended", "{kind}");
+        pilot_harness::eventually(&format!("{kind}: it is in the log"), || {
+            lab.daemon
+                .log_texts("lab")
+                .contains("printed")
+                .then_some(())
+        });
+    }
+}
+
+#[test]
+fn the_last_line_of_a_worker_is_in_the_log_when_the_daemon_stops() {
+    needs_root!();
+    for kind in ["forked", "node"] {
+        let mut lab = Lab::new(kind, 0.3, "keep_alive.stop = \"sigterm\"");
+        let worker = lab.worker();
+        assert_eq!(lab.daemon.stop(), Some(0));
+        assert_eq!(until_its_end(worker), "asked ended", "{kind}");
+        lab.daemon.resume();
+        let texts = lab.daemon.log_texts("lab");
+        assert!(texts.contains("printed"), "{kind}: {texts}");
     }
 }
 

@@ -223,3 +223,45 @@ fn a_folder_that_the_operator_did_not_name_is_refused_at_the_deployment() {
     let error = shown["last_error"].to_string();
     assert!(error.contains("leads out of the connection"), "{error}");
 }
+
+#[test]
+fn metrics_say_what_invocations_came_from() {
+    let inbox = tempfile::tempdir().unwrap();
+    let daemon = daemon_for(inbox.path());
+    let count = |function: &str, trigger: &str| {
+        let name = format!(
+            "faas_invocations_total{{faas_name=\"{function}\",faas_trigger=\"{trigger}\"}} "
+        );
+        let metrics = daemon.get("/metrics").text();
+        let mut lines = metrics.lines();
+        let found = lines.find_map(|line| line.strip_prefix(&name)?.parse::<u64>().ok());
+        found.unwrap_or(0)
+    };
+    let reaches = |function: &str, trigger: &str| {
+        eventually_within(SOON, &format!("{function} from {trigger}"), || {
+            (count(function, trigger) > 0).then_some(())
+        });
+    };
+    // What a schedule begins, and the function that gets the record of its end.
+    daemon.upload_code("after", &plain(), ECHO);
+    let every_second = json!({"type": "schedule", "cron": "* * * * * *"});
+    let timed = json!({"triggers": [every_second], "async": {"on_success": "after"}});
+    daemon.upload_code("timed", &timed, ECHO);
+    reaches("timed", "timer");
+    reaches("after", "other");
+    assert_eq!((count("timed", "http"), count("after", "timer")), (0, 0));
+    daemon.invoke("timed", &json!({}));
+    reaches("timed", "http");
+
+    let watched = json!({"type": "folder", "path": inbox.path()});
+    daemon.upload_code("lab", &with_trigger(&watched), ECHO);
+    fs::write(inbox.path().join("file"), "1").unwrap();
+    reaches("lab", "datasource");
+    assert_eq!((count("lab", "datasource"), count("lab", "http")), (1, 0));
+
+    daemon.cli_ok(&["remove", "timed"]);
+    eventually("its series are gone", || {
+        let metrics = daemon.get("/metrics").text();
+        (!metrics.contains("faas_name=\"timed\"")).then_some(())
+    });
+}

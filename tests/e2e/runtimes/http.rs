@@ -363,3 +363,20 @@ fn a_server_that_never_listens_is_told_by_the_deployment() {
     let told = daemon().deploy_fails(&server("import sys\nsys.exit('no thanks')\n", ""));
     assert!(told.contains("no thanks"), "{told}");
 }
+
+#[test]
+fn headers_with_paths_of_inputs_do_not_come_from_clients() {
+    needs_root!();
+    let daemon = server_lab(SERVER, "");
+    let request = Request::new("GET", "/fn/lab/")
+        .header("Pilot-Input-Photo", "/etc/passwd")
+        .header("pilot-failed-input-photo", "said by a client")
+        .header("Pilot-Inputs", "another name");
+    let seen = daemon.send(&request).ok().json();
+    let headers = seen["headers"].as_object().unwrap();
+    let names: Vec<&String> = headers
+        .keys()
+        .filter(|name| name.starts_with("pilot-"))
+        .collect();
+    assert_eq!(names, ["pilot-inputs"], "{headers:?}");
+}

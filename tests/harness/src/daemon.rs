@@ -152,15 +152,24 @@ impl Daemon {
         if daemon.options.machine == Machine::WithoutRoot {
             daemon.give_to_nobody();
         }
-        let mut child = daemon.spawn();
+        daemon.refuses_to_resume()
+    }
+
+    /// Runs `serve` on the same data, which must refuse to start. Returns its exit code and its output.
+    ///
+    /// # Panics
+    /// If it has not ended after 20 seconds.
+    #[track_caller]
+    pub fn refuses_to_resume(&self) -> (Option<i32>, String) {
+        let mut child = self.spawn();
         let deadline = Instant::now() + Duration::from_secs(20);
         loop {
             if let Some(status) = child.try_wait().unwrap() {
-                return (status.code(), daemon.log());
+                return (status.code(), self.log());
             }
             if Instant::now() > deadline {
                 terminate(&mut child);
-                panic!("it serves, and should not: {}", daemon.log());
+                panic!("it serves, and should not: {}", self.log());
             }
             std::thread::sleep(Duration::from_millis(5));
         }

@@ -1,4 +1,5 @@
-//! How the CPU limit of workers is enforced: the table `[functions.NAME.cpu_limit]`. How much it is says the key `cpu`.
+//! How the CPU limit of workers is enforced, and their part when CPUs are short: the table `[functions.NAME.cpu_limit]`. How much the limit
+//! is says the key `cpu`.
 
 use std::time::Duration;
 
@@ -29,6 +30,9 @@ pub struct CpuLimitSpec {
     /// For `cgroup`: the period of the quota, milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub period_ms: Option<u32>,
+    /// The part of each worker when CPUs are short, relative to the workers of other functions: 1 to 10,000. Default: 100.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub weight: Option<u32>,
 }
 
 /// How the CPU limit is enforced, checked.
@@ -39,6 +43,22 @@ pub struct CpuLimit {
     pub enforcement: Enforcement,
     /// Period of the kernel's quota, milliseconds.
     pub period_ms: u32,
+    /// The part of each worker when CPUs are short, as in cgroup v2's `cpu.weight`.
+    #[serde(default = "usual_weight", skip_serializing_if = "is_usual_weight")]
+    pub weight: u32,
+}
+
+fn usual_weight() -> u32 {
+    WEIGHT
+}
+
+/// Versions from before this key keep their ids.
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde passes a reference"
+)]
+fn is_usual_weight(weight: &u32) -> bool {
+    *weight == WEIGHT
 }
 
 impl Default for CpuLimit {
@@ -46,6 +66,7 @@ impl Default for CpuLimit {
         Self {
             enforcement: Enforcement::Cgroup,
             period_ms: PERIOD_MS,
+            weight: WEIGHT,
         }
     }
 }
@@ -81,9 +102,12 @@ impl CpuLimitSpec {
             let problem = format!("{refusal}; leave the table out");
             return Err(("cpu_limit.enforcement", problem));
         }
+        let weight = in_range(self.weight.unwrap_or(WEIGHT), 1, WEIGHT_MAX)
+            .map_err(|problem| ("cpu_limit.weight", problem))?;
         let Some(period_ms) = self.period_ms else {
             return Ok(CpuLimit {
                 enforcement,
+                weight,
                 ..CpuLimit::default()
             });
         };
@@ -105,10 +129,15 @@ impl CpuLimitSpec {
         Ok(CpuLimit {
             enforcement,
             period_ms,
+            weight,
         })
     }
 }
 
+/// The weight of workers without one, and the kernel's default of cgroup v2's `cpu.weight`.
+pub const WEIGHT: u32 = 100;
+/// CGROUP_WEIGHT_MAX in include/linux/cgroup.h.
+const WEIGHT_MAX: u32 = 10_000;
 /// The kernel's default.
 const PERIOD_MS: u32 = 100;
 /// max_cfs_quota_period in kernel/sched/core.c.
@@ -124,8 +153,8 @@ mod tests {
     fn a_period_is_refused_if_the_kernel_would_round_its_quota_up() {
         let check = |period_ms, cpu_milli| {
             let spec = CpuLimitSpec {
-                enforcement: None,
                 period_ms: Some(period_ms),
+                ..CpuLimitSpec::default()
             };
             spec.check(None, cpu_milli)
         };
@@ -133,5 +162,35 @@ mod tests {
         let (key, problem) = check(19, 50).unwrap_err();
         assert_eq!(key, "cpu_limit.period_ms");
         assert!(problem.contains("at least 20 with cpu = 0.05"), "{problem}");
+    }
+
+    #[test]
+    fn a_weight_goes_with_both_ways_of_enforcement_and_is_in_range() {
+        let runtime = Runtime::Python(PythonRuntime { minor: None });
+        let check = |toml: &str| {
+            let spec: CpuLimitSpec = toml::from_str(toml).unwrap();
+            spec.check(&runtime, 1000)
+        };
+        assert_eq!(check("").unwrap().weight, 100);
+        assert_eq!(check("weight = 400").unwrap().weight, 400);
+        let precise = check("enforcement = \"precise\"\nweight = 1").unwrap();
+        assert_eq!(
+            (precise.enforcement, precise.weight),
+            (Enforcement::Precise, 1)
+        );
+        assert_eq!(check("period_ms = 20\nweight = 7").unwrap().weight, 7);
+        for wrong in ["weight = 0", "weight = 10001"] {
+            let (key, problem) = check(wrong).unwrap_err();
+            assert_eq!(key, "cpu_limit.weight");
+            assert!(problem.contains("from 1 to 10000"), "{problem}");
+        }
+    }
+
+    #[test]
+    fn a_limit_of_before_the_weight_is_read_and_written_as_it_was() {
+        let before = r#"{"enforcement":"cgroup","period_ms":20}"#;
+        let limit: CpuLimit = serde_json::from_str(before).unwrap();
+        assert_eq!(limit.weight, WEIGHT);
+        assert_eq!(serde_json::to_string(&limit).unwrap(), before);
     }
 }

@@ -12,6 +12,7 @@ use crate::ids::{InvocationId, WorkerId};
 use crate::initscript::ScriptRun;
 use crate::timeline::{Instant, StartKind, Timeline};
 use crate::trace::TraceSpan;
+use crate::trigger::FaasTrigger;
 use crate::version::Version;
 
 /// What a worker receives of an invocation, except the payload.
@@ -275,6 +276,8 @@ pub struct InvocationRecord {
     pub id: InvocationId,
     /// What was invoked.
     pub version: Arc<Version>,
+    /// What it came from.
+    pub trigger: FaasTrigger,
     /// The worker that served it.
     pub worker: Option<WorkerId>,
     /// Cold or warm.

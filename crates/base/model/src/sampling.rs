@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::ports::EventSink;
-use crate::trace::{Recorded, TraceContext};
+use crate::trace::{Recorded, SpanId, TraceContext, xray};
 
 /// What a daemon that records traces does with a request.
 #[derive(Debug, Clone)]
@@ -12,7 +12,7 @@ pub struct Traces {
     pub sample: Ratio,
     /// Whether a caller's decision counts.
     pub callers: Callers,
-    /// Takes the spans of requests that are no invocations: see [`Hop`].
+    /// Takes the spans of requests that are no invocations: see [`Hop`](crate::trace::Hop).
     pub sink: Arc<dyn EventSink>,
 }
 
@@ -28,6 +28,15 @@ impl Traces {
                 self.sample.takes(random)
             }
         }
+    }
+
+    /// The trace that an invocation without a caller begins, as text ([`Trace::to_text`](crate::Trace::to_text)). `None`: it is not
+    /// recorded.
+    #[must_use]
+    pub fn begin(&self) -> Option<String> {
+        let [.., a, b, c, d] = SpanId::random().0;
+        let takes = self.sample.takes(u32::from_be_bytes([a, b, c, d]));
+        takes.then(|| xray(TraceContext::begun().trace, None, true))
     }
 }
 

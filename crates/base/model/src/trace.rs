@@ -6,6 +6,7 @@
 use std::fmt::{self, Write as _};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::ids::{FunctionName, InvocationId};
 use crate::timeline::Instant;
@@ -100,6 +101,22 @@ impl TraceContext {
             },
             state: None,
         })
+    }
+
+    /// A new trace that is recorded. X-Ray wants the time in front; everything else is random.
+    #[must_use]
+    pub fn begun() -> Self {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH);
+        let seconds = u32::try_from(since.map_or(0, |since| since.as_secs())).unwrap_or(u32::MAX);
+        let [high, low] = [SpanId::random(), SpanId::random()].map(|id| u64::from_be_bytes(id.0));
+        let random = u128::from(high) << 64 | u128::from(low);
+        let trace = u128::from(seconds) << 96 | random >> 32;
+        Self {
+            trace: TraceId(trace.to_be_bytes()),
+            parent: None,
+            recorded: Recorded::Yes,
+            state: None,
+        }
     }
 
     /// AWS X-Ray, "Tracing header": `Root=1-TIME-REST;Parent=PARENT;Sampled=1`, in any order, with other fields. `None`: it has no root

@@ -3,6 +3,7 @@
 //! A trigger has a source, which is also its name: two triggers of a function with the same source are refused, and what is stored of a
 //! trigger is stored under its source. So a deployment that changes another key does not begin anew.
 
+mod faas;
 mod schedule;
 
 use std::fmt;
@@ -12,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::checks::{in_range, one_of};
 use crate::ids::FunctionName;
 
+pub use faas::FaasTrigger;
 pub use schedule::{Calendar, InvalidCalendar};
 
 /// One table of `[[functions.NAME.triggers]]`.

@@ -1,19 +1,20 @@
 //! The metrics of `table.rs`. [`Metrics`] holds the families. [`FunctionMetrics`] holds one function's series, so that counting an
 //! invocation needs no hash look-ups.
 //!
-//! Invariant: the number of series is bounded by the number of deployed functions. [`Metrics::forget`] removes a function's series.
+//! Invariant: the number of series is bounded by the number of deployed functions. [`Metrics::forget`] removes a function's series. The series
+//! with the label `faas_trigger` exist for `http` from the beginning, and for each other trigger once an invocation came from it.
 
 use std::borrow::Cow;
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use pilot_model::asynchronous::AsyncCounts;
 use pilot_model::initscript::{ScriptEnd, ScriptRun};
 use pilot_model::ports::TemplateMemory;
 use pilot_model::status::{PoolStatus, RuntimeCounts};
-use pilot_model::trigger::TriggerInfo;
+use pilot_model::trigger::{FaasTrigger, TriggerInfo};
 use pilot_model::{
     EndReason, Event, FunctionName, InvocationRecord, Outcome, RuntimeOrigin, StartKind,
     WorkerRecord,
@@ -139,28 +140,18 @@ impl Metrics {
     #[must_use]
     pub fn function(&self, name: &FunctionName) -> FunctionMetrics {
         let all = &self.families;
-        let (plain, named) = (&function_labels(name), &name_label(name));
-        let cold = |cause| {
-            let labels = with(plain, "cause", cause);
-            all.coldstarts.get_or_create_owned(&labels)
-        };
+        let named = &name_label(name);
         let wait = |start| {
             let labels = with(named, "start", start);
             all.worker_wait.get_or_create_owned(&labels)
         };
         FunctionMetrics {
-            invocations: all.invocations.get_or_create_owned(plain),
-            cold_own: cold(CAUSE_OWN),
-            cold_shared: cold(CAUSE_SHARED),
-            timeouts: all.timeouts.get_or_create_owned(plain),
-            invoke_duration: all.invoke_duration.get_or_create_owned(plain),
-            init_duration: all.init_duration.get_or_create_owned(plain),
-            mem_usage: all.mem_usage.get_or_create_owned(plain),
-            cpu_usage: all.cpu_usage.get_or_create_owned(plain),
+            by_trigger: Arc::new(FaasTrigger::ALL.map(|trigger| match trigger {
+                FaasTrigger::Http => OnceLock::from(TriggerMetrics::new(all, name, trigger)),
+                _ => OnceLock::new(),
+            })),
             mem_allocated: all.mem_allocated.get_or_create_owned(named),
             throttled: all.throttled.get_or_create_owned(named),
-            request_bytes: all.request_bytes.get_or_create_owned(plain),
-            response_bytes: all.response_bytes.get_or_create_owned(plain),
             wait_cold: wait(START_COLD),
             wait_warm: wait(START_WARM),
             worker_starts: all.worker_starts.get_or_create_owned(named),
@@ -174,23 +165,11 @@ impl Metrics {
     /// Removes a function's series.
     pub fn forget(&self, name: &FunctionName) {
         let all = &self.families;
-        let plain = &function_labels(name);
         let named = &name_label(name);
-        all.invocations.remove(plain);
-        all.timeouts.remove(plain);
-        all.invoke_duration.remove(plain);
-        all.init_duration.remove(plain);
-        all.mem_usage.remove(plain);
-        all.cpu_usage.remove(plain);
         all.mem_allocated.remove(named);
         all.throttled.remove(named);
-        all.request_bytes.remove(plain);
-        all.response_bytes.remove(plain);
-        for cause in [CAUSE_OWN, CAUSE_SHARED] {
-            all.coldstarts.remove(&with(plain, "cause", cause));
-        }
-        for outcome in ERROR_OUTCOMES {
-            all.errors.remove(&with(plain, "outcome", outcome.as_str()));
+        for trigger in FaasTrigger::ALL {
+            TriggerMetrics::forget(all, name, trigger);
         }
         for end in ScriptEnd::ALL {
             all.script_runs.remove(&with(named, "end", end.as_str()));
@@ -404,18 +383,10 @@ impl Metrics {
 #[derive(Debug, Clone)]
 pub struct FunctionMetrics {
     name: FunctionName,
-    invocations: Counter,
-    cold_own: Counter,
-    cold_shared: Counter,
-    timeouts: Counter,
-    invoke_duration: Histogram,
-    init_duration: Histogram,
-    mem_usage: Histogram,
-    cpu_usage: Histogram,
+    /// In the order of [`FaasTrigger::ALL`].
+    by_trigger: Arc<[OnceLock<TriggerMetrics>; FaasTrigger::ALL.len()]>,
     mem_allocated: Level,
     throttled: Seconds,
-    request_bytes: Counter,
-    response_bytes: Counter,
     wait_cold: Histogram,
     wait_warm: Histogram,
     worker_starts: Counter,
@@ -441,42 +412,17 @@ impl FunctionMetrics {
     }
 
     fn invoked(&self, record: &InvocationRecord) {
-        self.invocations.inc();
-        let timeline = &record.timeline;
-        match record.start {
-            StartKind::Warm => {}
-            StartKind::Cold => _ = self.cold_own.inc(),
-            StartKind::ColdShared => _ = self.cold_shared.inc(),
+        if let Some(series) = self.by_trigger.get(record.trigger.index()) {
+            series
+                .get_or_init(|| TriggerMetrics::new(&self.all, &self.name, record.trigger))
+                .invoked(record, &self.all, &self.name);
         }
-        if record.start != StartKind::Warm
-            && let Some(at) = timeline.initialised
-        {
-            self.init_duration
-                .observe(at.since(timeline.received).as_secs_f64());
-        }
-        if let Some(waited) = timeline.worker_wait() {
+        if let Some(waited) = record.timeline.worker_wait() {
             let histogram = match record.start {
                 StartKind::Warm => &self.wait_warm,
                 StartKind::Cold | StartKind::ColdShared => &self.wait_cold,
             };
             histogram.observe(waited.as_secs_f64());
-        }
-        match record.outcome {
-            Outcome::Ok => {}
-            Outcome::Timeout => _ = self.timeouts.inc(),
-            outcome => {
-                let labels = with(&function_labels(&self.name), "outcome", outcome.as_str());
-                self.all.errors.get_or_create(&labels).inc();
-            }
-        }
-        if let Some(took) = timeline.handler() {
-            self.invoke_duration.observe(took.as_secs_f64());
-        }
-        if let Some(bytes) = record.memory_bytes_max {
-            self.mem_usage.observe(approximately(bytes));
-        }
-        if let Some(cpu) = record.cpu {
-            self.cpu_usage.observe(cpu.total().as_secs_f64());
         }
         if let Some(throttled) = record.throttled {
             self.throttled.inc_by(throttled.as_secs_f64());
@@ -485,8 +431,6 @@ impl FunctionMetrics {
         for run in &record.scripts {
             self.script_ended(*run);
         }
-        self.request_bytes.inc_by(record.bytes_in);
-        self.response_bytes.inc_by(record.bytes_out);
         self.phases.observe(record);
     }
 
@@ -536,6 +480,97 @@ impl FunctionMetrics {
     }
 }
 
+/// The series of one function's invocations that come from one trigger.
+#[derive(Debug)]
+struct TriggerMetrics {
+    invocations: Counter,
+    cold_own: Counter,
+    cold_shared: Counter,
+    timeouts: Counter,
+    invoke_duration: Histogram,
+    init_duration: Histogram,
+    mem_usage: Histogram,
+    cpu_usage: Histogram,
+    request_bytes: Counter,
+    response_bytes: Counter,
+}
+
+impl TriggerMetrics {
+    fn new(all: &Families, name: &FunctionName, trigger: FaasTrigger) -> Self {
+        let plain = &trigger_labels(name, trigger);
+        let cold = |cause| {
+            let labels = with(plain, "cause", cause);
+            all.coldstarts.get_or_create_owned(&labels)
+        };
+        Self {
+            invocations: all.invocations.get_or_create_owned(plain),
+            cold_own: cold(CAUSE_OWN),
+            cold_shared: cold(CAUSE_SHARED),
+            timeouts: all.timeouts.get_or_create_owned(plain),
+            invoke_duration: all.invoke_duration.get_or_create_owned(plain),
+            init_duration: all.init_duration.get_or_create_owned(plain),
+            mem_usage: all.mem_usage.get_or_create_owned(plain),
+            cpu_usage: all.cpu_usage.get_or_create_owned(plain),
+            request_bytes: all.request_bytes.get_or_create_owned(plain),
+            response_bytes: all.response_bytes.get_or_create_owned(plain),
+        }
+    }
+
+    fn forget(all: &Families, name: &FunctionName, trigger: FaasTrigger) {
+        let plain = &trigger_labels(name, trigger);
+        all.invocations.remove(plain);
+        all.timeouts.remove(plain);
+        all.invoke_duration.remove(plain);
+        all.init_duration.remove(plain);
+        all.mem_usage.remove(plain);
+        all.cpu_usage.remove(plain);
+        all.request_bytes.remove(plain);
+        all.response_bytes.remove(plain);
+        for cause in [CAUSE_OWN, CAUSE_SHARED] {
+            all.coldstarts.remove(&with(plain, "cause", cause));
+        }
+        for outcome in ERROR_OUTCOMES {
+            all.errors.remove(&with(plain, "outcome", outcome.as_str()));
+        }
+    }
+
+    fn invoked(&self, record: &InvocationRecord, all: &Families, name: &FunctionName) {
+        self.invocations.inc();
+        let timeline = &record.timeline;
+        match record.start {
+            StartKind::Warm => {}
+            StartKind::Cold => _ = self.cold_own.inc(),
+            StartKind::ColdShared => _ = self.cold_shared.inc(),
+        }
+        if record.start != StartKind::Warm
+            && let Some(at) = timeline.initialised
+        {
+            self.init_duration
+                .observe(at.since(timeline.received).as_secs_f64());
+        }
+        match record.outcome {
+            Outcome::Ok => {}
+            Outcome::Timeout => _ = self.timeouts.inc(),
+            outcome => {
+                let plain = &trigger_labels(name, record.trigger);
+                let labels = with(plain, "outcome", outcome.as_str());
+                all.errors.get_or_create(&labels).inc();
+            }
+        }
+        if let Some(took) = timeline.handler() {
+            self.invoke_duration.observe(took.as_secs_f64());
+        }
+        if let Some(bytes) = record.memory_bytes_max {
+            self.mem_usage.observe(approximately(bytes));
+        }
+        if let Some(cpu) = record.cpu {
+            self.cpu_usage.observe(cpu.total().as_secs_f64());
+        }
+        self.request_bytes.inc_by(record.bytes_in);
+        self.response_bytes.inc_by(record.bytes_out);
+    }
+}
+
 /// The histograms of the phases, shared by all functions.
 #[derive(Debug, Clone)]
 struct Phases {
@@ -582,8 +617,8 @@ impl Phases {
     }
 }
 
-fn function_labels(name: &FunctionName) -> Labels {
-    with(&name_label(name), "faas_trigger", TRIGGER)
+fn trigger_labels(name: &FunctionName, trigger: FaasTrigger) -> Labels {
+    with(&name_label(name), "faas_trigger", trigger.as_str())
 }
 
 fn name_label(name: &FunctionName) -> Labels {
@@ -640,8 +675,6 @@ const DURATION_BOUNDS_S: [f64; 17] = [
     5.0, 10.0, 30.0,
 ];
 const MIB: f64 = 1_048_576.0;
-/// All requests arrive over HTTP so far. OpenTelemetry requires the label.
-const TRIGGER: &str = "http";
 const START_COLD: &str = "cold";
 const START_WARM: &str = "warm";
 const CAUSE_OWN: &str = "own";

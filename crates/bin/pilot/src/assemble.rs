@@ -503,7 +503,7 @@ impl Daemon {
     pub(crate) fn run_queue(&self) {
         let runner = Arc::new(InvokerRunner {
             invoker: Arc::clone(&self.invoker),
-            records: self.gateway.traces.is_some(),
+            traces: self.gateway.traces.clone(),
         });
         self.queue.dispatch(Arc::clone(&runner) as _);
         self.triggers.start(runner);

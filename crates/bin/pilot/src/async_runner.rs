@@ -7,14 +7,14 @@ use pilot_invoke::{
     HttpBody, InvokeError, Invoker, Payload, Request, Response, ResponseBody, Urgency,
 };
 use pilot_model::ports::{AsyncRequest, AsyncRunner, AsyncTarget, AttemptEnd, NoTarget};
-use pilot_model::{BoxFuture, FunctionName, Trace, Version};
+use pilot_model::{BoxFuture, FunctionName, Trace, Traces, Version};
 
 /// The invoker as the queue uses it.
 #[derive(Debug)]
 pub(crate) struct InvokerRunner {
     pub(crate) invoker: Arc<Invoker>,
-    /// Whether traces are recorded.
-    pub(crate) records: bool,
+    /// If traces are recorded.
+    pub(crate) traces: Option<Arc<Traces>>,
 }
 
 impl AsyncRunner for InvokerRunner {
@@ -32,8 +32,12 @@ impl AsyncRunner for InvokerRunner {
         }
     }
 
+    fn begin_trace(&self) -> Option<String> {
+        self.traces.as_ref().and_then(|traces| traces.begin())
+    }
+
     fn run(&self, request: AsyncRequest) -> BoxFuture<'static, AttemptEnd> {
-        let (invoker, records) = (Arc::clone(&self.invoker), self.records);
+        let (invoker, records) = (Arc::clone(&self.invoker), self.traces.is_some());
         Box::pin(async move { attempt(&invoker, request, records).await })
     }
 }
@@ -63,6 +67,7 @@ async fn attempt(invoker: &Invoker, asked: AsyncRequest, records: bool) -> Attem
         received: invoker.now(),
         client_context: asked.client_context,
         trace: (asked.trace.as_deref()).map(|text| Trace::of_text(text, records)),
+        trigger: asked.trigger,
         inputs: std::collections::BTreeMap::new(),
         urgency: Urgency::BACKGROUND,
         chain: None,

@@ -86,7 +86,13 @@ async fn serve(
     reserve: Arc<Reserve>,
     mut given: GivenSockets,
 ) -> anyhow::Result<()> {
-    let daemon = assemble(config, isolation, spawner, reserve)?;
+    let daemon =
+        assemble(config, isolation, spawner, Arc::clone(&reserve)).map_err(
+            |error| match reserve.shortage() {
+                Some(shortage) => error.context(shortage),
+                None => error,
+            },
+        )?;
     let restored = daemon.deployer.restore();
     let listening = listening::bind_all(config, &mut given).await?;
     let url = functions_url(config, listening.functions);
@@ -167,6 +173,7 @@ async fn serve(
     if !daemon.engines.close().await {
         tracing::warn!("some control groups are still busy: the next daemon removes them");
     }
+    daemon.invoker.settle().await;
     daemon.bus.stop();
     // A supervisor restarts what has failed.
     ensure!(has_spawner.load(Ordering::Relaxed), SPAWNER_ENDED);

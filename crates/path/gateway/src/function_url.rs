@@ -20,6 +20,7 @@ use bytes::Bytes;
 use pilot_invoke::{InvokeError, Payload, Request, Response, ResponseBody};
 use pilot_model::calendar::unix_ms;
 use pilot_model::ports::StreamedBody;
+use pilot_model::trigger::FaasTrigger;
 use pilot_model::{Interface, Version};
 use pilot_protocols::FREE_LEN;
 
@@ -100,6 +101,7 @@ async fn invoke(
         received: context.received,
         client_context: None,
         trace: Some(context.trace(ROUTE)),
+        trigger: FaasTrigger::Http,
         urgency: deadline::of(&context.head.headers, context.received)?,
         chain: None,
     };

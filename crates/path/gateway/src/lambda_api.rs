@@ -18,6 +18,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use pilot_invoke::{HttpBody, InvokeError, Payload, Request, Response, ResponseBody};
 use pilot_model::hint;
 use pilot_model::ports::HttpHead;
+use pilot_model::trigger::FaasTrigger;
 use pilot_model::{Interface, Version};
 use pilot_protocols::{FREE_LEN, Reserved};
 use serde_json::value::RawValue;
@@ -115,6 +116,7 @@ pub(crate) async fn invoke(
         received: context.received,
         client_context,
         trace: Some(context.trace(INVOKE_ROUTE)),
+        trigger: FaasTrigger::Http,
         urgency: deadline::of(&context.head.headers, context.received)?,
         chain: None,
     };

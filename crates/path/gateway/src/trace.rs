@@ -7,9 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use http::{HeaderMap, HeaderValue, Version};
 use pilot_invoke::Invoker;
-use pilot_model::trace::{
-    Cause, Hop, HttpCause, Recorded, SpanId, TraceContext, TraceId, unrecorded,
-};
+use pilot_model::trace::{Cause, Hop, HttpCause, Recorded, TraceContext, unrecorded};
 use pilot_model::{Event, InvocationId, Trace, TraceSpan, Traces};
 
 use crate::gate::Gate;
@@ -48,7 +46,7 @@ impl RequestContext<'_> {
                 (None, None) => Trace::of_header(own_header(&self.id)),
             };
         }
-        let context = context.unwrap_or_else(own_context);
+        let context = context.unwrap_or_else(TraceContext::begun);
         let trace = Trace::recorded(&context, Cause::Http(Box::new(self.cause(route))));
         if let Some(span) = &trace.span {
             put(
@@ -169,20 +167,6 @@ fn random(id: &InvocationId) -> u32 {
     let text = id.as_str();
     let digits = text.len().checked_sub(8).and_then(|at| text.get(at..));
     digits.map_or(0, |digits| u32::from_str_radix(digits, 16).unwrap_or(0))
-}
-
-/// A new trace. X-Ray wants the time in front; everything else is random.
-fn own_context() -> TraceContext {
-    let seconds = u32::try_from(unix_s()).unwrap_or(u32::MAX);
-    let [high, low] = [SpanId::random(), SpanId::random()].map(|id| u64::from_be_bytes(id.0));
-    let random = u128::from(high) << 64 | u128::from(low);
-    let trace = u128::from(seconds) << 96 | random >> 32;
-    TraceContext {
-        trace: TraceId(trace.to_be_bytes()),
-        parent: None,
-        recorded: Recorded::Yes,
-        state: None,
-    }
 }
 
 /// X-Ray's header of a new trace that is not recorded. Its numbers are those of the request id (AWS X-Ray, "Tracing header").

@@ -14,6 +14,7 @@ use pilot_model::ports::{
     Clock, Done, EventSink, Fetched, InitRunner, Initialised, Input, InputFault, InputFaultKind,
     InputMemory, InputSource, PassedInputs, PassedRequest,
 };
+use pilot_model::trigger::FaasTrigger;
 use pilot_model::{
     CpuTime, Event, FailedInput, FunctionName, Instant, InvocationId, InvocationRecord, Outcome,
     SharedWorker, StartKind, Timeline, TraceSpan, Transfer, TransferWay, Version, WorkerId,
@@ -90,6 +91,7 @@ pub(crate) struct Invocation {
     pub(crate) timeline: Timeline,
     pub(crate) start: StartKind,
     pub(crate) urgency: Urgency,
+    trigger: FaasTrigger,
     pub(crate) bytes_out: u64,
     pub(crate) bytes_in: u64,
     worker: Option<WorkerId>,
@@ -139,6 +141,7 @@ impl Invocation {
             timeline,
             start: StartKind::Warm,
             urgency: request.urgency,
+            trigger: request.trigger,
             bytes_out: 0,
             bytes_in: 0,
             worker: None,
@@ -445,6 +448,7 @@ impl Invocation {
         let record = Arc::new(InvocationRecord {
             id: self.id.clone(),
             version: Arc::clone(&self.version),
+            trigger: self.trigger,
             worker: self.worker,
             start: self.start,
             outcome,

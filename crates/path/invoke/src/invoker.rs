@@ -155,6 +155,11 @@ impl Invoker {
         self.context.pools.close().await;
     }
 
+    /// Waits until what workers printed at their end is published. Call it after [`Invoker::drain`], when their sandboxes have ended.
+    pub async fn settle(&self) {
+        self.context.pools.settle().await;
+    }
+
     /// Whether all functions' workers that are always kept, those that are kept ready, and reserved ones fit together with those of
     /// this version. A quarter of the places stays free for everything else.
     fn has_room_for(&self, version: &Version) -> Result<(), StartError> {

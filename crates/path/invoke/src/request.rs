@@ -7,6 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use pilot_model::inputs::InputConfig;
 use pilot_model::ports::{InputMemory, StreamedBody};
+use pilot_model::trigger::FaasTrigger;
 use pilot_model::{FunctionName, HttpRequestHead, Instant, InvocationId, Trace, Version};
 use pilot_pool::Urgency;
 use tokio::time::Instant as Deadline;
@@ -28,6 +29,8 @@ pub struct Request {
     pub arn: String,
     /// Inputs that the request names, in addition to those that the function declares.
     pub inputs: BTreeMap<String, InputConfig>,
+    /// What it comes from.
+    pub trigger: FaasTrigger,
     /// Whether a caller waits for the answer, and until when.
     pub urgency: Urgency,
     /// The function that invokes this one. `None`: a client does.

@@ -66,6 +66,8 @@ pub(crate) struct PoolsInner {
     pub(crate) forecast_wake: Arc<Notify>,
     pub(crate) limits: PoolLimits,
     pub(crate) tasks: Tasks,
+    /// Wait for what workers print at their end.
+    endings: Tasks,
     /// Guards the list; pools are locked only after it is released.
     pools: Mutex<Vec<Weak<Pool>>>,
     /// Bounded by the number of workers and versions: each sends at most one job.
@@ -118,6 +120,7 @@ impl Pools {
             forecast_wake: Arc::new(Notify::new()),
             limits,
             tasks: Tasks::new(),
+            endings: Tasks::new(),
             pools: Mutex::new(Vec::new()),
             background_jobs,
             workers: AtomicU64::new(0),
@@ -172,6 +175,11 @@ impl Pools {
         self.shared.in_background(BackgroundJob::Flush(done));
         let _ = flushed.await;
     }
+
+    /// Waits until what workers printed at their end is published. Call it when their sandboxes have ended.
+    pub async fn settle(&self) {
+        self.shared.endings.finish(SETTLE_TIME_MAX).await;
+    }
 }
 
 impl Drop for Pools {
@@ -180,8 +188,12 @@ impl Drop for Pools {
             pool.close();
         }
         self.shared.tasks.abort();
+        self.shared.endings.abort();
     }
 }
+
+/// Nothing is waited for but tasks of the daemon.
+const SETTLE_TIME_MAX: Duration = Duration::from_secs(1);
 
 impl PoolsInner {
     pub(crate) fn next_worker(&self) -> WorkerId {
@@ -311,6 +323,14 @@ async fn run_background_jobs(
                 EndReason::Idle | EndReason::Once | EndReason::Retired | EndReason::Scaled => {
                     pooled.wake_for_good();
                     pooled.worker.retire();
+                    let said = pooled.worker.last_output();
+                    // Not the worker itself, whose place is free from here on.
+                    if let (Some(said), Some(ending), Some(shared)) =
+                        (said, pooled.ending.clone(), shared.upgrade())
+                    {
+                        let published = async move { ending.publish_last(said.await) };
+                        shared.endings.spawn(published);
+                    }
                 }
                 EndReason::Pressure => {
                     pooled.wake_for_good();

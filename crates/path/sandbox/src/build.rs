@@ -12,6 +12,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use nix::unistd::{Gid, Uid};
+use pilot_model::cpu_limit::WEIGHT;
 use pilot_model::ports::{BoxFuture, BuildError, BuildHost, BuildPlace, BuildSpec};
 use tokio::sync::Semaphore;
 
@@ -99,6 +100,7 @@ impl Inner {
                     memory_bytes: self.limits.memory_bytes,
                     cpu_milli: u32::try_from(cpus).unwrap_or(1) * 1000,
                     cpu_period_us: CPU_PERIOD_US,
+                    cpu_weight: WEIGHT,
                     pids: self.limits.pids,
                     freezable: false,
                 },

@@ -32,6 +32,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use pilot_model::cpu_limit::WEIGHT;
 use pilot_model::ports::MemoryShortage;
 use pilot_model::{CpuTime, Rest};
 
@@ -49,6 +50,8 @@ pub struct Limits {
     pub cpu_milli: u32,
     /// Period of the CPU quota, µs (cpu.cfs_period_us, cpu.max).
     pub cpu_period_us: u64,
+    /// Its part when CPUs are short, relative to other groups beside it: as cgroup v2's `cpu.weight`.
+    pub cpu_weight: u32,
     /// Processes and threads.
     pub pids: u32,
     /// Whether its processes can be frozen, if the machine can.
@@ -207,7 +210,14 @@ impl Hierarchy {
             Layout::V1(folders) => folders.create(&name, limits),
             Layout::V2(folder) => folder.create(&name, limits),
         };
-        match files {
+        let weighed = |files| {
+            // A new group has it already. Writing is on the path of a cold request.
+            if limits.cpu_weight != WEIGHT {
+                self.inner.layout.weigh(&name, limits.cpu_weight)?;
+            }
+            Ok(files)
+        };
+        match files.and_then(weighed) {
             Ok(files) => Ok(Cgroup {
                 hierarchy: self.clone(),
                 branch,
@@ -247,6 +257,13 @@ impl Drop for Inner {
 }
 
 impl Layout {
+    fn weigh(&self, name: &Path, weight: u32) -> io::Result<()> {
+        match self {
+            Self::V1(folders) => folders.weigh(name, weight),
+            Self::V2(folder) => folder.weigh(name, weight),
+        }
+    }
+
     fn folders(&self) -> &[PathBuf] {
         match self {
             Self::V1(folders) => folders.all(),
@@ -464,7 +481,11 @@ impl Cgroup {
     /// # Errors
     /// The kernel's: `ResourceBusy` for less memory than is in use. Some limits may already be changed then.
     pub fn set_limits(&self, limits: &Limits) -> io::Result<()> {
-        *self.limits.lock() = *limits;
+        let before = std::mem::replace(&mut *self.limits.lock(), *limits);
+        if before.cpu_weight != limits.cpu_weight {
+            let layout = &self.hierarchy.inner.layout;
+            layout.weigh(&self.files.name, limits.cpu_weight)?;
+        }
         self.write_limits(limits)
     }
 

@@ -13,6 +13,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use pilot_model::cpu_limit::WEIGHT;
 use pilot_model::inputs::decoded::DECODE_VERB;
 use pilot_model::ports::{BoxFuture, DecoderHost, DecoderProcess, MemoryShortage, StartError};
 use pilot_model::size::Size;
@@ -126,6 +127,7 @@ impl Inner {
             memory_bytes: self.memory_bytes,
             cpu_milli: 1000,
             cpu_period_us: CPU_PERIOD_US,
+            cpu_weight: WEIGHT,
             pids: PIDS_MAX,
             freezable: false,
         };

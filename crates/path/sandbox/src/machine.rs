@@ -178,15 +178,18 @@ impl Machine {
     /// The limits of a function's workers, as its `cpu_limit` says.
     pub(crate) fn with_cpu_limit(&self, limits: Limits, config: &FunctionConfig) -> Limits {
         let cpu_period_us = u64::from(config.cpu_limit.period_ms) * 1000;
+        let cpu_weight = config.cpu_limit.weight;
         match self.is_paced(config) {
             true => Limits {
                 cpu_milli: backstop(config.cpu_milli),
                 cpu_period_us,
+                cpu_weight,
                 freezable: true,
                 ..limits
             },
             false => Limits {
                 cpu_period_us,
+                cpu_weight,
                 ..limits
             },
         }

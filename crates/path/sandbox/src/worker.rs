@@ -23,7 +23,7 @@ use pilot_model::{CpuTime, Farewell, FunctionConfig, Rest, WorkerId};
 use pilot_protocols::{HeldFiles, Holders};
 use pilot_wire::Kind;
 use pilot_wire::meta::ReadyMeta;
-use tokio::sync::{Mutex as AsyncMutex, SetOnce};
+use tokio::sync::{Mutex as AsyncMutex, SetOnce, oneshot};
 use tokio::time::timeout;
 
 use call::CallError;
@@ -65,6 +65,8 @@ pub(crate) struct ForkedWorker {
     paceable: Option<Paceable>,
     /// Shows the inputs, if it cannot take descriptors.
     holders: Option<Holders>,
+    /// What it prints before it ends, if it got time for that. Taken once.
+    last_output: Mutex<Option<oneshot::Receiver<Bytes>>>,
     /// The inputs of streamed answers that are not complete, by stream. The lock is held for a look-up.
     held: Mutex<HashMap<u32, HeldFiles>>,
 }
@@ -87,6 +89,14 @@ impl Link {
             }
             // Its task reads.
             Self::Several(_) => work.await,
+        }
+    }
+
+    /// What the worker printed since its last answer, when its process has ended.
+    async fn last_output(&self) -> Bytes {
+        match self {
+            Self::OneAtATime(connection) => connection.lock().await.output().take(),
+            Self::Several(mux) => mux.last_output().await,
         }
     }
 }
@@ -281,6 +291,7 @@ impl ForkedWorker {
                     cpu: CpuClock::default(),
                     paceable: None,
                     holders: None,
+                    last_output: Mutex::default(),
                     held: Mutex::default(),
                 })
             }
@@ -507,9 +518,16 @@ impl Worker for ForkedWorker {
         self.close_holders();
         if let Some(body) = self.take_body() {
             let begin = |farewell| Grace::begin(farewell, &body, Arc::clone(&self.link));
-            let grace = self.farewell.map(begin);
+            let (grace, heard) = self.farewell.map(begin).unzip();
+            *self.last_output.lock() = heard;
             self.owner.take_back(Released { body, grace });
         }
+    }
+
+    fn last_output(&self) -> Option<BoxFuture<'static, Bytes>> {
+        let heard = self.last_output.lock().take()?;
+        // Where too many have their grace, the sender is dropped.
+        Some(Box::pin(async move { heard.await.unwrap_or_default() }))
     }
 
     fn memory(&self) -> WorkerMemory {

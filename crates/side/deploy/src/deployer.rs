@@ -150,7 +150,8 @@ impl Deployer {
         };
         let registry = Registry::open(data_dir.root())?;
         let state = Arc::new(DeployState::default());
-        for stored in registry.functions()? {
+        let stored = registry.functions();
+        for stored in stored.map_err(|error| registry.unreadable(error))? {
             state.put(stored.live.version.config.name.clone(), loaded(stored));
         }
         Ok(Self {

@@ -4,12 +4,9 @@
 //! Invariant: a version's row is written after its files are on disk. Invocations do not read or write the registry.
 
 mod environments;
+mod open;
 
-use std::fs::OpenOptions;
-use std::io;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use parking_lot::Mutex;
 use pilot_model::deployment::TemplateReport;
@@ -101,13 +98,7 @@ impl Registry {
     /// [`RegistryError::Open`], [`RegistryError::Newer`].
     pub fn open(data_dir: &Path) -> Result<Self, RegistryError> {
         let path = data_dir.join(FILE);
-        let fail = |problem: String| RegistryError::Open {
-            path: path.clone(),
-            problem,
-        };
-        create_private(&path).map_err(|error| fail(error.to_string()))?;
-        let mut connection = Connection::open(&path).map_err(|error| fail(error.to_string()))?;
-        prepare(&connection).map_err(|error| fail(error.to_string()))?;
+        let mut connection = open::connect(&path)?;
         migrate(&mut connection, &path)?;
         Ok(Self {
             connection: Mutex::new(connection),
@@ -148,6 +139,17 @@ impl Registry {
             }
         }
         Ok(functions)
+    }
+
+    /// What is wrong when a registry that was opened cannot be read.
+    pub(crate) fn unreadable(&self, error: RegistryError) -> RegistryError {
+        match error {
+            RegistryError::Sqlite { problem } => RegistryError::Open {
+                path: self.data_dir.join(FILE),
+                problem: format!("{problem}: {}", open::DAMAGED),
+            },
+            other => other,
+        }
     }
 
     /// A version's configuration as stored: the JSON from which earlier builds made its id.
@@ -304,30 +306,9 @@ fn no_report() -> TemplateReport {
     }
 }
 
-/// Creates the file with access only for the daemon's user, because configurations contain environment variables.
-fn create_private(path: &Path) -> io::Result<()> {
-    OpenOptions::new()
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .mode(0o600)
-        .open(path)
-        .map(drop)
-}
-
-fn prepare(connection: &Connection) -> Result<(), rusqlite::Error> {
-    connection.busy_timeout(BUSY_TIME_MAX)?;
-    connection.pragma_update_and_check(None, "journal_mode", "WAL", |_| Ok(()))?;
-    connection.pragma_update(None, "synchronous", "FULL")?;
-    connection.pragma_update(None, "foreign_keys", true)
-}
-
 /// Migrates the schema, step by step in one transaction.
 fn migrate(connection: &mut Connection, path: &Path) -> Result<(), RegistryError> {
-    let fail = |error: rusqlite::Error| RegistryError::Open {
-        path: path.to_owned(),
-        problem: error.to_string(),
-    };
+    let fail = |error: rusqlite::Error| open::failed(path, &error);
     let known = i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX);
     let transaction = connection.transaction().map_err(fail)?;
     let found: i64 = transaction
@@ -339,6 +320,10 @@ fn migrate(connection: &mut Connection, path: &Path) -> Result<(), RegistryError
             found,
             known,
         });
+    }
+    // A start on a full disk must not write.
+    if found == known {
+        return Ok(());
     }
     for step in MIGRATIONS.iter().skip(usize::try_from(found).unwrap_or(0)) {
         transaction.execute_batch(step).map_err(fail)?;
@@ -362,7 +347,6 @@ fn path_text(path: &Path) -> Result<&str, RegistryError> {
 }
 
 const FILE: &str = "registry.sqlite";
-const BUSY_TIME_MAX: Duration = Duration::from_secs(5);
 /// Step N migrates from schema N to N + 1. Never change a released step; add a new one.
 const MIGRATIONS: &[&str] = &[
     "

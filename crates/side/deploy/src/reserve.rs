@@ -122,6 +122,20 @@ impl Reserve {
         Err(io::Error::new(io::ErrorKind::StorageFull, self.advice()))
     }
 
+    /// Why a start failed, if the disk has no room for one, and what to do.
+    #[must_use]
+    pub fn shortage(&self) -> Option<String> {
+        let free = self.free();
+        (free < NEEDED).then(|| {
+            format!(
+                "the disk of the data directory {} is full ({} free, {} are needed): make room on this disk, and start again",
+                self.data_dir.display(),
+                Size(free),
+                Size(REFILL)
+            )
+        })
+    }
+
     /// What is wrong and what to do.
     pub(crate) fn advice(&self) -> String {
         format!(

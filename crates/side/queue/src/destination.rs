@@ -11,6 +11,7 @@ use bytes::Bytes;
 use pilot_model::asynchronous::Destination;
 use pilot_model::calendar::Utc;
 use pilot_model::ports::{AsyncRequest, AsyncRunner, AsyncTarget, AttemptEnd, Deliver, NoTarget};
+use pilot_model::trigger::FaasTrigger;
 use pilot_model::{AsyncConfig, InvocationId};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -48,6 +49,7 @@ pub(crate) fn record(runner: &dyn AsyncRunner, ended: &Ended<'_>) -> Option<Reco
             client_context: None,
             trace: from.request.trace.clone(),
             key: None,
+            trigger: FaasTrigger::Other,
         },
         file: None,
         hops: from.hops + 1,

@@ -1,6 +1,9 @@
 //! Opens the store. A file that is damaged is set aside, with its write-ahead log, and the daemon starts with a new one: what was in it
 //! is not deleted, and everything else works. A write that was torn by a power failure is no damage: SQLite's log has checksums, and its
 //! end is cut at the last whole commit.
+//!
+//! On a disk without any room, SQLite cannot make the index of the log beside the file (`-shm`). Then all connections of this process have it
+//! in memory (SQLite, "Write-Ahead Logging", section 8). The lock of the data directory says that no other process needs it.
 
 use std::ffi::OsString;
 use std::fs::OpenOptions;
@@ -37,9 +40,37 @@ pub enum OpenError {
     },
 }
 
+/// The store, open.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    pub(crate) connection: Connection,
+    /// Where the index of the log is.
+    pub(crate) index: Index,
+}
+
+/// Where the index of the log is. All connections must have the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Index {
+    /// In a file.
+    File,
+    /// In the memory of this process.
+    Memory,
+}
+
+impl Index {
+    fn open(self, path: &Path, flags: OpenFlags) -> rusqlite::Result<Connection> {
+        match self {
+            Self::File => Connection::open_with_flags(path, flags),
+            Self::Memory => Connection::open_with_flags_and_vfs(path, flags, IN_MEMORY),
+        }
+    }
+}
+
 /// What is wrong with a file.
 enum Problem {
     Damaged(String),
+    /// The disk takes nothing, or fails.
+    Disk(OpenError),
     Other(OpenError),
 }
 
@@ -47,10 +78,10 @@ enum Problem {
 ///
 /// # Errors
 /// See [`OpenError`].
-pub(crate) fn open(path: &Path) -> Result<Connection, OpenError> {
+pub(crate) fn open(path: &Path) -> Result<Opened, OpenError> {
     match try_open(path) {
-        Ok(connection) => return Ok(connection),
-        Err(Problem::Other(error)) => return Err(error),
+        Ok(opened) => return Ok(opened),
+        Err(Problem::Disk(error) | Problem::Other(error)) => return Err(error),
         Err(Problem::Damaged(problem)) => {
             let aside = set_aside(path).map_err(|error| OpenError::Open {
                 path: path.to_owned(),
@@ -65,7 +96,7 @@ pub(crate) fn open(path: &Path) -> Result<Connection, OpenError> {
         }
     }
     try_open(path).map_err(|problem| match problem {
-        Problem::Other(error) => error,
+        Problem::Disk(error) | Problem::Other(error) => error,
         Problem::Damaged(problem) => OpenError::Open {
             path: path.to_owned(),
             problem,
@@ -77,28 +108,53 @@ pub(crate) fn open(path: &Path) -> Result<Connection, OpenError> {
 ///
 /// # Errors
 /// Those of SQLite.
-pub(crate) fn reader(path: &Path) -> Result<Connection, rusqlite::Error> {
+pub(crate) fn reader(path: &Path, index: Index) -> Result<Connection, rusqlite::Error> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let connection = Connection::open_with_flags(path, flags)?;
+    let connection = index.open(path, flags)?;
     connection.busy_timeout(BUSY_TIME_MAX)?;
     Ok(connection)
 }
 
-fn try_open(path: &Path) -> Result<Connection, Problem> {
-    let fail = |problem: String| {
-        Problem::Other(OpenError::Open {
-            path: path.to_owned(),
-            problem,
-        })
+fn try_open(path: &Path) -> Result<Opened, Problem> {
+    let disk = match try_open_with(path, Index::File) {
+        Err(Problem::Disk(error)) => error,
+        Ok(connection) => {
+            return Ok(Opened {
+                connection,
+                index: Index::File,
+            });
+        }
+        Err(other) => return Err(other),
     };
+    let index = Index::Memory;
+    // What the first one failed of says more.
+    let connection = try_open_with(path, index).map_err(|_| Problem::Disk(disk))?;
+    tracing::warn!(
+        path = %path.display(),
+        "the disk takes nothing: the index of the log of asynchronous invocations is in memory until the next start"
+    );
+    Ok(Opened { connection, index })
+}
+
+fn try_open_with(path: &Path, index: Index) -> Result<Connection, Problem> {
+    let open = |problem: String| OpenError::Open {
+        path: path.to_owned(),
+        problem: format!(
+            "{problem}: make room on its disk if it is full, or repair the disk, and start again; nothing that was accepted is lost"
+        ),
+    };
+    let fail = |problem: String| Problem::Other(open(problem));
     let of_sqlite = |error: rusqlite::Error| match error.sqlite_error_code() {
         Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
             Problem::Damaged(error.to_string())
         }
+        Some(ErrorCode::SystemIoFailure | ErrorCode::DiskFull | ErrorCode::CannotOpen) => {
+            Problem::Disk(open(error.to_string()))
+        }
         _ => fail(error.to_string()),
     };
     create_private(path).map_err(|error| fail(error.to_string()))?;
-    let connection = Connection::open(path).map_err(of_sqlite)?;
+    let connection = index.open(path, OpenFlags::default()).map_err(of_sqlite)?;
     prepare(&connection).map_err(of_sqlite)?;
     let found: i64 = connection
         .pragma_query_value(None, "user_version", |row| row.get(0))
@@ -114,6 +170,7 @@ fn try_open(path: &Path) -> Result<Connection, Problem> {
         connection.execute_batch(CREATE).map_err(of_sqlite)?;
     }
     connection.execute_batch(CREATE_MARKS).map_err(of_sqlite)?;
+    add_trigger(&connection).map_err(of_sqlite)?;
     let said: String = connection
         .pragma_query_value(None, "quick_check", |row| row.get(0))
         .map_err(of_sqlite)?;
@@ -122,6 +179,15 @@ fn try_open(path: &Path) -> Result<Connection, Problem> {
     } else {
         Err(Problem::Damaged(said.chars().take(200).collect()))
     }
+}
+
+/// What an invocation comes from. Added later, and NULL in what was stored before; an older Pilotlight neither reads nor writes it, so that
+/// the schema keeps its number.
+fn add_trigger(connection: &Connection) -> Result<(), rusqlite::Error> {
+    if connection.column_exists(None, "records", "faas_trigger")? {
+        return Ok(());
+    }
+    connection.execute_batch("ALTER TABLE records ADD COLUMN faas_trigger TEXT")
 }
 
 fn prepare(connection: &Connection) -> Result<(), rusqlite::Error> {
@@ -162,6 +228,8 @@ fn set_aside(path: &Path) -> io::Result<PathBuf> {
     Ok(aside)
 }
 
+/// SQLite's name of the VFS.
+const IN_MEMORY: &str = "unix-excl";
 const BUSY_TIME_MAX: Duration = Duration::from_secs(5);
 /// 16 MiB of pages.
 const CHECKPOINT_PAGES: i64 = 4096;
@@ -220,6 +288,8 @@ const CREATE_MARKS: &str = "
 mod tests {
     use std::fs;
 
+    use pilot_model::trigger::FaasTrigger;
+
     use super::*;
 
     #[test]
@@ -243,10 +313,33 @@ mod tests {
     }
 
     #[test]
+    fn a_store_without_triggers_is_opened_and_its_records_run() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("async.sqlite");
+        let old = Connection::open(&path).unwrap();
+        old.execute_batch(CREATE).unwrap();
+        let stores = "INSERT INTO records (id, function, owner, hops, accepted_ms, due_ms, attempts, waits, started, bytes, payload)
+                      VALUES (?1, 'f', 'us', 0, 1, 1, 0, 0, 0, 1, x'31')";
+        old.execute(stores, ["before"]).unwrap();
+        drop(old);
+        for _ in 0..2 {
+            let connection = open(&path).unwrap().connection;
+            let record = crate::store::load(&connection, 1).unwrap().unwrap();
+            assert_eq!(record.request.trigger, FaasTrigger::Other);
+        }
+        // An older Pilotlight goes on with it.
+        let older = Connection::open(&path).unwrap();
+        older.execute(stores, ["after"]).unwrap();
+        drop(older);
+        let connection = open(&path).unwrap().connection;
+        assert!(crate::store::load(&connection, 2).unwrap().is_some());
+    }
+
+    #[test]
     fn a_newer_store_is_left_alone() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("async.sqlite");
-        let connection = open(&path).unwrap();
+        let connection = open(&path).unwrap().connection;
         connection.pragma_update(None, "user_version", 9).unwrap();
         drop(connection);
         let error = open(&path).unwrap_err();

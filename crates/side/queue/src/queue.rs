@@ -24,7 +24,7 @@ use tokio::sync::{Notify, Semaphore};
 
 use crate::command::{Command, How};
 use crate::dispatch;
-use crate::open::{self, OpenError};
+use crate::open::{self, OpenError, Opened};
 use crate::schedule::Schedule;
 use crate::shared::{Counters, HasRoom, Limits, Shared};
 use crate::store::{self, Record};
@@ -78,9 +78,9 @@ impl Queue {
             problem,
         };
         let of_sqlite = |error: rusqlite::Error| fail(error.to_string());
-        let connection = open::open(&config.file)?;
-        let reader = open::reader(&config.file).map_err(of_sqlite)?;
-        let lister = open::reader(&config.file).map_err(of_sqlite)?;
+        let Opened { connection, index } = open::open(&config.file)?;
+        let reader = open::reader(&config.file, index).map_err(of_sqlite)?;
+        let lister = open::reader(&config.file, index).map_err(of_sqlite)?;
         let newest_ms = store::newest_ms(&connection).map_err(of_sqlite)?;
         let mut schedule = Schedule::default();
         store::waiting(&connection, |seq, entry| schedule.add(seq, entry)).map_err(of_sqlite)?;

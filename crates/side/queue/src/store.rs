@@ -4,6 +4,7 @@ use bytes::Bytes;
 use pilot_model::FunctionName;
 use pilot_model::asynchronous::{AsyncInfo, AsyncShown, Destination};
 use pilot_model::ports::{AsyncFilter, AsyncRequest, Mark, MayTouch};
+use pilot_model::trigger::FaasTrigger;
 use rusqlite::{Connection, OptionalExtension, Result, Row, params};
 use sha2::{Digest, Sha256};
 
@@ -111,8 +112,8 @@ pub(crate) fn insert(connection: &Connection, record: &Record) -> Result<i64> {
     connection
         .prepare_cached(
             "INSERT INTO records (id, function, owner, qualifier, file, key, client_context, trace, hops, accepted_ms, due_ms,
-                                  attempts, waits, started, condition, error, bytes, payload)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, 0, 0, ?13, ?14, ?15, ?16)",
+                                  attempts, waits, started, condition, error, bytes, payload, faas_trigger)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, 0, 0, ?13, ?14, ?15, ?16, ?17)",
         )?
         .execute(params![
             request.id.as_str(),
@@ -131,6 +132,7 @@ pub(crate) fn insert(connection: &Connection, record: &Record) -> Result<i64> {
             dead.map(|dead| dead.error.as_str()),
             i64::try_from(record.bytes()).unwrap_or(i64::MAX),
             &request.payload[..],
+            request.trigger.as_str(),
         ])?;
     Ok(connection.last_insert_rowid())
 }
@@ -251,7 +253,8 @@ pub(crate) fn revive(connection: &Connection, seq: i64, now_ms: i64) -> Result<(
 pub(crate) fn load(connection: &Connection, seq: i64) -> Result<Option<Record>> {
     connection
         .prepare_cached(
-            "SELECT id, function, owner, qualifier, file, key, client_context, trace, hops, accepted_ms, due_ms, payload
+            "SELECT id, function, owner, qualifier, file, key, client_context, trace, hops, accepted_ms, due_ms, payload,
+                    faas_trigger
              FROM records WHERE seq = ?1 AND condition IS NULL",
         )?
         .query_row([seq], |row| {
@@ -268,6 +271,7 @@ pub(crate) fn load(connection: &Connection, seq: i64) -> Result<Option<Record>> 
                     client_context: row.get(6)?,
                     trace: row.get(7)?,
                     payload: Bytes::from(row.get::<_, Vec<u8>>(11)?),
+                    trigger: trigger(row, 12)?,
                 },
                 file: row.get(4)?,
                 hops: row.get(8)?,
@@ -479,6 +483,13 @@ pub(crate) fn shown(place: &str) -> String {
 /// `None`: the text is no name. Only a damaged file has one.
 fn name(row: &Row<'_>, column: usize) -> Result<Option<FunctionName>> {
     Ok(row.get::<_, String>(column)?.parse().ok())
+}
+
+/// An older Pilotlight did not store it, and a newer one may know more of them.
+fn trigger(row: &Row<'_>, column: usize) -> Result<FaasTrigger> {
+    let word: Option<String> = row.get(column)?;
+    let known = word.as_deref().and_then(FaasTrigger::of_word);
+    Ok(known.unwrap_or(FaasTrigger::Other))
 }
 
 const FOUND: &str = "SELECT seq, id, function, qualifier, file, key, accepted_ms, due_ms, attempts, condition, error, owner, bytes,

@@ -173,15 +173,10 @@ fn kind(cause: &Cause) -> SpanKind {
 fn of_record(record: &InvocationRecord, source: &TraceSpan) -> Vec<KeyValue> {
     let config = &record.version.config;
     let name = config.name.as_str();
-    let trigger = match &source.cause {
-        Cause::Http(_) => "http",
-        Cause::Queue => "pubsub",
-        Cause::Chain | Cause::Function(_) => "other",
-    };
     let mut all = vec![
         attribute("faas.name", name),
         attribute("faas.version", record.version.number.to_string()),
-        attribute("faas.trigger", trigger),
+        attribute("faas.trigger", record.trigger.as_str()),
         attribute("faas.invocation_id", record.id.as_str()),
         attribute("faas.coldstart", record.start != StartKind::Warm),
         attribute("faas.max_memory", config.memory_bytes),

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use pilot_model::ports::{AsyncRequest, AsyncRunner, Mark, TriggerStore};
+use pilot_model::trigger::FaasTrigger;
 use pilot_model::{FunctionName, InvocationId};
 use tokio::sync::watch;
 
@@ -25,6 +26,8 @@ pub(crate) struct Context {
     pub(crate) shared: Arc<Shared>,
     pub(crate) function: FunctionName,
     pub(crate) owner: String,
+    /// What its invocations come from.
+    pub(crate) trigger: FaasTrigger,
     /// The longest that an invocation takes.
     pub(crate) timeout: Duration,
     /// Under which its marks are stored.
@@ -133,8 +136,9 @@ impl Context {
             qualifier: None,
             payload: Bytes::from(payload),
             client_context: None,
-            trace: None,
+            trace: self.shared.runner.begin_trace(),
             key: None,
+            trigger: self.trigger,
         }
     }
 

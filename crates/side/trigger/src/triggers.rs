@@ -240,6 +240,7 @@ impl Trigger {
             shared: Arc::clone(shared),
             function: function.clone(),
             owner: owner.to_owned(),
+            trigger: self.config.faas_trigger(),
             scope: scope(function, owner, &self.config),
             timeout,
             status: Arc::clone(&self.status),

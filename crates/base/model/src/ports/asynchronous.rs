@@ -10,6 +10,7 @@ use crate::asynchronous::{
 };
 use crate::ids::{FunctionName, InvocationId};
 use crate::ports::BoxFuture;
+use crate::trigger::FaasTrigger;
 
 /// An invocation whose caller does not wait for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,6 +31,8 @@ pub struct AsyncRequest {
     pub trace: Option<String>,
     /// The idempotency key.
     pub key: Option<String>,
+    /// What it comes from.
+    pub trigger: FaasTrigger,
 }
 
 /// An invocation that is on the disk.
@@ -153,6 +156,12 @@ pub trait AsyncRunner: Send + Sync + Debug {
         function: &FunctionName,
         qualifier: Option<&str>,
     ) -> Result<AsyncTarget, NoTarget>;
+
+    /// The trace that an invocation of a trigger begins, as text ([`Trace::to_text`](crate::Trace::to_text)). `None`: it is not
+    /// recorded.
+    fn begin_trace(&self) -> Option<String> {
+        None
+    }
 
     /// Runs one attempt. Dropping the future cancels it.
     fn run(&self, request: AsyncRequest) -> BoxFuture<'static, AttemptEnd>;

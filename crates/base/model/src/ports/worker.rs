@@ -59,6 +59,12 @@ pub trait Worker: Send + Sync + Debug {
         Box::pin(std::future::ready(false))
     }
 
+    /// Call it once, after [`Worker::retire`]. Resolves when a worker that got time to end has ended, with what it printed since its last
+    /// answer, bounded. `None`: it got no time, or what it prints is not part of its answers ([`Worker::take_output`]).
+    fn last_output(&self) -> Option<BoxFuture<'static, Bytes>> {
+        None
+    }
+
     /// False once it is known that it has ended. Called on the path before each lease: reads a flag, no system call.
     fn is_alive(&self) -> bool {
         true

@@ -39,6 +39,7 @@ pub(crate) fn record(function: &str, start: StartKind, outcome: Outcome) -> Invo
                 node: None,
             },
         }),
+        trigger: FaasTrigger::Http,
         worker: None,
         start,
         outcome,
@@ -82,7 +83,16 @@ fn exercise(metrics: &Metrics, function: &str) {
     for outcome in ERROR_OUTCOMES {
         series.invoked(&record(function, StartKind::Cold, outcome));
     }
-    series.invoked(&record(function, StartKind::Warm, Outcome::Timeout));
+    for trigger in FaasTrigger::ALL {
+        series.invoked(&InvocationRecord {
+            trigger,
+            ..record(function, StartKind::Warm, Outcome::Timeout)
+        });
+        series.invoked(&InvocationRecord {
+            trigger,
+            ..record(function, StartKind::Warm, Outcome::Crash)
+        });
+    }
     series.worker_started(Duration::from_millis(2));
     for (_, reason) in EndReason::ALL {
         series.worker_ended(&WorkerRecord {
@@ -271,6 +281,27 @@ fn the_bytes_of_requests_and_responses_add_up() {
     ] {
         assert!(text.contains(line), "{line} in {text}");
     }
+}
+
+#[test]
+fn invocations_are_counted_by_what_they_come_from() {
+    let metrics = Metrics::default();
+    let series = metrics.function(&name("f"));
+    let timed = |count| {
+        format!("faas_invocations_total{{faas_name=\"f\",faas_trigger=\"timer\"}} {count}\n")
+    };
+    assert!(metrics.text().contains("faas_trigger=\"http\""));
+    assert!(!metrics.text().contains("faas_trigger=\"timer\""));
+    for _ in 0..2 {
+        series.clone().invoked(&InvocationRecord {
+            trigger: FaasTrigger::Timer,
+            ..record("f", StartKind::Warm, Outcome::Ok)
+        });
+    }
+    let text = metrics.text();
+    assert!(text.contains(&timed(2)), "{text}");
+    let http = "faas_invocations_total{faas_name=\"f\",faas_trigger=\"http\"} 0\n";
+    assert!(text.contains(http), "{text}");
 }
 
 #[test]

@@ -7,6 +7,7 @@ use std::fmt::Write as _;
 
 use clap::Args;
 use pilot_model::api::HIDDEN;
+use pilot_model::cpu_limit::CpuLimit;
 use pilot_model::deployment::FunctionDescription;
 use pilot_model::invocation::InvocationSummary;
 use pilot_model::status::ForecastStatus;
@@ -143,11 +144,14 @@ fn configuration(description: &FunctionDescription, endpoint: &str) -> String {
             "cpu limit",
             "precise: stopped when ahead of its share".to_owned(),
         );
-    } else if !config.cpu_limit.is_default() {
+    } else if config.cpu_limit.period_ms != CpuLimit::default().period_ms {
         line(
             "cpu limit",
             format!("per period of {} ms", config.cpu_limit.period_ms),
         );
+    }
+    if config.cpu_limit.weight != CpuLimit::default().weight {
+        line("cpu weight", config.cpu_limit.weight.to_string());
     }
     if !config.keep_alive.is_default() {
         line("keep-alive", keep_alive(&config.keep_alive));

@@ -18,6 +18,7 @@ use http_body_util::{BodyExt as _, Empty, Full};
 use hyper::upgrade::OnUpgrade;
 use pilot_invoke::{InvokeError, PassedBody, Request, ResponseBody};
 use pilot_model::ports::{PassedRequest, StreamedBody};
+use pilot_model::trigger::FaasTrigger;
 
 use super::Place;
 use crate::connection::line::Line;
@@ -56,6 +57,7 @@ pub(super) async fn call(
         received: context.received,
         client_context: None,
         trace: Some(trace),
+        trigger: FaasTrigger::Http,
         urgency,
         chain: None,
     };

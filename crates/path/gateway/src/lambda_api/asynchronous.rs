@@ -7,6 +7,7 @@ use http::{HeaderMap, HeaderValue, StatusCode};
 use pilot_model::Version;
 use pilot_model::ports::AsyncRequest;
 use pilot_model::trace::{Hop, HopKind};
+use pilot_model::trigger::FaasTrigger;
 
 use super::{INVOKE_ROUTE, checked_event};
 use crate::errors::RequestError;
@@ -55,6 +56,7 @@ pub(super) async fn accept(
         client_context,
         trace: trace.to_text(),
         key,
+        trigger: FaasTrigger::Http,
     };
     let accepted = context.gate.config.queue.accept(request).await;
     if let Some(recording) = recording {

@@ -12,6 +12,7 @@ use bytes::Bytes;
 use http::HeaderMap;
 use pilot_invoke::{InvokeError, Payload, Request, Response, ResponseBody};
 use pilot_model::trace::{Hop, HopKind};
+use pilot_model::trigger::FaasTrigger;
 use pilot_model::{Interface, Trace, Version};
 
 use super::{Named, checked_event, collect};
@@ -130,6 +131,7 @@ pub(super) async fn invoke(
             received,
             client_context: None,
             trace: below(),
+            trigger: FaasTrigger::Other,
             urgency,
             chain: None,
             inputs: BTreeMap::new(),

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use pilot_model::invokes::not_named;
 use pilot_model::ports::InputMemory;
+use pilot_model::trigger::FaasTrigger;
 use pilot_model::{Interface, InvocationId, Version};
 use pilot_pool::Urgency;
 use pilot_wire::calls::{End, Reason, Refusal};
@@ -62,6 +63,7 @@ async fn answered(caller: &Caller, call: Call) -> Result<(End, Bytes), Refusal> 
         client_context: None,
         trace: (caller.trace.as_ref())
             .map(|trace| trace.below_handler(&caller.version.config.name)),
+        trigger: FaasTrigger::Other,
         urgency: Urgency {
             finish_by: Some(now.after(left)),
             ..Urgency::CALLER

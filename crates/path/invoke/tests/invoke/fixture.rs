@@ -176,6 +176,7 @@ pub(crate) fn request(invoker: &Invoker, version: Arc<Version>) -> Request {
         received: invoker.now(),
         client_context: None,
         trace: None,
+        trigger: pilot_model::trigger::FaasTrigger::Http,
         arn,
         inputs: BTreeMap::new(),
         urgency: pilot_invoke::Urgency::CALLER,

@@ -465,19 +465,22 @@ impl Pool {
         }
     }
 
-    /// A new worker. If it is an HTTP server, its output is followed from now on.
+    /// A new worker. If it is an HTTP server, its output is followed from now on. Otherwise what it prints at its end is published.
     fn pooled(&self, started: Started) -> Arc<PooledWorker> {
         let is_server = self.version.config.interface == Interface::Http;
-        let printing = is_server.then(|| {
+        let printing = || {
             let (sink, clock) = (&self.shared.sink, &self.shared.clock);
             Printing::new(
                 Arc::clone(&self.version),
                 Arc::clone(sink),
                 Arc::clone(clock),
             )
-        });
+        };
+        let has_grace = self.version.config.keep_alive.farewell().is_some();
+        let ending = (has_grace && !is_server).then(|| Arc::new(printing()));
+        let printing = is_server.then(printing);
         let resting = Resting::new(&self.version.config);
-        let pooled = PooledWorker::new(started.worker, resting, printing, started.place);
+        let pooled = PooledWorker::new(started.worker, resting, printing, ending, started.place);
         let pooled = Arc::new(pooled);
         if is_server {
             let followed = Arc::clone(&pooled);

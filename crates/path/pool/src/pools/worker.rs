@@ -34,6 +34,8 @@ pub(crate) struct PooledWorker {
     pub(crate) resting: Option<Resting>,
     /// Of a worker that is an HTTP server.
     pub(crate) printing: Option<Printing>,
+    /// Of a worker that is told to end and has time for it: publishes what it prints then.
+    pub(crate) ending: Option<Arc<Printing>>,
     /// CPU time that has been attributed to invocations. Locked briefly, at the end of an exchange.
     cpu: Mutex<CpuTime>,
     /// CPU time by invocation, if it can serve several at once. Locked briefly, at the begin and the end of an exchange.
@@ -49,6 +51,7 @@ impl PooledWorker {
         worker: Arc<dyn Worker>,
         resting: Option<Resting>,
         printing: Option<Printing>,
+        ending: Option<Arc<Printing>>,
         place: Place,
     ) -> Self {
         Self {
@@ -60,6 +63,7 @@ impl PooledWorker {
             exchanges: AtomicU32::new(0),
             resting,
             printing,
+            ending,
             cpu: Mutex::default(),
             shares: Mutex::default(),
             throttled: Mutex::default(),

@@ -4,6 +4,7 @@ const LIMITS: Limits = Limits {
     memory_bytes: 256 << 20,
     cpu_milli: 500,
     cpu_period_us: CPU_PERIOD_US,
+    cpu_weight: WEIGHT,
     pids: 64,
     freezable: true,
 };

@@ -8,6 +8,8 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
+use pilot_model::cpu_limit::WEIGHT;
+
 use super::cpu::Counters;
 use super::{
     Branch, Files, Limits, OwnLimit, freezer, open_peak, open_to_write, v2, weight_in_processes,
@@ -153,6 +155,12 @@ impl Folders {
 
     pub(super) fn limit(&self, files: &Files, limits: &Limits) -> io::Result<()> {
         self.write(&files.name, limits)
+    }
+
+    /// 1024 is the weight of a group without one.
+    pub(super) fn weigh(&self, name: &Path, weight: u32) -> io::Result<()> {
+        let shares = u64::from(weight) * 1024 / u64::from(WEIGHT);
+        fs::write(self.cpu.join(name).join("cpu.shares"), shares.to_string())
     }
 
     pub(super) fn limit_cpu(&self, files: &Files, limits: &Limits) -> io::Result<()> {

@@ -89,6 +89,11 @@ impl Folder {
         fs::write(folder.join("pids.max"), limits.pids.to_string())
     }
 
+    pub(super) fn weigh(&self, name: &Path, weight: u32) -> io::Result<()> {
+        let file = self.all[0].join(name).join("cpu.weight");
+        fs::write(file, weight.to_string())
+    }
+
     pub(super) fn limit_cpu(&self, files: &Files, limits: &Limits) -> io::Result<()> {
         write_cpu(&self.all[0].join(&files.name), limits)
     }

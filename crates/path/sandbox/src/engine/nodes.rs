@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant as WallInstant;
 
 use parking_lot::Mutex;
+use pilot_model::cpu_limit::WEIGHT;
 use pilot_model::deployment::{FailedImport, Finding, ImportTime, TemplateReport};
 use pilot_model::layer::LAYERS_INSIDE;
 use pilot_model::ports::{StartError, TemplateMemory};
@@ -490,6 +491,7 @@ impl TemplateTree {
             memory_bytes: self.machine.config.template_memory_bytes,
             cpu_milli: u32::MAX / 1_000,
             cpu_period_us: CPU_PERIOD_US,
+            cpu_weight: WEIGHT,
             pids: self.machine.config.pids_max,
             freezable: false,
         }
@@ -501,6 +503,7 @@ impl TemplateTree {
             memory_bytes: config.memory_bytes,
             cpu_milli: config.cpu_milli,
             cpu_period_us: CPU_PERIOD_US,
+            cpu_weight: WEIGHT,
             pids: self.machine.config.pids_max,
             freezable: config.keep_alive.rest() == Some(Rest::Freeze),
         };

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use pilot_model::cpu_limit::WEIGHT;
 use pilot_model::ports::{BoxFuture, PrewarmedRuntime, StartError, Worker};
 use pilot_model::runtime::http::HttpRuntime;
 use pilot_model::runtime::provided::ProvidedRuntime;
@@ -312,6 +313,7 @@ impl PrewarmedRuntime for NativeRuntime {
             let secrets = self.parts.machine.secrets(&version)?.unwrap_or_default();
             let prewarmed = self.take_prewarmed()?;
             let config = &version.config;
+            // The group is new since the last use.
             if !config.cpu_limit.is_default()
                 && let Some(cgroup) = prewarmed.sandbox.cgroup()
             {
@@ -554,6 +556,7 @@ fn limits(parts: &NativeParts, wanted: KeyLimits) -> Limits {
         memory_bytes: wanted.memory_bytes.unwrap_or(config.template_memory_bytes),
         cpu_milli: wanted.cpu_milli.unwrap_or(u32::MAX / 1_000),
         cpu_period_us: CPU_PERIOD_US,
+        cpu_weight: WEIGHT,
         pids: wanted.pids.unwrap_or(config.pids_max),
         // A kept runtime may get a function whose workers are frozen.
         freezable: true,

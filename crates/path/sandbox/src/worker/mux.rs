@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::io::IoSlice;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -13,13 +14,16 @@ use pilot_sys::clock::monotonic_ns;
 use pilot_wire::{Frame, Kind};
 use tokio::io::AsyncWriteExt;
 use tokio::net::unix::OwnedWriteHalf;
-use tokio::sync::{Mutex as AsyncMutex, mpsc};
+use tokio::sync::{Mutex as AsyncMutex, SetOnce, mpsc};
 use tokio::task::JoinHandle;
+use tokio::time::timeout;
 
 use super::call::{self, CallError, Connection, FirstFrame, Reader};
 
 /// Most frames of one stream that are waiting; beyond that the worker's channel is not read.
 const FRAMES_WAITING_MAX: usize = 32;
+/// From the end of a process to the end of its channel.
+const CHANNEL_END_TIME_MAX: Duration = Duration::from_secs(1);
 
 /// A channel with concurrent calls.
 #[derive(Debug)]
@@ -34,6 +38,8 @@ pub(super) struct Mux {
 struct Streams {
     /// Guards the callers by stream, and the reason once the channel has ended.
     open: Mutex<Open>,
+    /// What the worker printed after its last answer. Set once the channel has ended.
+    last_output: SetOnce<Bytes>,
 }
 
 #[derive(Debug, Default)]
@@ -119,6 +125,13 @@ impl Mux {
         Ok(part)
     }
 
+    /// What the worker printed after its last answer, when its process has ended.
+    pub(super) async fn last_output(&self) -> Bytes {
+        // A child process can have the channel open.
+        let last = timeout(CHANNEL_END_TIME_MAX, self.streams.last_output.wait()).await;
+        last.map_or_else(|_| Bytes::new(), Clone::clone)
+    }
+
     async fn next_frame(&self, stream: &mut Stream) -> Result<Arrived, CallError> {
         match stream.frames.recv().await {
             Some(arrived) => Ok(arrived),
@@ -202,6 +215,8 @@ async fn read(mut reader: Reader, streams: Arc<Streams>) {
             let _ = sender.send(arrived).await;
         }
     };
+    // It is set here alone.
+    let _ = streams.last_output.set(reader.output().take());
     let mut open = streams.open.lock();
     open.ended = Some(ended);
     open.senders.clear();

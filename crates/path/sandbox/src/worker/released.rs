@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use pilot_model::Farewell;
 use pilot_protocols::{Awaited, Held};
+use tokio::sync::oneshot;
 use tokio::time::{Instant as Deadline, timeout_at};
 
 use super::{Body, Link};
@@ -25,6 +27,8 @@ pub(crate) struct Grace {
     awaited: Awaited,
     /// Of a worker with a channel: it stays open until then.
     link: Option<Arc<Link>>,
+    /// Takes what it printed since its last answer.
+    said: Option<oneshot::Sender<Bytes>>,
     /// Dropped after they have ended.
     held: Held,
 }
@@ -36,23 +40,32 @@ impl Grace {
             until,
             awaited,
             link: None,
+            said: None,
             held,
         }
     }
 
-    /// Signals the main process of a worker with a channel. The channel, whose end also ends it, stays open.
-    pub(super) fn begin(farewell: Farewell, body: &Body, link: Arc<Link>) -> Self {
+    /// Signals the main process of a worker with a channel. The channel, whose end also ends it, stays open. Resolves with what it
+    /// printed since its last answer.
+    pub(super) fn begin(
+        farewell: Farewell,
+        body: &Body,
+        link: Arc<Link>,
+    ) -> (Self, oneshot::Receiver<Bytes>) {
+        let (said, heard) = oneshot::channel();
         let (signal, time) = match farewell {
             Farewell::Sigterm(grace) => (SIGTERM, grace),
             Farewell::Kill => (SIGKILL, END_TIME_MAX),
         };
         body.sandbox.control().tell_signal(signal);
-        Self {
+        let grace = Self {
             until: Deadline::now() + time,
             awaited: Awaited::MainProcess,
             link: Some(link),
+            said: Some(said),
             held: Held::default(),
-        }
+        };
+        (grace, heard)
     }
 }
 
@@ -64,6 +77,7 @@ impl Released {
             until,
             awaited,
             link,
+            said,
             held,
         }) = grace
         else {
@@ -80,6 +94,10 @@ impl Released {
         };
         if timeout_at(until, ended).await.is_err() && !body.process.has_ended() {
             body.sandbox.control().tell_signal(SIGKILL);
+        }
+        if let (Some(link), Some(said)) = (&link, said) {
+            // Nobody may want it.
+            let _ = said.send(link.last_output().await);
         }
         drop((link, held));
         body

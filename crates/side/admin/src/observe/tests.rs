@@ -3,6 +3,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use pilot_model::ports::EventSink;
 use pilot_model::status::{RuntimeCounts, Totals};
+use pilot_model::trigger::FaasTrigger;
 use pilot_model::{
     CpuTime, EndReason, Event, Instant, InvocationId, InvocationRecord, Outcome, RuntimeOrigin,
     StartKind, Timeline, WorkerId, WorkerRecord,
@@ -65,6 +66,7 @@ fn record(name: &str, id: &str, start: StartKind, outcome: Outcome, output: &'st
     Event::Invoked(Arc::new(InvocationRecord {
         id: InvocationId::new(id),
         version: pilot_testkit::version(name, 7),
+        trigger: FaasTrigger::Http,
         worker: Some(WorkerId(1)),
         start,
         outcome,

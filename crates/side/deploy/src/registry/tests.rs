@@ -426,4 +426,5 @@ fn a_file_that_is_no_database_is_named() {
     .unwrap();
     let error = Registry::open(folder.path()).unwrap_err().to_string();
     assert!(error.contains("registry.sqlite"), "{error}");
+    assert!(error.contains("copy a backup"), "{error}");
 }

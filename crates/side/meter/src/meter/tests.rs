@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use pilot_model::ports::EventSink;
+use pilot_model::trigger::FaasTrigger;
 use pilot_model::{
     CpuTime, EndReason, Instant as At, InvocationId, InvocationRecord, Outcome, StartKind,
     Timeline, WorkerId, WorkerRecord,
@@ -58,6 +59,7 @@ fn invoked(name: &str, number: u32) -> Event {
     Event::Invoked(Arc::new(InvocationRecord {
         id: InvocationId::new("a"),
         version: pilot_testkit::version(name, number),
+        trigger: FaasTrigger::Http,
         worker: Some(WorkerId(7)),
         start: StartKind::Cold,
         outcome: Outcome::Ok,

@@ -13,6 +13,7 @@ use pilot_model::ports::{
     AsyncControl as _, AsyncFault, AsyncFilter, AsyncQueue as _, AsyncRequest, AsyncRunner,
     AsyncTarget, AttemptEnd, Mark, MayTouch, NoDelivery, NoTarget, NotAccepted, TriggerStore,
 };
+use pilot_model::trigger::FaasTrigger;
 use pilot_model::{AsyncConfig, BoxFuture, FunctionName, InvocationId};
 use proptest::prelude::*;
 use tokio::runtime::Runtime;
@@ -115,6 +116,7 @@ fn request(function: &str, id: &str, key: Option<&str>) -> AsyncRequest {
         client_context: None,
         trace: None,
         key: key.map(str::to_owned),
+        trigger: FaasTrigger::Http,
     }
 }
 
@@ -306,7 +308,9 @@ fn an_interrupted_attempt_with_a_key_is_not_repeated_and_one_without_is() {
         }
         stop(queue).await;
         // As an attempt of both at the moment of a crash leaves it.
-        let store = crate::open::open(&folder.path().join("async.sqlite")).unwrap();
+        let store = crate::open::open(&folder.path().join("async.sqlite"))
+            .unwrap()
+            .connection;
         store
             .execute("UPDATE records SET started = 1 WHERE key IS NOT NULL", [])
             .unwrap();

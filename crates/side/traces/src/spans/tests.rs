@@ -1,5 +1,6 @@
 use bytes::Bytes;
 use pilot_model::trace::{Recorded as Said, TraceContext, TraceId};
+use pilot_model::trigger::FaasTrigger;
 use pilot_model::{InvocationId, Timeline, WorkerId};
 
 use super::*;
@@ -36,6 +37,7 @@ fn record(cause: Cause, outcome: Outcome) -> InvocationRecord {
     InvocationRecord {
         id: InvocationId::new("a"),
         version: pilot_testkit::version("f", 7),
+        trigger: FaasTrigger::Http,
         worker: Some(WorkerId(1)),
         start: StartKind::Cold,
         outcome,
@@ -172,19 +174,32 @@ fn the_status_of_a_response_may_come_after_the_end() {
 #[test]
 fn the_kind_says_what_caused_an_invocation() {
     let caller = "caller".parse().unwrap();
-    for (cause, kind, trigger) in [
-        (Cause::Queue, SpanKind::Consumer, "pubsub"),
-        (Cause::Chain, SpanKind::Internal, "other"),
-        (Cause::Function(caller), SpanKind::Server, "other"),
+    for (cause, kind) in [
+        (Cause::Queue, SpanKind::Consumer),
+        (Cause::Chain, SpanKind::Internal),
+        (Cause::Function(caller), SpanKind::Server),
     ] {
         let spans = of_invocation(&record(cause, Outcome::Ok), now()).unwrap();
         let spans = spans.into_spans();
         let first = spans.first().unwrap();
         assert_eq!(first.kind, i32::from(kind));
-        assert_eq!(text(first, "faas.trigger").as_deref(), Some(trigger));
         assert_eq!(text(first, "http.response.status_code"), None);
     }
     let mut unrecorded = record(Cause::Chain, Outcome::Ok);
     unrecorded.trace = None;
     assert!(of_invocation(&unrecorded, now()).is_none());
+}
+
+#[test]
+fn the_trigger_is_that_of_the_invocation_also_of_an_attempt_from_the_queue() {
+    for trigger in FaasTrigger::ALL {
+        let mut record = record(Cause::Queue, Outcome::Ok);
+        record.trigger = trigger;
+        let spans = of_invocation(&record, now()).unwrap().into_spans();
+        let first = spans.first().unwrap();
+        assert_eq!(
+            text(first, "faas.trigger").as_deref(),
+            Some(trigger.as_str())
+        );
+    }
 }

@@ -49,7 +49,11 @@ const KEYS: &[(&str, &str, &str)] = &[
         "shared_initscript = { module = \"init.wasm\", allow = [\"s3://photos\"] }",
     ),
     ("keep_alive", "", "keep_alive = { behaviour = \"freeze\" }"),
-    ("cpu_limit", "", "cpu_limit = { period_ms = 20 }"),
+    (
+        "cpu_limit",
+        "",
+        "cpu_limit = { period_ms = 20, weight = 400 }",
+    ),
     ("async", "", "async = { retries = 1 }"),
     (
         "triggers",

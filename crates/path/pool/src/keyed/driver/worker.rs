@@ -78,6 +78,10 @@ impl Worker for KeyedWorker {
         self.inner.printed()
     }
 
+    fn last_output(&self) -> Option<BoxFuture<'static, Bytes>> {
+        self.inner.last_output()
+    }
+
     fn is_alive(&self) -> bool {
         self.inner.is_alive()
     }
