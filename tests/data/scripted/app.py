@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import time
 
 import boto3
 import pilotlight
@@ -29,3 +30,34 @@ def messages(event, context):
         except pilotlight.init.NoMessage as error:
             told[id] = str(error)
     return told
+
+
+def connections(event, context):
+    """What is asked over each connection that the script hands over, and the answer."""
+    told = {}
+    for id, address, text, size in event["ask"]:
+        try:
+            with pilotlight.init.get_conn(id, address) as connection:
+                connection.sendall(text.encode())
+                answer = b""
+                while len(answer) < size and (part := connection.recv(size - len(answer))):
+                    answer += part
+                told[id] = answer.decode()
+        except pilotlight.init.NoConnection as error:
+            told[id] = str(error)
+    return told
+
+
+def early(event, context):
+    """When the handler began, and what came of the messages that it waited for."""
+    began = time.time()
+    return {"began": began, "messages": messages(event, context), "ended": time.time(), "known": pilotlight.init.messages()}
+
+
+def kept(event, context):
+    """A connection that stays the worker's, as one of a database would."""
+    global connection
+    if "address" in event:
+        connection = pilotlight.init.get_conn(0, event["address"])
+    connection.sendall(event["text"].encode())
+    return connection.recv(100).decode()

@@ -162,7 +162,8 @@ impl FunctionConfig {
                 | Scheme::File
                 | Scheme::Sqs
                 | Scheme::Grpc
-                | Scheme::Grpcs => None,
+                | Scheme::Grpcs
+                | Scheme::Tcp => None,
             })
             .chain(invokes.then_some("lambda"))
             .collect();

@@ -240,6 +240,8 @@ pub enum InputKind {
     WebSocket,
     /// A stream socket over which the handler invokes other functions (the same place).
     Calls,
+    /// A stream socket on which the messages and connections of an initscript come (the same place).
+    Script,
 }
 
 /// The result of an exchange.
