@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import socketserver
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import eventually
+from conftest import Echo, eventually
 from pilot_daemon import Daemon
 from test_initscript_kit import deploy, encoded, runs
 from test_initscripts import cold, logs
@@ -27,35 +25,6 @@ timeout_ms = 20000
 during = "{during}"
 allow = {allow}
 """
-
-
-class Echo(socketserver.BaseRequestHandler):
-    """A server that greets, and then answers in capitals. It answers `wait` when it may."""
-
-    may_answer = threading.Event()
-    open = 0
-    lock = threading.Lock()
-
-    def handle(self) -> None:
-        with self.lock:
-            type(self).open += 1
-        self.request.sendall(b"220 ready\r\n")
-        while part := self.request.recv(1000):
-            if part == b"wait":
-                self.may_answer.wait(30)
-            self.request.sendall(part.upper())
-        with self.lock:
-            type(self).open -= 1
-
-
-@pytest.fixture(scope="module")
-def echo() -> Iterator[str]:
-    server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Echo)
-    server.daemon_threads = True
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"tcp://127.0.0.1:{server.server_address[1]}"
-    server.shutdown()
-    server.server_close()
 
 
 def function(name: str, handler: str, during: str, *allow: str) -> str:
