@@ -146,14 +146,34 @@ const path = (id) => message(id).path;
  */
 const stream = (id) => message(id).stream();
 
-/** The ids of the messages of this invocation. */
+/** The ids of the messages of this invocation. Those that no number can be are of type bigint. */
 function messages() {
   const names = sent.get(output.request())?.given.keys() ?? [];
-  return [...names].map((name) => Number(name.slice(PREFIX.length))).sort((one, other) => one - other);
+  const ids = [...names].map((name) => BigInt(name.slice(PREFIX.length)));
+  ids.sort((one, other) => (one < other ? -1 : 1));
+  return ids.map((id) => (id <= Number.MAX_SAFE_INTEGER ? Number(id) : id));
+}
+
+/**
+ * An id that follows from the arguments of a call, so that a library and a script name its result in the same way:
+ * `recvMsg(idOf('download', bucket, key))`. FNV-1a of 64 bits, of each argument's length and UTF-8.
+ * @param {string[]} args
+ */
+function idOf(...args) {
+  let total = 0xcbf29ce484222325n;
+  for (const argument of args) {
+    const text = Buffer.from(argument);
+    const length = Buffer.alloc(8);
+    length.writeUInt32LE(text.length);
+    for (const byte of Buffer.concat([length, text])) {
+      total = BigInt.asUintN(64, (total ^ BigInt(byte)) * 0x100000001b3n);
+    }
+  }
+  return total;
 }
 
 /** What functions get. `recv_msg` and `get_conn` are the names in Python and in the paper. */
-const INIT = { NoConnection, NoMessage, getConn, get_conn: getConn, messages, path, recvMsg, recv_msg: recvMsg, stream };
+const INIT = { NoConnection, NoMessage, getConn, get_conn: getConn, idOf, messages, path, recvMsg, recv_msg: recvMsg, stream };
 const SDK = Object.freeze({ init: Object.freeze(INIT) });
 
 /** `require('pilotlight')` gives this module from now on. Called once, before the handler is loaded. */

@@ -68,6 +68,17 @@ def get_conn(id: int, addr: str) -> socket.socket:
     return socket.socket(fileno=descriptor)
 
 
+def id_of(*arguments: str) -> int:
+    """An id that follows from the arguments of a call, so that a library and a script name its result in the same way:
+    `recv_msg(id_of("download", bucket, key))`. FNV-1a of 64 bits, of each argument's length and UTF-8."""
+    total = _FNV_OFFSET
+    for argument in arguments:
+        text = argument.encode()
+        for byte in len(text).to_bytes(8, "little") + text:
+            total = (total ^ byte) * _FNV_PRIME & _ID_MAX
+    return total
+
+
 def messages() -> List[int]:
     """The ids of the messages of this invocation. If the script still runs: of those that were received so far."""
     sent = _sent()
@@ -102,4 +113,5 @@ def _why(sent: _inputs.Messages, *names: str) -> Optional[str]:
 
 
 _NO_SCRIPT = "no initscript ran for this invocation, because it did not wait for a worker to start"
-_PUBLIC = ["NoConnection", "NoMessage", "get_conn", "messages", "recv_msg"]
+_FNV_OFFSET, _FNV_PRIME, _ID_MAX = 0xCBF29CE484222325, 0x100000001B3, (1 << 64) - 1
+_PUBLIC = ["NoConnection", "NoMessage", "get_conn", "id_of", "messages", "recv_msg"]

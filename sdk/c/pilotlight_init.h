@@ -224,6 +224,22 @@ static inline const char *pilotlight_init_path(const struct pilotlight_init *ini
     return entry == NULL || entry->path[0] == '\0' ? NULL : entry->path;
 }
 
+/* An id that follows from the arguments of a call, so that a script and a library name its result in the same way. FNV-1a of 64 bits, of each
+ * argument's length and bytes. */
+static inline uint64_t pilotlight_init_id_of(const char *const *arguments, size_t count) {
+    uint64_t total = UINT64_C(0xcbf29ce484222325);
+    for (size_t at = 0; at < count; at++) {
+        uint64_t len = strlen(arguments[at]);
+        for (size_t byte = 0; byte < 8; byte++) {
+            total = (total ^ (len >> (8 * byte) & 255)) * UINT64_C(0x100000001b3);
+        }
+        for (size_t byte = 0; byte < len; byte++) {
+            total = (total ^ (unsigned char)arguments[at][byte]) * UINT64_C(0x100000001b3);
+        }
+    }
+    return total;
+}
+
 /* Why a message is not there. */
 static inline const char *pilotlight_init_why(const struct pilotlight_init *init, uint64_t id) {
     const struct pilotlight_entry *entry = pilotlight_find(init, id);

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import json
+import re
+import shutil
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
 
 import pytest
 from conftest import Echo, eventually
-from pilot_daemon import Daemon
+from pilot_daemon import ROOT, Daemon
 from test_initscript_kit import deploy, encoded, runs
 from test_initscripts import cold, logs
 from test_inputs import invoke, timing
 from wasm import module
+
+#: What `id_of("download", "photos", "ä/cat.jpg")` is, everywhere.
+CALL, CALL_ID = ["download", "photos", "ä/cat.jpg"], 7836995769431138693
 
 MANIFEST = """
 [functions.client-{name}]
@@ -164,3 +172,48 @@ def test_a_crash_of_the_function_ends_its_script_and_its_connections(daemon: Dae
     Echo.may_answer.set()
     eventually("the end of all connections", lambda: Echo.open == 0)
     assert daemon.process.poll() is None
+
+
+def test_an_id_follows_from_the_arguments_of_a_call(daemon: Daemon, tmp_path: Path) -> None:
+    script = module(("send_msg", CALL_ID, b"the picture"))
+    deploy(daemon, tmp_path, function("named", "by_call", "start"), init=script)
+    assert cold(daemon, "named", {"arguments": CALL})[1] == "the picture"
+
+
+def test_ids_of_calls_are_the_same_in_all_languages(tmp_path: Path) -> None:
+    expression = f"[{', '.join(json.dumps(argument) for argument in CALL)}]"
+    python = f"from pilot_worker import init; print(init.id_of(*{expression}))"
+    found = [subprocess.run([sys.executable, "-c", python], cwd=ROOT / "python", capture_output=True, text=True, check=True)]
+    if shutil.which("node"):
+        node = f"""
+        const init = require({json.dumps(str(ROOT / "node" / "lib" / "init.js"))});
+        init.install();
+        console.log(String(require('pilotlight').init.idOf(...{expression})));
+        """
+        found.append(subprocess.run(["node", "-e", node], capture_output=True, text=True, check=True))
+    if shutil.which("gcc"):
+        arguments = expression.replace("[", "{").replace("]", "}").replace("\\u00e4", "\u00e4")
+        (tmp_path / "id.c").write_text(
+            f"""
+#define _POSIX_C_SOURCE 200809L
+#include <inttypes.h>
+#include "pilotlight_init.h"
+int main(void) {{
+    const char *const arguments[] = {arguments};
+    printf("%" PRIu64 "\\n", pilotlight_init_id_of(arguments, 3));
+    return 0;
+}}
+"""
+        )
+        subprocess.run(["gcc", "-std=c99", "-I", ROOT / "sdk" / "c", tmp_path / "id.c", "-o", tmp_path / "id"], check=True)
+        found.append(subprocess.run([tmp_path / "id"], capture_output=True, text=True, check=True))
+    if shutil.which("rustc"):
+        library = (ROOT / "sdk" / "initscript" / "src" / "lib.rs").read_text()
+        written = re.search(r"^pub fn id_of.*?^}", library, re.DOTALL | re.MULTILINE)
+        assert written
+        (tmp_path / "id.rs").write_text(
+            f'{written[0]}\nfn main() {{ println!("{{}}", id_of(&{expression})); }}'.replace("\\u00e4", "ä")
+        )
+        subprocess.run(["rustc", "--edition", "2024", tmp_path / "id.rs", "-o", tmp_path / "id-rust"], check=True)
+        found.append(subprocess.run([tmp_path / "id-rust"], capture_output=True, text=True, check=True))
+    assert [one.stdout.strip() for one in found] == [str(CALL_ID)] * len(found)

@@ -492,6 +492,19 @@ pub fn log(text: &str) {
     host::log(text.as_bytes());
 }
 
+/// An id that follows from the arguments of a call, so that a script and a library of the function name its result in the same way:
+/// `hand_over(id_of(&["download", bucket, key]))`. FNV-1a of 64 bits, of each argument's length and bytes.
+pub fn id_of(arguments: &[&str]) -> u64 {
+    let mut total = 0xcbf2_9ce4_8422_2325_u64;
+    for argument in arguments {
+        let len = (argument.len() as u64).to_le_bytes();
+        for byte in len.into_iter().chain(argument.bytes()) {
+            total = (total ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
+        }
+    }
+    total
+}
+
 /// Copies bytes to the function as `message`. Use [`Request::hand_over`] for replies.
 ///
 /// # Errors

@@ -32,6 +32,11 @@ def messages(event, context):
     return told
 
 
+def by_call(event, context):
+    """A message whose id follows from the arguments of a call."""
+    return bytes(pilotlight.init.recv_msg(pilotlight.init.id_of(*event["arguments"]))).decode()
+
+
 def connections(event, context):
     """What is asked over each connection that the script hands over, and the answer."""
     told = {}

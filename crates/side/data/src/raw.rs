@@ -16,7 +16,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use parking_lot::Mutex;
 use pilot_model::initscript::Place;
 use pilot_model::ports::{
@@ -35,28 +34,27 @@ use crate::networks::Networks;
 /// The connections that functions have.
 #[derive(Debug, Default)]
 pub(crate) struct Relays {
-    /// Guards both; held for one change.
-    running: Mutex<Running>,
+    /// Guards only the value. Never held with the other one.
+    tasks: Mutex<JoinSet<()>>,
+    counts: Arc<Counts>,
 }
 
+/// How many connections each function has. The lock is held for one change.
 #[derive(Debug, Default)]
-struct Running {
-    tasks: JoinSet<()>,
-    counts: HashMap<FunctionName, usize>,
-}
+struct Counts(Mutex<HashMap<FunctionName, usize>>);
 
 /// One of [`RELAYS_MAX`]. Dropping it gives it back.
 #[derive(Debug)]
 struct Turn {
-    relays: Arc<Relays>,
+    counts: Arc<Counts>,
     function: FunctionName,
 }
 
 impl Relays {
-    fn turn(self: &Arc<Self>, function: &FunctionName) -> Result<Turn, String> {
-        let mut running = self.running.lock();
-        let all: usize = running.counts.values().sum();
-        let of_function = running.counts.get(function).copied().unwrap_or(0);
+    fn turn(&self, function: &FunctionName) -> Result<Turn, String> {
+        let mut counts = self.counts.0.lock();
+        let all: usize = counts.values().sum();
+        let of_function = counts.get(function).copied().unwrap_or(0);
         if of_function >= RELAYS_MAX / 2 || all >= RELAYS_MAX {
             return Err(format!(
                 "{of_function} connections that initscripts handed over are open for this function, and {all} in all: at most {} and \
@@ -64,27 +62,32 @@ impl Relays {
                 RELAYS_MAX / 2
             ));
         }
-        running.counts.insert(function.clone(), of_function + 1);
+        counts.insert(function.clone(), of_function + 1);
         Ok(Turn {
-            relays: Arc::clone(self),
+            counts: Arc::clone(&self.counts),
             function: function.clone(),
         })
     }
 
     fn spawn(&self, relay: impl Future<Output = ()> + Send + 'static) {
-        let mut running = self.running.lock();
-        while running.tasks.try_join_next().is_some() {}
-        running.tasks.spawn(relay);
+        let mut tasks = self.tasks.lock();
+        while tasks.try_join_next().is_some() {}
+        tasks.spawn(relay);
+    }
+
+    #[cfg(test)]
+    fn is_empty(&self) -> bool {
+        self.counts.0.lock().is_empty()
     }
 }
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        let mut running = self.relays.running.lock();
-        if let Some(count) = running.counts.get_mut(&self.function) {
+        let mut counts = self.counts.0.lock();
+        if let Some(count) = counts.get_mut(&self.function) {
             *count -= 1;
             if *count == 0 {
-                running.counts.remove(&self.function);
+                counts.remove(&self.function);
             }
         }
     }
@@ -407,6 +410,8 @@ mod tests {
     use std::net::TcpListener;
     use std::os::fd::AsRawFd as _;
 
+    use bytes::Bytes;
+
     use super::*;
 
     fn request(method: &str, count: usize, body: &'static [u8]) -> RemoteRequest {
@@ -471,7 +476,7 @@ mod tests {
         });
         assert_eq!(text.await.unwrap(), b"eally\r\nABCMORE");
         // The function's end is closed, so the server's is, and nothing is left.
-        while !relays.running.lock().counts.is_empty() {
+        while !relays.is_empty() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }
@@ -490,7 +495,7 @@ mod tests {
             text
         });
         assert_eq!(text.await.unwrap(), b"220 ready");
-        while !relays.running.lock().counts.is_empty() {
+        while !relays.is_empty() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         assert!(StdUnixStream::connect(path).is_err());
@@ -498,7 +503,7 @@ mod tests {
         let handed = open(&relays, port).hand_over(Takes::Path).await.unwrap();
         let path = format!("/proc/self/fd/{}", handed.descriptor.as_raw_fd());
         drop(handed.kept);
-        while !relays.running.lock().counts.is_empty() {
+        while !relays.is_empty() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         assert!(StdUnixStream::connect(path).is_err());
@@ -541,7 +546,7 @@ mod tests {
         assert!(relays.turn(&one).is_err());
         assert!(relays.turn(&other).is_ok());
         drop(turns);
-        assert!(relays.running.lock().counts.is_empty());
+        assert!(relays.is_empty());
     }
 
     #[test]

@@ -176,10 +176,22 @@ fn write(folder: &Path, name: &FunctionName, template: Template) -> anyhow::Resu
 
 /// The template of a component.
 const WASM: &[(&str, &str)] = &[
-    ("pilot.toml", include_str!("../../templates/wasm/pilot.toml")),
-    ("Cargo.toml", include_str!("../../templates/wasm/Cargo.toml")),
-    ("Cargo.lock", include_str!("../../templates/wasm/Cargo.lock")),
-    ("src/lib.rs", include_str!("../../templates/wasm/src/lib.rs")),
+    (
+        "pilot.toml",
+        include_str!("../../templates/wasm/pilot.toml"),
+    ),
+    (
+        "Cargo.toml",
+        include_str!("../../templates/wasm/Cargo.toml"),
+    ),
+    (
+        "Cargo.lock",
+        include_str!("../../templates/wasm/Cargo.lock"),
+    ),
+    (
+        "src/lib.rs",
+        include_str!("../../templates/wasm/src/lib.rs"),
+    ),
     ("build", include_str!("../../templates/wasm/build")),
     ("README.md", include_str!("../../templates/wasm/README.md")),
     (
