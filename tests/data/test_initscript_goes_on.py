@@ -15,10 +15,11 @@ import pytest
 from conftest import Echo, eventually
 from pilot_daemon import ROOT, Daemon
 from test_initscript_kit import deploy, encoded, runs
-from test_initscripts import cold, logs
+from test_initscripts import cold, logs, site
 from test_inputs import invoke, timing
 from wasm import module
 
+__all__ = ["site"]
 #: What `id_of("download", "photos", "ä/cat.jpg")` is, everywhere.
 CALL, CALL_ID = ["download", "photos", "ä/cat.jpg"], 7836995769431138693
 
@@ -172,6 +173,28 @@ def test_a_crash_of_the_function_ends_its_script_and_its_connections(daemon: Dae
     Echo.may_answer.set()
     eventually("the end of all connections", lambda: Echo.open == 0)
     assert daemon.process.poll() is None
+
+
+def test_an_unmodified_function_gets_what_its_script_asked_a_server(daemon: Daemon, site: str, tmp_path: Path) -> None:
+    script = module(
+        ("connect", site.encode()),
+        ("send_rpc", 0, 1, b"POST /tasks?max=1\ncontent-type: text/plain\n\nworker 1"),
+        ("send_rpc", 0, 2, b"GET /old"),
+        ("send_reply", 1, 0, 1),
+        ("send_reply", 2, 0, 2),
+    )
+    manifest = function("unmodified", "web", "start", site).replace('"none"', '"host"')
+    deploy(daemon, tmp_path, manifest, init=script)
+    ask = [
+        ["GET", f"{site}/old", None],
+        ["POST", f"{site}/tasks?max=1", "worker 1"],
+        ["POST", f"{site}/tasks?max=1", "worker 1"],
+    ]
+    _, told = cold(daemon, "unmodified", {"ask": ask})
+    # The second equal call goes to the server.
+    assert told == [[302, "moved", "init.2"], [200, "task 7", "init.1"], [200, "task 7", None]]
+    _, told = invoke(daemon, "client-unmodified", {"ask": ask[:1]})
+    assert told == [[302, "moved", None]]
 
 
 def test_an_id_follows_from_the_arguments_of_a_call(daemon: Daemon, tmp_path: Path) -> None:

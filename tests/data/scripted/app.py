@@ -6,6 +6,7 @@ import time
 
 import boto3
 import pilotlight
+import urllib3
 
 s3 = boto3.client("s3")
 
@@ -66,3 +67,13 @@ def kept(event, context):
         connection = pilotlight.init.get_conn(0, event["address"])
     connection.sendall(event["text"].encode())
     return connection.recv(100).decode()
+
+
+def web(event, context):
+    """Asks a server as it would without an initscript."""
+    told = []
+    for method, url, body in event["ask"]:
+        data = None if body is None else body.encode()
+        answer = urllib3.request(method, url, body=data, retries=False, redirect=False)
+        told.append([answer.status, answer.data.decode(), answer.headers.get("x-pilot-input")])
+    return told

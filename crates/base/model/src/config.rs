@@ -150,6 +150,9 @@ impl FunctionConfig {
     pub fn drop_ins(&self) -> Vec<&'static str> {
         let invokes = self.drop_ins && !self.invokes.is_empty();
         let allowed = self.initscripts().flat_map(|(_, script)| &script.allow);
+        let asks_servers = allowed.clone().any(|allowed| {
+            matches!(allowed.place().scheme(), Scheme::Http | Scheme::Https)
+        });
         let declared = self.inputs.values().map(|input| input.from.scheme());
         let schemes = declared.chain(allowed.map(|allowed| allowed.place().scheme()));
         let kinds: BTreeSet<_> = schemes
@@ -165,6 +168,8 @@ impl FunctionConfig {
                 | Scheme::Grpcs
                 | Scheme::Tcp => None,
             })
+            // Inputs of HTTP servers have no drop-ins: only a script says which request it has sent.
+            .chain((self.drop_ins && asks_servers).then_some("http"))
             .chain(invokes.then_some("lambda"))
             .collect();
         kinds.into_iter().collect()

@@ -74,6 +74,14 @@ pub(crate) enum StoreMeta<'a> {
         database: i64,
         key: &'a str,
     },
+    Http {
+        method: &'a str,
+        url: &'a str,
+        #[serde(skip_serializing_if = "str::is_empty")]
+        body_sha256: &'a str,
+        status: u16,
+        headers: &'a [(String, String)],
+    },
 }
 
 #[derive(Debug, Serialize)]
@@ -188,6 +196,19 @@ impl<'a> StoreMeta<'a> {
                 port: *port,
                 database: *database,
                 key,
+            },
+            StoreObject::Http {
+                method,
+                url,
+                body_sha256,
+                status,
+                headers,
+            } => Self::Http {
+                method,
+                url,
+                body_sha256,
+                status: *status,
+                headers,
             },
         }
     }
