@@ -150,8 +150,9 @@ impl FunctionConfig {
     pub fn drop_ins(&self) -> Vec<&'static str> {
         let invokes = self.drop_ins && !self.invokes.is_empty();
         let allowed = self.initscripts().flat_map(|(_, script)| &script.allow);
-        let asks_servers = allowed.clone().any(|allowed| {
-            matches!(allowed.place().scheme(), Scheme::Http | Scheme::Https)
+        let asks_servers = self.initscripts().any(|(_, script)| {
+            let mut schemes = script.allow.iter().map(|one| one.place().scheme());
+            schemes.any(|scheme| matches!(scheme, Scheme::Http | Scheme::Https))
         });
         let declared = self.inputs.values().map(|input| input.from.scheme());
         let schemes = declared.chain(allowed.map(|allowed| allowed.place().scheme()));
