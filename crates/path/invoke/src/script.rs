@@ -27,7 +27,7 @@ use tokio::task::AbortHandle;
 /// What is to be written. A script sends a limited number.
 #[derive(Debug)]
 enum Event {
-    Sent(ScriptSent),
+    Sent(Box<ScriptSent>),
     /// Why the script failed.
     End(Option<String>),
 }
@@ -84,7 +84,7 @@ impl ScriptSink for Sink {
             }
             ScriptSent::Connection(_) => {}
         }
-        self.push(Event::Sent(sent));
+        self.push(Event::Sent(Box::new(sent)));
     }
 }
 
@@ -113,9 +113,7 @@ impl Begun {
             Box::pin(std::future::ready(Initialised::default()))
         });
         for connection in connections {
-            begun
-                .sink
-                .push(Event::Sent(ScriptSent::Connection(connection)));
+            begun.sink.sent(ScriptSent::Connection(connection));
         }
         begun
     }
@@ -231,39 +229,7 @@ impl Drop for Going {
 async fn write(mut queue: mpsc::UnboundedReceiver<Event>, mut to: UnixStream) -> io::Result<()> {
     while let Some(event) = queue.recv().await {
         match event {
-            Event::Sent(ScriptSent::Message { id, input, .. }) => {
-                let InputKind::Memory { len } = input.kind else {
-                    return Err(io::Error::other("a message is memory that is complete"));
-                };
-                let object = input.object.as_deref();
-                let note = encode(Note::Message { id, len, object });
-                send(&mut to, &note, input.descriptor.as_fd()).await?;
-            }
-            Event::Sent(ScriptSent::NoMessage { id, transfer }) => {
-                let problem = transfer.error.as_deref().unwrap_or_default();
-                to.write_all(&encode(Note::NoMessage { id, problem }))
-                    .await?;
-            }
-            Event::Sent(ScriptSent::Connection(HandedConnection {
-                id,
-                address,
-                socket: Ok(socket),
-            })) => {
-                let note = encode(Note::Connection {
-                    id,
-                    address: &address,
-                });
-                send(&mut to, &note, socket.descriptor.as_fd()).await?;
-            }
-            Event::Sent(ScriptSent::Connection(HandedConnection {
-                id,
-                socket: Err(problem),
-                ..
-            })) => {
-                let problem = problem.as_str();
-                to.write_all(&encode(Note::NoConnection { id, problem }))
-                    .await?;
-            }
+            Event::Sent(sent) => write_one(*sent, &mut to).await?,
             Event::End(problem) => {
                 let problem = problem.as_deref();
                 return to.write_all(&encode(Note::End { problem })).await;
@@ -271,6 +237,37 @@ async fn write(mut queue: mpsc::UnboundedReceiver<Event>, mut to: UnixStream) ->
         }
     }
     Ok(())
+}
+
+async fn write_one(sent: ScriptSent, to: &mut UnixStream) -> io::Result<()> {
+    match sent {
+        ScriptSent::Message { id, input, .. } => {
+            let InputKind::Memory { len } = input.kind else {
+                return Err(io::Error::other("a message is memory that is complete"));
+            };
+            let object = input.object.as_deref();
+            let note = encode(Note::Message { id, len, object });
+            send(to, &note, input.descriptor.as_fd()).await
+        }
+        ScriptSent::NoMessage { id, transfer } => {
+            let problem = transfer.error.as_deref().unwrap_or_default();
+            to.write_all(&encode(Note::NoMessage { id, problem })).await
+        }
+        ScriptSent::Connection(handed) => {
+            let (id, address) = (handed.id, handed.address.as_str());
+            match handed.socket {
+                Ok(socket) => {
+                    let note = encode(Note::Connection { id, address });
+                    send(to, &note, socket.descriptor.as_fd()).await
+                }
+                Err(problem) => {
+                    let problem = problem.as_str();
+                    to.write_all(&encode(Note::NoConnection { id, problem }))
+                        .await
+                }
+            }
+        }
+    }
 }
 
 /// Sends a message whose descriptor comes with its first byte.

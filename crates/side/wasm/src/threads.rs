@@ -40,8 +40,12 @@ impl Beginning {
 
     pub(crate) fn took(&self, time: Duration) {
         if time >= TICK {
-            self.elsewhere.store(STARTS_ELSEWHERE, Ordering::Relaxed);
+            self.begin_elsewhere(STARTS_ELSEWHERE);
         }
+    }
+
+    pub(crate) fn begin_elsewhere(&self, starts: u32) {
+        self.elsewhere.store(starts, Ordering::Relaxed);
     }
 }
 

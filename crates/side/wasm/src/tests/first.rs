@@ -1,8 +1,10 @@
 //! How soon a script calls the host.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use pilot_model::Version;
 use pilot_model::ports::InitRunner;
 use tokio::task::JoinSet;
 
@@ -49,47 +51,56 @@ async fn a_script_that_computes_long_begins_elsewhere_for_a_while() {
     world.has_room().await;
 }
 
-/// From admission to the first call of the host, with the module compiled, and for 100 at once on the threads of requests: what
-/// decision 0050 reports. Printed; the bars are for a machine that does nothing else. `cargo test -p pilot-wasm --release first_call --
-/// --ignored --nocapture`.
+/// From admission to the first request, with the module compiled, and the last of 100 at once on two threads, without any worker: each where
+/// the invocation is, and, taking turns, on the thread of scripts. What decision 0050 reports. Printed; the bars are for a machine that does
+/// nothing else. `cargo test -p pilot-wasm first_call -- --ignored --nocapture`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "a measurement"]
 async fn first_call() {
-    let world = std::sync::Arc::new(World::new());
+    let world = Arc::new(World::new());
     world.put("s3://photos/cat", b"a cat");
     let version = world.deploy(&script(ASKING), |_| {}).await;
-    let mut times = Vec::new();
-    for _ in 0..1000 {
-        let began = Instant::now();
-        let run = world.initscripts().run(&version, Bytes::new(), None);
-        assert_eq!(run.await.said, None);
-        times.push(world.last_asked().duration_since(began));
-    }
-    times.sort();
-    let mut bursts = Vec::new();
-    for _ in 0..20 {
-        let before = world.asked().len();
-        let began = Instant::now();
-        let mut runs: JoinSet<_> = (0..100)
-            .map(|_| {
-                let (world, version) = (std::sync::Arc::clone(&world), version.clone());
-                async move { world.initscripts().run(&version, Bytes::new(), None).await }
-            })
-            .collect();
-        while let Some(run) = runs.join_next().await {
-            assert_eq!(run.unwrap().said, None);
+    let beginning = world.initscripts().computing(&version);
+    let mut told = Vec::new();
+    for elsewhere in [false, true] {
+        // Far more starts than there are.
+        beginning.begin_elsewhere(if elsewhere { u32::MAX } else { 0 });
+        let (mut alone, mut bursts) = (Vec::new(), Vec::new());
+        for _ in 0..1000 {
+            alone.push(first_of(&world, &version, 1).await);
         }
-        let asked = world.asked();
-        let last = asked[before..].iter().map(|one| one.at).max().unwrap();
-        bursts.push(last.duration_since(began));
+        for _ in 0..20 {
+            bursts.push(first_of(&world, &version, 100).await);
+        }
+        alone.sort();
+        bursts.sort();
+        let ms = |time: Duration| time.as_secs_f64() * 1000.0;
+        told.push(format!(
+            "\"{}\": {{\"one_ms\": {{\"p50\": {:.3}, \"p99\": {:.3}}}, \"last_of_100_ms\": {{\"p50\": {:.1}, \"most\": {:.1}}}}}",
+            if elsewhere { "elsewhere" } else { "here" },
+            ms(alone[500]),
+            ms(alone[990]),
+            ms(bursts[10]),
+            ms(bursts[19])
+        ));
     }
-    bursts.sort();
-    let ms = |time: Duration| time.as_secs_f64() * 1000.0;
-    eprintln!(
-        "{{\"one_ms\": {{\"p50\": {:.3}, \"p99\": {:.3}}}, \"last_of_100_ms\": {{\"p50\": {:.2}, \"most\": {:.2}}}}}",
-        ms(times[500]),
-        ms(times[990]),
-        ms(bursts[10]),
-        ms(bursts[19])
-    );
+    eprintln!("{{{}}}", told.join(", "));
+}
+
+/// From the beginning to the last first request of so many scripts.
+async fn first_of(world: &Arc<World>, version: &Arc<Version>, count: usize) -> Duration {
+    let before = world.asked().len();
+    let began = Instant::now();
+    let mut runs: JoinSet<_> = (0..count)
+        .map(|_| {
+            let (world, version) = (Arc::clone(world), Arc::clone(version));
+            async move { world.initscripts().run(&version, Bytes::new(), None).await }
+        })
+        .collect();
+    while let Some(run) = runs.join_next().await {
+        assert_eq!(run.unwrap().said, None);
+    }
+    let asked = world.asked();
+    let last = asked[before..].iter().map(|one| one.at).max().unwrap();
+    last.duration_since(began)
 }
