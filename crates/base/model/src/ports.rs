@@ -38,8 +38,8 @@ pub use engine::{Engine, MemoryPressure, StartError, TemplateMemory};
 pub use handover::{BlankMemory, MemoryFault};
 pub use http::{BodyError, PassedInputs, PassedRequest, PassedResponse, StreamedBody};
 pub use initscript::{
-    InitRunner, Initialised, NoInitscripts, QueueRequest, Queues, RemoteFault, RemoteReply,
-    RemoteRequest, Remotes,
+    HandedConnection, HandedSocket, InitRunner, Initialised, NoInitscripts, QueueRequest, Queues,
+    RawConnection, RemoteFault, RemoteReply, RemoteRequest, Remotes, ScriptSent, ScriptSink, Takes,
 };
 pub use input::{INPUTS_MAX, Input, InputKind, InputMemory, StoreObject};
 pub use inputs::{Fetched, InputFault, InputFaultKind, InputSource, NoInputs};

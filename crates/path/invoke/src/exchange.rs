@@ -53,6 +53,7 @@ pub(crate) async fn exchange(
             invocation.calls = Some(calls);
             sent.push(input);
         }
+        sent.extend(invocation.send_script()?);
         Ok(sent)
     });
     let inputs = match sent {
@@ -203,7 +204,7 @@ fn inputs(
         object: None,
         decoded: None,
     }));
-    inputs.append(&mut invocation.progress);
+    inputs.append(&mut invocation.more);
     Ok(inputs)
 }
 
