@@ -11,6 +11,7 @@ mod handover;
 mod http;
 mod initscript;
 mod inputs;
+mod nodes;
 mod runtime;
 mod secrets;
 mod tokens;
@@ -41,6 +42,10 @@ pub use initscript::{
     RemoteRequest, Remotes,
 };
 pub use inputs::{Fetched, InputFault, InputFaultKind, InputMemory, InputSource, NoInputs};
+pub use nodes::{
+    Arrived, ArrivingCall, CallAnswer, CallEnd, CallHead, HandedData, Local, NodeCall, NodeFault,
+    NodeTarget, Peer, Placement, Ran,
+};
 pub use runtime::{PrewarmedRuntime, RuntimeHost};
 pub use secrets::Secrets;
 pub use tokens::{Signer, Tokens};
