@@ -158,10 +158,10 @@ def test_a_function_hands_100_mb_to_one_on_another_node(nodes: Nodes) -> None:
 def test_the_target_starts_while_its_data_arrives(nodes: Nodes) -> None:
     nodes.b.retire("next")
     eventually("no worker", lambda: workers(nodes.b, "next") == 0)
-    # 8 MB take more than 3 s.
+    # 32 MB would take 13 s.
     nodes.cable.rate(20)
     with ThreadPoolExecutor(1) as pool:
-        call = pool.submit(nodes.invoke, "first", {"to": "next", "size": 8 * MIB})
+        call = pool.submit(nodes.invoke, "first", {"to": "next", "size": 32 * MIB})
         eventually("a worker before the data", lambda: described(nodes.b, "next")["workers"]["idle"] == 1)
         assert not call.done()
         nodes.cable.rate(None)
@@ -247,8 +247,8 @@ def test_a_call_of_a_node_that_is_killed_midway_goes_to_another_one(nodes: Nodes
     try:
         nodes.cable.rate(20)
         with ThreadPoolExecutor(1) as pool:
-            call = pool.submit(invoke, first, "first", {"to": "next", "size": 16 * MIB})
-            eventually("the data to arrive", lambda: handed(nodes.b) + handed(second) >= 16 * MIB)
+            call = pool.submit(invoke, first, "first", {"to": "next", "size": 32 * MIB})
+            eventually("the data to arrive", lambda: handed(nodes.b) + handed(second) >= 32 * MIB)
             killed, left = (nodes.b, second) if handed(nodes.b) else (second, nodes.b)
             killed.process.kill()
             killed.process.wait()
@@ -313,6 +313,7 @@ def test_only_a_node_with_a_certificate_of_the_authority_is_obeyed(nodes: Nodes,
 
 
 def test_clients_that_say_nothing_are_no_harm(nodes: Nodes) -> None:
+    assert nodes.invoke("first", {"to": "next"})["answers"]
     program = "import socket, sys\nheld = [socket.create_connection(('10.99.0.2', 7443)) for _ in range(40)]\nprint()\nsys.stdout.flush()\ninput()"
     command = ["nsenter", f"--net=/run/netns/{nodes.cable.names['a']}", "python3", "-c", program]
     silent = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)

@@ -5,11 +5,11 @@ use std::time::Duration;
 use nix::sys::socket::{setsockopt, sockopt};
 use tokio::net::TcpStream;
 
-/// What a sender may send of one call before it is taken, bytes. More than 100 ms of 1 Gbit/s would be of no use on any link that has less
-/// delay.
-pub(crate) const STREAM_WINDOW: u32 = 4 << 20;
+/// What a sender may send of one call before it is taken, bytes: 130 ms of 1 Gbit/s, so that neither the delay of a link nor a busy CPU makes
+/// the sender wait.
+pub(crate) const STREAM_WINDOW: u32 = 16 << 20;
 /// The same for all calls of a connection.
-pub(crate) const CONNECTION_WINDOW: u32 = 16 << 20;
+pub(crate) const CONNECTION_WINDOW: u32 = 32 << 20;
 /// Bytes of a frame.
 pub(crate) const FRAME_LEN_MAX: u32 = 256 << 10;
 /// Bytes of a call's headers.

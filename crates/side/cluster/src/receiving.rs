@@ -36,7 +36,7 @@ const CALLS_MAX: usize = 256;
 /// Most of them on one connection. One more waits.
 const STREAMS_MAX: u32 = 128;
 /// Most connections of a node. It needs one, and those that broke off take a while to be noticed.
-const CONNECTIONS_MAX: usize = 8;
+const CONNECTIONS_MAX: usize = 4;
 /// Memory for the events of calls until their workers have them, and the share of one function.
 const EVENTS_BYTES_MAX: usize = 64 << 20;
 const EVENTS_SHARE_MAX: usize = 16 << 20;
