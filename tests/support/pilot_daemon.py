@@ -41,8 +41,9 @@ class UnixConnection(http.client.HTTPConnection):
 class Daemon:
     """`pilot serve`, which is ended by its process id."""
 
-    def __init__(self, home: Path, *options: str | Path) -> None:
-        """`options` are further arguments of `pilot serve`."""
+    def __init__(self, home: Path, *options: str | Path, within: str | None = None) -> None:
+        """`options` are further arguments of `pilot serve`. `within` is the network namespace that it runs in."""
+        self.within = within
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.address = f"127.0.0.1:{free.getsockname()[1]}"
@@ -50,6 +51,9 @@ class Daemon:
         self.log = home / "daemon.log"
         self.data = home / "data"
         command = [binary(), "serve", "--listen", self.address, "--data-dir", self.data, *options]
+        if within:
+            # `ip netns exec` would mount another /sys, without control groups.
+            command = ["nsenter", f"--net=/run/netns/{within}", "--", *command]
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         deadline = time.monotonic() + 20
@@ -66,6 +70,8 @@ class Daemon:
             connection.request("GET", "/readyz")
             if connection.getresponse().status != 200:
                 return False
+            if self.within:
+                return True
             host, _, port = self.address.rpartition(":")
             socket.create_connection((host, int(port)), 2).close()
             return True
@@ -82,8 +88,8 @@ class Daemon:
     ) -> http.client.HTTPResponse:
         """One request on its own connection, up to the response's head. A body that is not bytes is sent as JSON.
 
-        The control API has a socket of its own."""
-        if path.startswith("/_pilot/"):
+        The control API has a socket of its own, over which a daemon in a namespace is asked for everything."""
+        if self.within or path.startswith("/_pilot/"):
             connection = UnixConnection(self.data / "control.sock", timeout_s)
         else:
             connection = http.client.HTTPConnection(self.address, timeout=timeout_s)

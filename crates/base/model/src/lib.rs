@@ -7,6 +7,7 @@ pub mod access;
 pub mod api;
 pub mod asynchronous;
 pub mod calendar;
+pub mod calls;
 mod checks;
 mod choices;
 pub mod config;

@@ -12,6 +12,7 @@ mod http;
 mod initscript;
 mod input;
 mod inputs;
+mod nodes;
 mod runtime;
 mod secrets;
 mod tokens;
@@ -43,6 +44,10 @@ pub use initscript::{
 };
 pub use input::{INPUTS_MAX, Input, InputKind, InputMemory, StoreObject};
 pub use inputs::{Fetched, InputFault, InputFaultKind, InputSource, NoInputs};
+pub use nodes::{
+    Arrived, ArrivingCall, CallAnswer, CallEnd, CallHead, HandedData, Local, NodeCall, NodeFault,
+    NodeTarget, Peer, Placement, Ran,
+};
 pub use runtime::{PrewarmedRuntime, RuntimeHost};
 pub use secrets::Secrets;
 pub use tokens::{Signer, Tokens};

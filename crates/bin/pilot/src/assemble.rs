@@ -9,6 +9,7 @@ use http_body_util::BodyExt;
 use http_body_util::combinators::UnsyncBoxBody;
 use hyper::body::Incoming;
 use pilot_admin::{Admin, AdminConfig, AdminParts, LogStore, Observations, Readiness};
+use pilot_cluster::{Cluster, ClusterConfig};
 use pilot_container::{ContainerConfig, ContainerGroup, ContainerHost};
 use pilot_data::Data;
 use pilot_deploy::{
@@ -19,7 +20,8 @@ use pilot_invoke::Invoker;
 use pilot_meter::{Meter, MeterConfig};
 use pilot_model::forecast::MakeForecaster;
 use pilot_model::ports::{
-    Clock, ControlPlane, Engine, EventSink, InitRunner, Observed, Platform, Secrets,
+    Clock, ControlPlane, Engine, EventSink, InitRunner, Local, Observed, Placement, Platform,
+    Secrets,
 };
 use pilot_model::{EngineKind, Instant, Traces};
 use pilot_pool::{EngineTable, KeyedParts, KeyedPool, KeyedSettings, machine_memory};
@@ -40,6 +42,7 @@ use crate::daemon_config::connections::connections;
 use crate::daemon_config::data::data_config;
 use crate::room::Configured;
 use crate::tls::Certificate;
+use crate::tls::nodes::NodeTls;
 use crate::triggered::Triggered;
 use crate::{room, sealing, tokens};
 
@@ -54,10 +57,21 @@ pub(crate) struct Daemon {
     pub(crate) observations: Arc<Observations>,
     pub(crate) bus: Arc<Bus>,
     pub(crate) gateway: GatewayConfig,
+    /// The other nodes, if there are some.
+    pub(crate) nodes: Option<Nodes>,
     /// The certificates of the listeners; set when the daemon listens.
     pub(crate) certificates: Arc<OnceLock<Vec<Arc<Certificate>>>>,
     /// Where functions are called; set when the daemon listens there.
     pub(crate) functions_url: Arc<OnceLock<String>>,
+}
+
+/// The other nodes, and this one's certificate for them.
+#[derive(Debug, Clone)]
+pub(crate) struct Nodes {
+    pub(crate) cluster: Arc<Cluster>,
+    pub(crate) certificate: Arc<Certificate>,
+    /// Makes memory for the data of their calls.
+    pub(crate) data: Arc<Data>,
 }
 
 /// Everything that starts workers.
@@ -140,11 +154,13 @@ pub(crate) fn assemble(
     ]));
     let connections = Arc::new(Connections::new(connections(&config.connections)?));
     let (data, initscripts) = data(config, &connections, &clock, &engines)?;
+    let (nodes, placement) = nodes(config, &answers, &data)?;
     let invoker = Invoker::new(
         Arc::clone(&engine),
         sink,
         clock,
         (Arc::clone(&data) as _, initscripts),
+        placement,
         forecaster(),
         invoker_limits(config),
     );
@@ -182,12 +198,7 @@ pub(crate) fn assemble(
             templates: Arc::new(move || templates.templates()),
             readiness: Arc::new(move || readiness(machine.has_spawner(), &missing)),
         },
-        AdminConfig {
-            functions_url: Arc::clone(&functions_url),
-            version: env!("CARGO_PKG_VERSION"),
-            archive_bytes_max: ArchiveLimits::DEFAULT.compressed_bytes_max,
-            ..AdminConfig::default()
-        },
+        admin_config(&functions_url),
     );
     Ok(Daemon {
         engines,
@@ -204,11 +215,21 @@ pub(crate) fn assemble(
             slow_bodies,
             ..gateway_config(config, traces)
         },
+        nodes,
         queue,
         triggers,
         certificates,
         functions_url,
     })
+}
+
+fn admin_config(functions_url: &Arc<OnceLock<String>>) -> AdminConfig {
+    AdminConfig {
+        functions_url: Arc::clone(functions_url),
+        version: env!("CARGO_PKG_VERSION"),
+        archive_bytes_max: ArchiveLimits::DEFAULT.compressed_bytes_max,
+        ..AdminConfig::default()
+    }
 }
 
 /// Whether functions can start, and what this machine cannot enforce.
@@ -305,6 +326,35 @@ fn data(
     let initscripts = Initscripts::start(settings, Arc::clone(&data) as _, Arc::clone(clock));
     let initscripts = initscripts.map_err(anyhow::Error::msg)?;
     Ok((data, Arc::new(initscripts)))
+}
+
+/// The other nodes, and where functions are. Reads this node's key, so it must be called after the spawner was forked.
+fn nodes(
+    config: &DaemonConfig,
+    answers: &MemoryBudget,
+    data: &Arc<Data>,
+) -> anyhow::Result<(Option<Nodes>, Arc<dyn Placement>)> {
+    let Some(settings) = &config.nodes else {
+        return Ok((None, Arc::new(Local)));
+    };
+    let (files, ca) = settings.files()?;
+    let certificate = Certificate::load(&files)?;
+    let tls = NodeTls::new(&certificate, ca)?;
+    let cluster = Cluster::new(&ClusterConfig {
+        nodes: settings.others().map_err(anyhow::Error::msg)?,
+        server: tls.server,
+        client: tls.client,
+        answers: answers.clone(),
+        silence_max: settings.silence_max(),
+        records: config.traces.is_some(),
+    });
+    let cluster = Arc::new(cluster);
+    let nodes = Nodes {
+        cluster: Arc::clone(&cluster),
+        certificate,
+        data: Arc::clone(data),
+    };
+    Ok((Some(nodes), cluster))
 }
 
 fn engines(

@@ -4,6 +4,7 @@
 pub(crate) mod build;
 pub(crate) mod connections;
 pub(crate) mod data;
+pub(crate) mod nodes;
 pub(crate) mod pool;
 mod remote;
 pub(crate) mod traces;
@@ -27,6 +28,7 @@ use serde::{Deserialize, Deserializer};
 use self::build::Build;
 use self::connections::ConnectionSettings;
 use self::data::{DataLimits, InitscriptLimits, StoreSettings};
+use self::nodes::NodesSettings;
 use self::pool::PoolConstants;
 use self::traces::TraceSettings;
 use crate::control_socket::ControlSocket;
@@ -86,6 +88,8 @@ pub(crate) struct DaemonConfig {
     pub(crate) connections: BTreeMap<String, ConnectionSettings>,
     /// The memory for initscripts.
     pub(crate) initscripts: InitscriptLimits,
+    /// The other nodes. `None`: there are none.
+    pub(crate) nodes: Option<NodesSettings>,
     /// Where traces are sent. `None`: nothing is recorded.
     pub(crate) traces: Option<TraceSettings>,
 }
@@ -253,6 +257,7 @@ struct File {
     stores: BTreeMap<String, StoreSettings>,
     connections: BTreeMap<String, ConnectionSettings>,
     initscripts: InitscriptLimits,
+    nodes: Option<NodesSettings>,
     traces: Option<TraceSettings>,
 }
 
@@ -357,6 +362,7 @@ impl DaemonConfig {
             stores: file.stores,
             connections: file.connections,
             initscripts: file.initscripts,
+            nodes: file.nodes,
             traces: file.traces,
         })
     }
@@ -559,6 +565,7 @@ fn check_tables(file: &File) -> Result<(), String> {
     file.pool.check()?;
     data::check(&file.data, &file.stores)?;
     connections::check(&file.connections)?;
+    file.nodes.as_ref().map_or(Ok(()), NodesSettings::check)?;
     file.traces.as_ref().map_or(Ok(()), TraceSettings::check)
 }
 

@@ -23,6 +23,7 @@ use tokio::net::{TcpListener, UnixListener};
 
 use crate::control_socket::{ControlSocket, GROUP};
 use crate::daemon_config::DaemonConfig;
+use crate::daemon_config::nodes::NodesSettings;
 use crate::listen;
 use crate::supervisor::GivenSockets;
 use crate::tls::{Certificate, TlsFiles};
@@ -32,6 +33,8 @@ use crate::unix_path;
 #[derive(Debug)]
 pub(crate) struct Listening {
     pub(crate) listeners: Vec<Listener>,
+    /// Where other nodes call this one.
+    pub(crate) nodes: Option<TcpListener>,
     /// Where functions are called, as bound.
     pub(crate) functions: SocketAddr,
     pub(crate) socket: SocketFile,
@@ -104,9 +107,15 @@ pub(crate) async fn bind_all(
             },
         ));
     }
+    let nodes = config.nodes.as_ref().and_then(NodesSettings::listen);
+    let nodes = match nodes {
+        Some(address) => Some(bind_tcp(address, "nodes.listen", given).await?),
+        None => None,
+    };
     given.all_used()?;
     Ok(Listening {
         listeners,
+        nodes,
         functions: address,
         socket: file,
         certificates,

@@ -14,9 +14,10 @@ use pilot_sandbox::{Isolation, Spawner};
 use pilot_sys::pages;
 use pilot_telemetry::logging;
 use sd_notify::NotifyState;
+use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::assemble::{SPAWNER_ENDED, assemble};
+use crate::assemble::{Daemon, SPAWNER_ENDED, assemble};
 use crate::daemon_config::DaemonConfig;
 use crate::supervisor::{self, GivenSockets, Watchdog};
 use crate::tls::Renewal;
@@ -94,7 +95,9 @@ async fn serve(
             },
         )?;
     let restored = daemon.deployer.restore();
-    let listening = listening::bind_all(config, &mut given).await?;
+    let mut listening = listening::bind_all(config, &mut given).await?;
+    let for_nodes = daemon.nodes.iter().map(|nodes| nodes.certificate.clone());
+    listening.certificates.extend(for_nodes);
     let url = functions_url(config, listening.functions);
     for certificate in &listening.certificates {
         certificate.log_validity();
@@ -119,6 +122,7 @@ async fn serve(
     let followed = daemon.observations.clone();
     let (queue, triggers) = (Arc::clone(&daemon.queue), Arc::clone(&daemon.triggers));
     let (stopped, stopped_at) = tokio::sync::oneshot::channel();
+    let (nodes_stop, nodes_stopped) = tokio::sync::oneshot::channel();
     let stop = async move {
         tokio::select! {
             () = stop => {}
@@ -132,14 +136,9 @@ async fn serve(
         triggers.hold();
         queue.hold();
         let _ = stopped.send(tokio::time::Instant::now());
+        let _ = nodes_stop.send(());
         // Otherwise clients that follow a log would delay the drain.
         tokio::task::block_in_place(|| followed.logs().close());
-    };
-    let tidy = async {
-        daemon.engines.sweep().await;
-        daemon.deployer.tidy().await;
-        tokio::task::block_in_place(|| daemon.forget_the_removed());
-        daemon.deployer.keep_tidy(TIDY_EVERY).await;
     };
     unmap_start();
     let serving = Gateway::serve(
@@ -149,11 +148,18 @@ async fn serve(
         daemon.control(),
         stop,
     );
+    let nodes = serve_nodes(
+        &daemon,
+        listening.nodes,
+        nodes_stopped,
+        config.limits.drain(),
+    );
+    let serving = async { tokio::join!(serving, nodes).0 };
     // Until the end: a supervisor that hears nothing would kill the daemon while it drains.
     let _watchdog = Watchdog::start();
     let drained = tokio::select! {
         drained = serving => drained,
-        () = tidy => unreachable!("keeping tidy does not end"),
+        () = keep_tidy(&daemon) => unreachable!("keeping tidy does not end"),
         () = renewal.run() => unreachable!("keeping certificates does not end"),
     };
     tracing::info!(
@@ -178,6 +184,33 @@ async fn serve(
     // A supervisor restarts what has failed.
     ensure!(has_spawner.load(Ordering::Relaxed), SPAWNER_ENDED);
     Ok(())
+}
+
+/// Does not end.
+async fn keep_tidy(daemon: &Daemon) {
+    daemon.engines.sweep().await;
+    daemon.deployer.tidy().await;
+    tokio::task::block_in_place(|| daemon.forget_the_removed());
+    daemon.deployer.keep_tidy(TIDY_EVERY).await;
+}
+
+/// Serves other nodes until `stopped`, if there are some.
+async fn serve_nodes(
+    daemon: &Daemon,
+    listener: Option<TcpListener>,
+    stopped: tokio::sync::oneshot::Receiver<()>,
+    grace: Duration,
+) {
+    let (Some(nodes), Some(listener)) = (&daemon.nodes, listener) else {
+        return;
+    };
+    // An error means that the sender is gone, and so is everything else.
+    let stopped = async { drop(stopped.await) };
+    let (target, memory) = (Arc::clone(&daemon.invoker), Arc::clone(&nodes.data));
+    let serving = nodes
+        .cluster
+        .serve(listener, target, memory, stopped, grace);
+    serving.await;
 }
 
 /// Where a client on this machine calls functions. With TLS, that is by the daemon's name, if it is known: most certificates are for a

@@ -1,6 +1,7 @@
 //! The certificates of the listeners, from their files: read at the start, after the spawner was forked, which must not have the keys in
 //! its memory; and again when the files change or the daemon gets SIGHUP. If the new files cannot be used, the old certificate stays.
 
+pub(crate) mod nodes;
 mod validity;
 
 use std::fs::{self, File, Metadata};

@@ -7,6 +7,7 @@
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode};
 use pilot_invoke::InvokeError;
+use pilot_model::calls::Reason;
 use pilot_model::log_line::visible;
 use pilot_model::ports::{NotAccepted, StartError};
 use pilot_model::version::REGION;
@@ -327,6 +328,17 @@ fn invoke_row(error: &InvokeError) -> Row {
         InvokeError::PayloadTooLarge { .. } => {
             Row::user(S::PAYLOAD_TOO_LARGE, "RequestTooLargeException")
         }
+        InvokeError::Elsewhere { refusal, .. } => match refusal.reason {
+            Reason::Throttled | Reason::NoRoom => {
+                Row::user(S::TOO_MANY_REQUESTS, "TooManyRequestsException")
+                    .with_reason("OtherNodeLimitExceeded")
+                    .retry_after(1)
+            }
+            Reason::Unavailable => Row::service(S::BAD_GATEWAY, "ServiceException"),
+            Reason::NotFound => Row::user(S::NOT_FOUND, "ResourceNotFoundException"),
+            Reason::Forbidden => Row::user(S::FORBIDDEN, "AccessDeniedException"),
+            _ => Row::user(S::BAD_REQUEST, "InvalidParameterValueException"),
+        },
         InvokeError::StartFailed {
             error: StartError::Full { .. },
             ..

@@ -17,9 +17,9 @@ use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use pilot_invoke::{HttpBody, InvokeError, Payload, Request, Response, ResponseBody};
 use pilot_model::hint;
-use pilot_model::ports::HttpHead;
+use pilot_model::ports::{CallAnswer, CallEnd, HttpHead};
 use pilot_model::trigger::FaasTrigger;
-use pilot_model::{Interface, Version};
+use pilot_model::{FunctionName, Interface, InvocationId, Version};
 use pilot_protocols::{FREE_LEN, Reserved};
 use serde_json::value::RawValue;
 
@@ -33,6 +33,8 @@ use crate::timing;
 use crate::web_page;
 
 pub(crate) use name::Named;
+
+use chain::Answered;
 
 /// The form of the response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,7 +70,7 @@ pub(crate) async fn invoke(
     }
     let gate = context.gate;
     let version = gate.invoker.find(&named.name, named.qualifier.as_deref())?;
-    let targets = chain::links(&targets, gate)?;
+    let targets = chain::links(&targets, gate, form)?;
     let kind = InvocationType::of(&context.head.headers)?;
     let log = LogType::of(&context.head.headers)?;
     let client_context = client_context(&context.head.headers)?;
@@ -126,7 +128,10 @@ pub(crate) async fn invoke(
     };
     let is_chain = !targets.is_empty();
     let response = if is_chain {
-        chain::invoke(gate, request, payload, targets).await?
+        match chain::invoke(gate, request, payload, targets).await? {
+            Answered::Here(response) => *response,
+            Answered::There(name, answer) => return Ok(far_reply(&name, answer, &context.id)),
+        }
     } else {
         gate.invoker.invoke(request, payload).await?
     };
@@ -260,6 +265,23 @@ fn dry_run(context: &RequestContext<'_>, version: &Version) -> Reply {
     let into = reply.headers_mut();
     into.insert(headers::EXECUTED_VERSION, HeaderValue::from(version.number));
     timing::write_id(into, &context.id);
+    reply
+}
+
+/// The answer of a function on another node, at the end of a chain.
+fn far_reply(name: &FunctionName, answer: CallAnswer, id: &InvocationId) -> Reply {
+    let mut reply = Reply::new(ReplyBody::Full(answer.body));
+    let into = reply.headers_mut();
+    let json = HeaderValue::from_static("application/json");
+    into.insert(headers::CONTENT_TYPE, json);
+    if answer.end == CallEnd::FunctionError {
+        let unhandled = HeaderValue::from_static("Unhandled");
+        into.insert(headers::FUNCTION_ERROR, unhandled);
+    }
+    if let Ok(name) = HeaderValue::from_str(name.as_str()) {
+        into.insert(headers::PILOT_TARGET, name);
+    }
+    timing::write_id(into, id);
     reply
 }
 

@@ -1,11 +1,13 @@
-//! Calls from a handler to other functions, with data handed over by reference. A task of the invocation serves the daemon's end of a
+//! Calls from a handler to other functions, on this node or on others, with data handed over by reference. A task of the invocation serves the daemon's end of a
 //! socket; the worker's end goes to the worker with the call.
 //!
 //! The daemon makes the memory and gives the worker a descriptor; none comes from it. Everything here ends with the invocation: buffers,
 //! and calls that still run. The handler's own timeout therefore bounds every call. A handler that does not read its answers, or
 //! breaks the protocol, loses this socket and nothing else.
 
+mod arriving;
 mod buffers;
+pub(crate) mod elsewhere;
 mod target;
 
 use std::io::{self, IoSlice};
@@ -15,7 +17,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
-use pilot_model::ports::{Input, InputKind, InputMemory, InputSource, MemoryFault};
+use pilot_model::ports::{Input, InputKind, InputMemory, InputSource};
 use pilot_model::{Trace, Version};
 use pilot_protocols::{FunctionBudget, MemoryBudget};
 use pilot_sys::seqpacket;
@@ -225,12 +227,12 @@ impl Serving {
         }
         let function = &self.caller.version.config.name;
         match self.caller.source.blank(function, len).await {
-            Err(fault) => Reply::refused(id, of_memory(&fault)),
+            Err(fault) => Reply::refused(id, fault.into()),
             Ok(blank) => {
                 let mut reply = Reply::done(id);
                 reply.descriptor = blank.descriptor();
                 reply.answer.descriptor = reply.descriptor.is_some();
-                self.buffers.insert(id, blank);
+                self.buffers.insert(id, len, blank);
                 reply
             }
         }
@@ -239,7 +241,7 @@ impl Serving {
     async fn seal(&mut self, buffer: u32) -> Result<(), Refusal> {
         let slot = self.buffers.find(buffer)?;
         let sealed = slot.blank().seal().await;
-        slot.fill(sealed.map_err(|fault| of_memory(&fault))?);
+        slot.fill(sealed?);
         Ok(())
     }
 
@@ -328,17 +330,6 @@ async fn send(reply: &Reply, writer: &mut OwnedWriteHalf) -> io::Result<()> {
     }
     writer.write_all(rest).await?;
     writer.write_all(&reply.body).await
-}
-
-fn of_memory(fault: &MemoryFault) -> Refusal {
-    let reason = match fault {
-        MemoryFault::TooLarge { .. } => Reason::TooLarge,
-        MemoryFault::NoRoom { .. } => Reason::NoRoom,
-        MemoryFault::StillMapped => Reason::StillMapped,
-        MemoryFault::NotWhole => Reason::Invalid,
-        MemoryFault::Failed { .. } => Reason::Unavailable,
-    };
-    Refusal::new(reason, fault.to_string())
 }
 
 fn invalid(problem: impl std::fmt::Display) -> io::Error {

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use pilot_model::FunctionName;
+use pilot_model::calls::Refusal;
 use pilot_model::ports::{StartError, WorkerFault};
 use pilot_model::size::Size;
 
@@ -85,6 +86,14 @@ pub enum InvokeError {
     UploadBroken {
         /// Why.
         problem: String,
+    },
+    /// It is on other nodes, and none has run it, or none has answered.
+    #[error("function '{name}' is on other nodes: {}", .refusal.problem)]
+    Elsewhere {
+        /// The function.
+        name: FunctionName,
+        /// Why there is no answer.
+        refusal: Refusal,
     },
     /// The daemon is stopping.
     #[error("the daemon is shutting down: try again once it is back")]

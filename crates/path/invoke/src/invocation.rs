@@ -13,13 +13,12 @@ use pilot_model::initscript::{ScriptRun, connection_name};
 use pilot_model::inputs::Values;
 use pilot_model::ports::{
     Clock, Done, EventSink, Fetched, HandedConnection, InitRunner, Initialised, Input, InputFault,
-    InputFaultKind, InputKind, InputMemory, InputSource, PassedInputs, PassedRequest,
+    InputFaultKind, InputKind, InputMemory, InputSource, PassedInputs, PassedRequest, Placement,
 };
 use pilot_model::trigger::FaasTrigger;
 use pilot_model::{
-    CpuTime, Event, FailedInput, FunctionName, Instant, InvocationId, InvocationRecord, Outcome,
-    SharedWorker, StartKind, Timeline, TraceSpan, Transfer, TransferWay, Version, WorkerId,
-    WorkerOrigin,
+    CpuTime, Event, FailedInput, Instant, InvocationId, InvocationRecord, Outcome, SharedWorker,
+    StartKind, Timeline, TraceSpan, Transfer, TransferWay, Version, WorkerId, WorkerOrigin,
 };
 use pilot_pool::{Lease, Pools, Urgency};
 use pilot_protocols::MemoryBudget;
@@ -45,6 +44,8 @@ pub(crate) struct InvocationContext {
     pub(crate) initscripts: Arc<dyn InitRunner>,
     /// For functions that invoke others.
     pub(crate) invoker: Weak<Invoker>,
+    /// Where functions are that are not here.
+    pub(crate) placement: Arc<dyn Placement>,
     /// For the events of their calls.
     pub(crate) events: MemoryBudget,
     running: AtomicUsize,
@@ -57,6 +58,7 @@ impl InvocationContext {
         sink: Arc<dyn EventSink>,
         clock: Arc<dyn Clock>,
         (inputs, initscripts): (Arc<dyn InputSource>, Arc<dyn InitRunner>),
+        placement: Arc<dyn Placement>,
         invoker: Weak<Invoker>,
     ) -> Self {
         Self {
@@ -66,6 +68,7 @@ impl InvocationContext {
             inputs,
             initscripts,
             invoker,
+            placement,
             events: events_memory(),
             running: AtomicUsize::new(0),
             quiet: Notify::new(),
@@ -304,7 +307,7 @@ impl Invocation {
     /// Takes what another function handed over. Returns why there is no invocation, if it cannot be passed on.
     pub(crate) fn handed(
         &mut self,
-        (from, memory): (FunctionName, Arc<dyn InputMemory>),
+        (from, memory): (String, Arc<dyn InputMemory>),
     ) -> Option<InputFault> {
         let now = self.now();
         let (input, from) = ("data".to_owned(), format!("function:{from}"));

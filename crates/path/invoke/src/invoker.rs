@@ -9,13 +9,14 @@ use parking_lot::Mutex;
 use pilot_model::deployment::TemplateReport;
 use pilot_model::forecast::MakeForecaster;
 use pilot_model::ports::{
-    Clock, Engine, EventSink, InitRunner, InputFault, InputSource, PassedRequest, Platform,
-    Scaling, StartError,
+    Clock, Engine, EventSink, InitRunner, InputFault, InputSource, PassedRequest, Peer, Placement,
+    Platform, Scaling, StartError,
 };
 use pilot_model::status::{ForecastStatus, PoolStatus, RuntimeStatus};
 use pilot_model::{BoxFuture, FunctionName, Instant, Outcome, ScaleConfig, Version};
 use pilot_pool::{Pool, PoolLimits, Pools, Refusal};
 
+use crate::elsewhere::Elsewhere;
 use crate::error::{InvokeError, ThrottleReason};
 use crate::exchange::exchange;
 use crate::fault::{Failure, LastOutput};
@@ -40,13 +41,15 @@ pub struct Invoker {
 }
 
 impl Invoker {
-    /// Starts with no function. `inputs`: where inputs come from, and who runs initscripts. Call it inside a tokio runtime: its timer and sampler run there.
+    /// Starts with no function. `inputs`: where inputs come from, and who runs initscripts. `placement`: where functions are that are
+    /// not here. Call it inside a tokio runtime: its timer and sampler run there.
     #[must_use]
     pub fn new(
         engine: Arc<dyn Engine>,
         sink: Arc<dyn EventSink>,
         clock: Arc<dyn Clock>,
         inputs: (Arc<dyn InputSource>, Arc<dyn InitRunner>),
+        placement: Arc<dyn Placement>,
         forecaster: MakeForecaster,
         limits: Limits,
     ) -> Arc<Self> {
@@ -72,6 +75,7 @@ impl Invoker {
                 sink,
                 clock,
                 inputs,
+                placement,
                 Weak::clone(invoker),
             )),
             limits,
@@ -135,6 +139,28 @@ impl Invoker {
             Ok(lease) => pass(passed, invocation, lease).await,
             Err(refusal) => refused(invocation, refusal),
         }
+    }
+
+    /// The function, if it is not here and other nodes have it.
+    #[must_use]
+    pub fn elsewhere(&self, name: &str) -> Option<Elsewhere> {
+        let error = self.functions.load().find(name).err()?;
+        if !matches!(error, InvokeError::FunctionNotFound { .. }) {
+            return None;
+        }
+        let nodes = self.nodes_of(name);
+        let function = name.parse().ok().filter(|_| !nodes.is_empty())?;
+        Some(Elsewhere { function, nodes })
+    }
+
+    /// The nodes that have this function, which is not here.
+    pub(crate) fn nodes_of(&self, function: &str) -> Vec<Arc<dyn Peer>> {
+        self.context.placement.place(function)
+    }
+
+    /// Another reference. `None`: it is being dropped.
+    pub(crate) fn itself(&self) -> Option<Arc<Self>> {
+        self.context.invoker.upgrade()
     }
 
     /// The present time, on the clock of all stamps.

@@ -6,6 +6,7 @@
 
 mod body;
 mod calls;
+mod elsewhere;
 mod error;
 mod exchange;
 mod fault;
@@ -22,6 +23,7 @@ mod tail;
 mod upload;
 
 pub use body::HttpBody;
+pub use elsewhere::Elsewhere;
 pub use error::{InvokeError, ThrottleReason};
 pub use invoker::Invoker;
 pub use limits::Limits;

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use pilot_model::inputs::InputConfig;
 use pilot_model::ports::{InputMemory, StreamedBody};
 use pilot_model::trigger::FaasTrigger;
-use pilot_model::{FunctionName, HttpRequestHead, Instant, InvocationId, Trace, Version};
+use pilot_model::{HttpRequestHead, Instant, InvocationId, Trace, Version};
 use pilot_pool::Urgency;
 use tokio::time::Instant as Deadline;
 
@@ -57,8 +57,8 @@ pub struct Payload {
     pub rest: Option<StreamedBody>,
     /// The worker's end of a WebSocket's messages, for an ASGI application. The timeout then ends with the head of the answer.
     pub websocket: Option<OwnedFd>,
-    /// What another function hands over, and which function: the input `data`.
-    pub data: Option<(FunctionName, Arc<dyn InputMemory>)>,
+    /// What another function hands over, and which function (of another node: `NAME@NODE`): the input `data`.
+    pub data: Option<(String, Arc<dyn InputMemory>)>,
 }
 
 impl Payload {

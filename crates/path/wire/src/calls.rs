@@ -2,6 +2,7 @@
 //!
 //! A message is a header of 8 bytes, JSON, and a body. The worker asks, and the daemon answers each request once, in any order.
 
+pub use pilot_model::calls::{Reason, Refusal};
 use serde::{Deserialize, Serialize};
 
 /// Bytes of a header.
@@ -121,51 +122,6 @@ pub enum End {
     FunctionError,
     /// It was not done.
     Refused(Refusal),
-}
-
-/// Why a request was not done.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Refusal {
-    /// The class.
-    pub reason: Reason,
-    /// For people.
-    pub problem: String,
-}
-
-/// The class of a refusal.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub enum Reason {
-    /// The function may not be invoked by this one.
-    Forbidden,
-    /// There is no such function, or buffer, or input.
-    NotFound,
-    /// The chain of functions is too long.
-    TooDeep,
-    /// The function is at its limit.
-    Throttled,
-    /// It cannot take such a call.
-    NotSupported,
-    /// The event, or a request, is not valid.
-    Invalid,
-    /// Larger than allowed.
-    TooLarge,
-    /// No memory is left for it.
-    NoRoom,
-    /// The buffer is still mapped for writing.
-    StillMapped,
-    /// The function cannot be run, or the daemon has a problem.
-    Unavailable,
-}
-
-impl Refusal {
-    /// A refusal.
-    #[must_use]
-    pub fn new(reason: Reason, problem: impl Into<String>) -> Self {
-        Self {
-            reason,
-            problem: problem.into(),
-        }
-    }
 }
 
 /// Reads the JSON of a request.

@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use super::{BoxFuture, InputMemory};
+use crate::calls::{Reason, Refusal};
 
 /// Memory of a fixed length that a worker fills. Dropping the last reference gives it back, as soon as no worker has it any more.
 pub trait BlankMemory: Send + Sync + Debug {
@@ -49,4 +50,17 @@ pub enum MemoryFault {
         /// What failed.
         problem: String,
     },
+}
+
+impl From<MemoryFault> for Refusal {
+    fn from(fault: MemoryFault) -> Self {
+        let reason = match fault {
+            MemoryFault::TooLarge { .. } => Reason::TooLarge,
+            MemoryFault::NoRoom { .. } => Reason::NoRoom,
+            MemoryFault::StillMapped => Reason::StillMapped,
+            MemoryFault::NotWhole => Reason::Invalid,
+            MemoryFault::Failed { .. } => Reason::Unavailable,
+        };
+        Self::new(reason, fault.to_string())
+    }
 }

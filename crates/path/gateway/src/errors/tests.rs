@@ -7,6 +7,8 @@ use pilot_invoke::{InvokeError, ThrottleReason};
 use pilot_model::access::Role;
 use pilot_model::ports::{StartError, WorkerFault};
 
+use pilot_model::calls::Refusal;
+
 use super::*;
 use crate::signature::SignatureError;
 use crate::token::TokenError;
@@ -216,8 +218,20 @@ fn invoke_errors() -> Vec<InvokeError> {
         InvokeError::UploadBroken {
             problem: "no data for 30 s".to_owned(),
         },
+        of_node(Reason::NoRoom),
+        of_node(Reason::Unavailable),
+        of_node(Reason::NotFound),
+        of_node(Reason::Forbidden),
+        of_node(Reason::NotSupported),
         InvokeError::ShuttingDown,
     ]
+}
+
+fn of_node(reason: Reason) -> InvokeError {
+    InvokeError::Elsewhere {
+        name: "invert".parse().unwrap(),
+        refusal: Refusal::new(reason, "node 'b': so it is"),
+    }
 }
 
 fn answer_errors() -> Vec<AnswerError> {

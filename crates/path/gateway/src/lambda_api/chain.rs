@@ -1,21 +1,25 @@
 //! A chain by header: `X-Pilot-Target: NEXT` names the function that gets the answer as its event, and there may be several, one after
 //! the other. The answers stay in the daemon, and every function of the chain starts to start when the request arrives.
 //!
+//! A function of another node is called when the answer before it is there.
+//!
 //! It is the caller that chains here. So the caller needs the right to invoke each function, and no function needs `invokes`.
 
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::HeaderMap;
-use pilot_invoke::{InvokeError, Payload, Request, Response, ResponseBody};
+use pilot_invoke::{Elsewhere, InvokeError, Payload, Request, Response, ResponseBody};
+use pilot_model::ports::{CallAnswer, CallEnd};
 use pilot_model::trace::{Hop, HopKind};
 use pilot_model::trigger::FaasTrigger;
-use pilot_model::{Interface, Trace, Version};
+use pilot_model::{FunctionName, Interface, Trace, Version};
 
-use super::{Named, checked_event, collect};
+use super::{Form, Named, checked_event, collect};
 use crate::errors::RequestError;
 use crate::gate::Gate;
 use crate::headers;
@@ -24,9 +28,36 @@ use crate::trace::Recording;
 
 /// A function that gets the answer of the one before.
 #[derive(Debug)]
-pub(super) struct Link {
-    version: Arc<Version>,
-    arn: String,
+pub(super) enum Link {
+    /// On this node.
+    Here { version: Arc<Version>, arn: String },
+    /// On other nodes.
+    There(Elsewhere),
+}
+
+/// The answer of a chain.
+#[derive(Debug)]
+pub(super) enum Answered {
+    Here(Box<Response>),
+    /// By this function on another node.
+    There(FunctionName, CallAnswer),
+}
+
+impl Answered {
+    fn name(&self) -> &FunctionName {
+        match self {
+            Self::Here(response) => &response.version.config.name,
+            Self::There(name, _) => name,
+        }
+    }
+
+    /// Why the function failed, if it did so before its answer began.
+    fn failure(&self) -> String {
+        match self {
+            Self::Here(response) => response.outcome.as_str().to_owned(),
+            Self::There(name, _) => format!("'{name}' failed on another node"),
+        }
+    }
 }
 
 /// The functions that the header names, in order. It may be repeated, and have several names with commas between them.
@@ -59,9 +90,20 @@ pub(super) fn targets(headers: &HeaderMap) -> Result<Vec<Named>, RequestError> {
 ///
 /// # Errors
 /// There is no such function, or it takes no events.
-pub(super) fn links(targets: &[Named], gate: &Gate) -> Result<Vec<Link>, RequestError> {
+pub(super) fn links(targets: &[Named], gate: &Gate, form: Form) -> Result<Vec<Link>, RequestError> {
     let link = |named: &Named| {
         let qualifier = named.qualifier.as_deref();
+        if let Some(elsewhere) = gate.invoker.elsewhere(&named.name) {
+            if qualifier.is_some_and(|qualifier| qualifier != "$LATEST") {
+                return Err(RequestError::Target {
+                    problem: format!(
+                        "'{}' is on another node, where only its live version can be invoked: leave out the qualifier",
+                        named.name
+                    ),
+                });
+            }
+            return Ok(Link::There(elsewhere));
+        }
         let version = gate.invoker.find(&named.name, qualifier)?;
         if matches!(version.config.interface, Interface::Asgi | Interface::Wsgi) {
             return Err(RequestError::Target {
@@ -72,18 +114,25 @@ pub(super) fn links(targets: &[Named], gate: &Gate) -> Result<Vec<Link>, Request
             });
         }
         let arn = version.arn(qualifier);
-        Ok(Link { version, arn })
+        Ok(Link::Here { version, arn })
     };
-    targets.iter().map(link).collect()
+    let links: Vec<_> = targets.iter().map(link).collect::<Result<_, _>>()?;
+    if form == Form::EventStream && matches!(links.last(), Some(Link::There(_))) {
+        return Err(RequestError::Target {
+            problem: "the last function is on another node, and its answer cannot be streamed: use the operation Invoke"
+                .to_owned(),
+        });
+    }
+    Ok(links)
 }
 
-type Answer<'a> = Pin<Box<dyn Future<Output = Result<Response, Stop>> + Send + 'a>>;
+type Answer<'a> = Pin<Box<dyn Future<Output = Result<Answered, Stop>> + Send + 'a>>;
 
 /// Why the chain ends before its last function.
 enum Stop {
     Refused(RequestError),
     /// A function failed. Its answer is that of the chain.
-    Failed(Box<Response>),
+    Failed(Answered),
 }
 
 impl From<InvokeError> for Stop {
@@ -104,9 +153,10 @@ pub(super) async fn invoke(
     mut first: Request,
     payload: impl Future<Output = Result<Payload, RequestError>> + Send,
     targets: Vec<Link>,
-) -> Result<Response, RequestError> {
+) -> Result<Answered, RequestError> {
     let invoker = &gate.invoker;
     let (received, urgency) = (first.received, first.urgency);
+    let deadline = urgency.finish_by.unwrap_or(received.after(TIME_MAX));
     let trace = first.trace.take();
     let recording = trace.as_ref().and_then(|trace| {
         Recording::of(gate, trace, |span| Hop {
@@ -121,9 +171,27 @@ pub(super) async fn invoke(
     });
     let below = || trace.as_ref().map(Trace::below_request);
     first.trace = below();
-    let mut answer: Answer<'_> =
-        Box::pin(invoker.invoke(first, async move { payload.await.map_err(Stop::Refused) }));
-    for Link { version, arn } in targets {
+    let mut answer: Answer<'_> = Box::pin(async move {
+        let payload = async move { payload.await.map_err(Stop::Refused) };
+        let response = invoker.invoke(first, payload).await?;
+        Ok(Answered::Here(Box::new(response)))
+    });
+    for (link, depth) in targets.into_iter().zip(2..) {
+        let (version, arn) = match link {
+            Link::Here { version, arn } => (version, arn),
+            Link::There(elsewhere) => {
+                let (before, trace) = (answer, trace.as_ref().map(Trace::below_request));
+                answer = Box::pin(async move {
+                    let before = before.await?;
+                    let caller = before.name().clone();
+                    let event = event_of(before, gate).await?;
+                    let left = Duration::from_nanos(deadline.0.saturating_sub(invoker.now().0));
+                    let asked = elsewhere.invoke(&caller, depth, left, trace, event);
+                    Ok(Answered::There(elsewhere.function.clone(), asked.await?))
+                });
+                continue;
+            }
+        };
         let request = Request {
             id: new_id(),
             arn,
@@ -137,28 +205,42 @@ pub(super) async fn invoke(
             inputs: BTreeMap::new(),
         };
         let before = answer;
-        answer = Box::pin(invoker.invoke(request, async move {
-            let event = event_of(before.await?, gate).await?;
-            Ok(Payload::event(event))
-        }));
+        answer = Box::pin(async move {
+            let payload = async move {
+                let event = event_of(before.await?, gate).await?;
+                Ok::<_, Stop>(Payload::event(event))
+            };
+            let response = invoker.invoke(request, payload).await?;
+            Ok(Answered::Here(Box::new(response)))
+        });
     }
     let answer = answer.await;
     if let Some(recording) = recording {
         recording.ended(match &answer {
             Ok(_) => None,
-            Err(Stop::Failed(response)) => Some(response.outcome.as_str().to_owned()),
+            Err(Stop::Failed(answered)) => Some(answered.failure()),
             Err(Stop::Refused(error)) => Some(error.to_string()),
         });
     }
     match answer {
-        Ok(response) => Ok(response),
-        Err(Stop::Failed(response)) => Ok(*response),
+        Ok(answered) | Err(Stop::Failed(answered)) => Ok(answered),
         Err(Stop::Refused(error)) => Err(error),
     }
 }
 
 /// The answer of a function as the event of the next one.
-async fn event_of(mut response: Response, gate: &Gate) -> Result<Bytes, Stop> {
+async fn event_of(answered: Answered, gate: &Gate) -> Result<Bytes, Stop> {
+    let mut response = match answered {
+        Answered::There(
+            _,
+            CallAnswer {
+                end: CallEnd::Done,
+                body,
+            },
+        ) => return Ok(body),
+        failed @ Answered::There(..) => return Err(Stop::Failed(failed)),
+        Answered::Here(response) => response,
+    };
     let limit = gate.config.result_bytes_max;
     let body = std::mem::replace(&mut response.body, ResponseBody::Result(Bytes::new()));
     match body {
@@ -176,7 +258,7 @@ async fn event_of(mut response: Response, gate: &Gate) -> Result<Bytes, Stop> {
                 }),
                 Err(error) => {
                     response.body = ResponseBody::FunctionError(error);
-                    Err(Stop::Failed(Box::new(response)))
+                    Err(Stop::Failed(Answered::Here(response)))
                 }
             }
         }
@@ -185,13 +267,15 @@ async fn event_of(mut response: Response, gate: &Gate) -> Result<Bytes, Stop> {
         | ResponseBody::Passed(_)
         | ResponseBody::Upgraded(_)) => {
             response.body = failed;
-            Err(Stop::Failed(Box::new(response)))
+            Err(Stop::Failed(Answered::Here(response)))
         }
     }
 }
 
 /// Most functions after the first one: as many as functions that invoke each other can have.
 const TARGETS_MAX: usize = 15;
+/// How long a function on another node may take if the request says nothing: as long as in Lambda.
+const TIME_MAX: Duration = Duration::from_secs(900);
 /// Characters of a wrong name in a message.
 const NAME_SHOWN_MAX: usize = 140;
 

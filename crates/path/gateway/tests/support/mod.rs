@@ -22,7 +22,7 @@ use hyper::body::Incoming;
 use pilot_gateway::{Control, ControlBody, Door, Drained, Gateway, GatewayConfig, Listener};
 use pilot_invoke::{Invoker, Limits};
 use pilot_model::ports::{
-    Call, NoInitscripts, NoInputs, PassedRequest, PassedResponse, Platform as _, WorkerFault,
+    Call, Local, NoInitscripts, NoInputs, PassedRequest, PassedResponse, Platform as _, WorkerFault,
 };
 use pilot_model::status::PoolStatus;
 use pilot_model::{BoxFuture, FunctionConfig, Interface, InvocationRecord, Version};
@@ -157,6 +157,7 @@ impl Daemon {
             sink.clone(),
             clock,
             (Arc::new(NoInputs), Arc::new(NoInitscripts)),
+            Arc::new(Local),
             |_| None,
             setup.limits,
         );

@@ -20,6 +20,8 @@ pub(super) struct Buffers(BTreeMap<u32, Arc<Slot>>);
 /// One buffer.
 #[derive(Debug)]
 pub(super) struct Slot {
+    /// Bytes.
+    len: u64,
     blank: Arc<dyn BlankMemory>,
     /// An error if it was released before.
     sealed: SetOnce<Result<Arc<dyn InputMemory>, Refusal>>,
@@ -41,9 +43,10 @@ impl Buffers {
         Err(Refusal::new(Reason::NoRoom, problem))
     }
 
-    pub(super) fn insert(&mut self, number: u32, blank: Arc<dyn BlankMemory>) {
+    pub(super) fn insert(&mut self, number: u32, len: u64, blank: Arc<dyn BlankMemory>) {
         let sealed = SetOnce::new();
-        self.0.insert(number, Arc::new(Slot { blank, sealed }));
+        let slot = Slot { len, blank, sealed };
+        self.0.insert(number, Arc::new(slot));
     }
 
     pub(super) fn find(&self, number: u32) -> Result<Arc<Slot>, Refusal> {
@@ -63,6 +66,10 @@ impl Buffers {
 }
 
 impl Slot {
+    pub(super) fn len(&self) -> u64 {
+        self.len
+    }
+
     pub(super) fn blank(&self) -> Arc<dyn BlankMemory> {
         Arc::clone(&self.blank)
     }
@@ -160,7 +167,7 @@ mod tests {
                         prop_assert_eq!(has_room, !model.contains_key(&number) && model.len() < BUFFERS_MAX);
                         if has_room {
                             serial += 1;
-                            buffers.insert(number, Arc::new(Fake { _alive: Arc::clone(&alive), number: serial }));
+                            buffers.insert(number, serial, Arc::new(Fake { _alive: Arc::clone(&alive), number: serial }));
                             model.insert(number, (serial, false));
                         }
                     }

@@ -5,16 +5,16 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use pilot_model::invokes::not_named;
-use pilot_model::ports::InputMemory;
+use pilot_model::ports::{InputMemory, Peer};
 use pilot_model::trigger::FaasTrigger;
-use pilot_model::{Interface, InvocationId, Version};
+use pilot_model::{FunctionConfig, FunctionName, Interface, InvocationId, Version};
 use pilot_pool::Urgency;
 use pilot_wire::calls::{End, Reason, Refusal};
 use serde_json::value::RawValue;
 use tokio::time::Instant as Deadline;
 
 use super::buffers::Slot;
-use super::{CALL_DEPTH_MAX, Caller};
+use super::{CALL_DEPTH_MAX, Caller, elsewhere};
 use crate::error::InvokeError;
 use crate::invoker::Invoker;
 use crate::request::{Chain, Payload, Request};
@@ -51,7 +51,12 @@ pub(super) async fn invoke(caller: &Caller, call: Call) -> (End, Bytes) {
 async fn answered(caller: &Caller, call: Call) -> Result<(End, Bytes), Refusal> {
     let invoker = caller.invoker.upgrade();
     let invoker = invoker.ok_or_else(|| of_invoke(&InvokeError::ShuttingDown))?;
-    let version = target(caller, &invoker, &call)?;
+    let version = match target(caller, &invoker, &call)? {
+        Place::Here(version) => version,
+        Place::Elsewhere(function, nodes) => {
+            return elsewhere::invoke(caller, function, &nodes, call).await;
+        }
+    };
     let now = invoker.now();
     // Its answer is of no use to a caller that has been ended.
     let left = caller.deadline.saturating_duration_since(Deadline::now());
@@ -75,7 +80,7 @@ async fn answered(caller: &Caller, call: Call) -> Result<(End, Bytes), Refusal> 
         inputs: BTreeMap::new(),
     };
     let Call { event, data, .. } = call;
-    let from = caller.version.config.name.clone();
+    let from = caller.version.config.name.to_string();
     let payload = async move {
         let data = match data {
             None => None,
@@ -116,8 +121,15 @@ impl From<InvokeError> for NotInvoked {
     }
 }
 
-/// The version that is called, if the caller may call it in this way.
-fn target(caller: &Caller, invoker: &Invoker, call: &Call) -> Result<Arc<Version>, Refusal> {
+/// Where the function is.
+enum Place {
+    Here(Arc<Version>),
+    /// On these nodes.
+    Elsewhere(FunctionName, Vec<Arc<dyn Peer>>),
+}
+
+/// Where the function is that is called, if the caller may call it in this way. A function that is on this node is invoked here.
+fn target(caller: &Caller, invoker: &Invoker, call: &Call) -> Result<Place, Refusal> {
     let (own, function) = (&caller.version.config, call.function.as_str());
     let forbidden = |problem| Refusal::new(Reason::Forbidden, problem);
     // Before anything else: a function finds out nothing about functions that it may not invoke.
@@ -125,48 +137,73 @@ fn target(caller: &Caller, invoker: &Invoker, call: &Call) -> Result<Arc<Version
         return Err(forbidden(not_named(&own.name, function)));
     }
     if caller.depth >= CALL_DEPTH_MAX {
-        let problem = format!(
-            "'{function}' would be number {} of a chain of functions that invoke each other, and {CALL_DEPTH_MAX} is the most: does one \
-             of them invoke itself?",
-            caller.depth + 1
-        );
-        return Err(Refusal::new(Reason::TooDeep, problem));
+        return Err(too_deep(function, caller.depth + 1));
     }
-    let version = invoker.find(function, None);
-    let version = version.map_err(|error| of_invoke(&error))?;
+    let version = match invoker.find(function, None) {
+        Ok(version) => version,
+        Err(error @ InvokeError::FunctionNotFound { .. }) => {
+            let nodes = invoker.nodes_of(function);
+            let Some(name) = function.parse().ok().filter(|_| !nodes.is_empty()) else {
+                return Err(of_invoke(&error));
+            };
+            check_event(&call.event)?;
+            return Ok(Place::Elsewhere(name, nodes));
+        }
+        Err(error) => return Err(of_invoke(&error)),
+    };
     let config = &version.config;
     own.may_invoke(config).map_err(forbidden)?;
+    check_target(config, call.data.is_some())?;
+    check_event(&call.event)?;
+    Ok(Place::Here(version))
+}
+
+/// Whether functions can invoke this one. `has_data`: and hand data to it.
+pub(super) fn check_target(config: &FunctionConfig, has_data: bool) -> Result<(), Refusal> {
+    let function = &config.name;
     let not_supported = |problem: String| Err(Refusal::new(Reason::NotSupported, problem));
     if config.interface != Interface::Event {
         return not_supported(format!(
             "'{function}' is no handler of events: call its URL, /fn/{function}/"
         ));
     }
-    if call.data.is_some() {
-        if !config.runtime.forks() {
-            return not_supported(format!(
-                "'{function}' cannot take data by reference, only Python functions can: put it into the event, or into a store"
-            ));
-        }
-        if config.inputs.contains_key(DATA_NAME) {
-            return not_supported(format!(
-                "'{function}' declares an input \"{DATA_NAME}\" itself, which is the name of what is handed over: rename it"
-            ));
-        }
+    if !has_data {
+        return Ok(());
     }
-    if let Err(error) = serde_json::from_slice::<&RawValue>(&call.event) {
-        let problem = format!("the event is not JSON: {error}");
-        return Err(Refusal::new(Reason::Invalid, problem));
+    if !config.runtime.forks() {
+        return not_supported(format!(
+            "'{function}' cannot take data by reference, only Python functions can: put it into the event, or into a store"
+        ));
     }
-    Ok(version)
+    if config.inputs.contains_key(DATA_NAME) {
+        return not_supported(format!(
+            "'{function}' declares an input \"{DATA_NAME}\" itself, which is the name of what is handed over: rename it"
+        ));
+    }
+    Ok(())
 }
 
-fn streams(name: &pilot_model::FunctionName) -> Refusal {
+/// Whether it is JSON.
+pub(super) fn check_event(event: &[u8]) -> Result<(), Refusal> {
+    let read = serde_json::from_slice::<&RawValue>(event);
+    read.map(drop)
+        .map_err(|error| Refusal::new(Reason::Invalid, format!("the event is not JSON: {error}")))
+}
+
+pub(super) fn too_deep(function: &str, depth: u32) -> Refusal {
+    let problem = format!(
+        "'{function}' would be number {depth} of a chain of functions that invoke each other, and {CALL_DEPTH_MAX} is the most: does \
+         one of them invoke itself?"
+    );
+    Refusal::new(Reason::TooDeep, problem)
+}
+
+pub(super) fn streams(name: &pilot_model::FunctionName) -> Refusal {
     let problem = format!("'{name}' streams its response: call it over HTTP");
     Refusal::new(Reason::NotSupported, problem)
 }
 
-fn of_invoke(error: &InvokeError) -> Refusal {
+pub(super) fn of_invoke(error: &InvokeError) -> Refusal {
     let reason = match error {
         InvokeError::FunctionNotFound { .. } | InvokeError::VersionNotFound { .. } => {
             Reason::NotFound

@@ -8,10 +8,12 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use pilot_invoke::{Invoker, Limits, Payload};
+use pilot_model::calls::{Reason, Refusal};
 use pilot_model::inputs::{InputConfig, Values};
 use pilot_model::ports::{
-    BlankMemory, BoxFuture, Clock, Fetched, Input, InputKind, InputMemory, InputSource,
-    MemoryFault, NoInitscripts, Platform,
+    BlankMemory, BoxFuture, CallAnswer, CallEnd, Clock, Fetched, Input, InputKind, InputMemory,
+    InputSource, Local, MemoryFault, NoInitscripts, NodeCall, NodeFault, Peer, Placement, Platform,
+    Ran,
 };
 use pilot_model::{FunctionConfig, FunctionName, Invokes};
 use pilot_testkit::{FakeEngine, Reaction, RecordingSink, TokioClock};
@@ -100,6 +102,11 @@ struct World {
 
 impl World {
     async fn new(next: Reaction) -> Self {
+        Self::placed(next, Arc::new(Local)).await
+    }
+
+    /// `first` may also invoke functions whose names begin with `far-`.
+    async fn placed(next: Reaction, placement: Arc<dyn Placement>) -> Self {
         let clock: Arc<dyn Clock> = Arc::new(TokioClock::new());
         let engine = FakeEngine::new(Arc::clone(&clock));
         let sink = Arc::new(RecordingSink::default());
@@ -110,6 +117,7 @@ impl World {
             sink,
             clock,
             (source, Arc::new(NoInitscripts)),
+            placement,
             |_| None,
             limits,
         );
@@ -132,7 +140,10 @@ impl World {
             seen.lock().push(inputs.collect());
             next.clone()
         });
-        for (name, invokes) in [("first", vec!["next".to_owned()]), ("next", Vec::new())] {
+        for (name, invokes) in [
+            ("first", vec!["next".to_owned(), "far-*".to_owned()]),
+            ("next", Vec::new()),
+        ] {
             let version = pilot_testkit::version_with(name, 1, |config| {
                 config.timeout = LONG;
                 config.invokes = Invokes {
@@ -285,4 +296,144 @@ async fn a_message_that_is_not_valid_ends_the_socket_alone() {
         assert!(matches!(ended, Ok(Ok(0) | Err(_))), "{ended:?}");
         assert_eq!(world.engine.alive(), 1, "the invocation goes on");
     }
+}
+
+/// A node that does the next of these with each call, or never answers.
+#[derive(Debug)]
+struct FarNode {
+    name: &'static str,
+    does: Mutex<Vec<Result<CallAnswer, NodeFault>>>,
+    /// The function and its data.
+    seen: Mutex<Vec<(String, Option<u64>)>>,
+}
+
+impl FarNode {
+    fn new(name: &'static str, does: Vec<Result<CallAnswer, NodeFault>>) -> Arc<Self> {
+        Arc::new(Self {
+            name,
+            does: Mutex::new(does),
+            seen: Mutex::default(),
+        })
+    }
+}
+
+impl Peer for FarNode {
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    fn call<'a>(&'a self, call: &'a NodeCall) -> BoxFuture<'a, Result<CallAnswer, NodeFault>> {
+        Box::pin(async move {
+            let data = match &call.data {
+                None => None,
+                Some(data) => {
+                    let memory = data.memory().await.map_err(NodeFault::not_run)?;
+                    assert_eq!(memory.bytes(), data.bytes());
+                    Some(memory.bytes())
+                }
+            };
+            let name = call.head.function.to_string();
+            self.seen.lock().push((name, data));
+            let next = self.does.lock().pop();
+            match next {
+                Some(end) => end,
+                None => std::future::pending().await,
+            }
+        })
+    }
+}
+
+/// All functions that are not here are on these nodes.
+#[derive(Debug)]
+struct Far(Vec<Arc<FarNode>>);
+
+impl Placement for Far {
+    fn place(&self, _: &str) -> Vec<Arc<dyn Peer>> {
+        self.0.iter().map(|node| Arc::clone(node) as _).collect()
+    }
+}
+
+fn answer(body: &'static str) -> Result<CallAnswer, NodeFault> {
+    Ok(CallAnswer {
+        end: CallEnd::Done,
+        body: body.into(),
+    })
+}
+
+fn fault(reason: Reason, ran: Ran) -> Result<CallAnswer, NodeFault> {
+    let refusal = Refusal::new(reason, "the test says so");
+    Err(NodeFault { refusal, ran })
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_goes_to_another_node_as_long_as_nothing_has_run() {
+    let a = FarNode::new(
+        "a",
+        vec![
+            fault(Reason::Invalid, Ran::No),
+            fault(Reason::Unavailable, Ran::Perhaps),
+            fault(Reason::Unavailable, Ran::No),
+            fault(Reason::NoRoom, Ran::No),
+        ],
+    );
+    let b = FarNode::new("b", vec![fault(Reason::NotFound, Ran::No), answer("[1]")]);
+    let placement = Arc::new(Far(vec![Arc::clone(&a), Arc::clone(&b)]));
+    let mut world = World::placed(Reaction::Hang, placement).await;
+    let buffer = json!({"op": "buffer", "id": 1, "len": 77});
+    world.ask(buffer, b"").await;
+    world.answer().await;
+    world
+        .ask(json!({"op": "seal", "id": 1, "buffer": 1}), b"")
+        .await;
+    world.answer().await;
+    let call = json!({"op": "call", "id": 2, "function": "far-1", "buffer": 1});
+    for (end, reason, problem, tried) in [
+        // No room on the first, and the second runs it.
+        ("done", Value::Null, "", 1),
+        (
+            "refused",
+            json!("NotFound"),
+            "node 'a': the test says so; node 'b': the test says so",
+            2,
+        ),
+        // It may have run, or no other node would take it: the second is not asked.
+        (
+            "refused",
+            json!("Unavailable"),
+            "node 'a': the test says so",
+            2,
+        ),
+        ("refused", json!("Invalid"), "node 'a': the test says so", 2),
+    ] {
+        world.ask(call.clone(), b"{}").await;
+        let (answer, _) = world.answer().await;
+        assert_eq!((&answer["end"], &answer["reason"]), (&json!(end), &reason));
+        assert_eq!(answer["problem"].as_str().unwrap_or_default(), problem);
+        assert_eq!(b.seen.lock().len(), tried);
+    }
+    assert_eq!(a.seen.lock()[0], ("far-1".to_owned(), Some(77)));
+    assert_eq!(world.given.lock().len(), 0, "nothing ran here");
+    // What is here is invoked here, and nobody asks where another function is that may not be invoked.
+    for (function, reason) in [
+        ("first", "Forbidden"),
+        ("far 1", "Forbidden"),
+        ("far-%", "NotFound"),
+    ] {
+        let call = json!({"op": "call", "id": 3, "function": function});
+        world.ask(call, b"{}").await;
+        assert_eq!(world.answer().await.0["reason"], reason, "{function}");
+    }
+    assert_eq!((a.seen.lock().len(), b.seen.lock().len()), (4, 2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_does_not_answer_costs_no_more_than_the_callers_time() {
+    let placement = Arc::new(Far(vec![FarNode::new("a", Vec::new())]));
+    let mut world = World::placed(Reaction::Hang, placement).await;
+    let call = json!({"op": "call", "id": 1, "function": "far-1"});
+    world.ask(call, b"{}").await;
+    // The caller's own timeout and this one are at the same time, so that either may be seen.
+    let mut head = [0; 8];
+    let ended = timeout(LONG + LONG, world.socket.read_exact(&mut head)).await;
+    assert!(ended.is_ok(), "it still waits");
 }

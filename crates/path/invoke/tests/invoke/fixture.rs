@@ -11,7 +11,7 @@ use pilot_invoke::{
 };
 use pilot_model::forecast::MakeForecaster;
 use pilot_model::ports::{
-    Clock, InitRunner, NoInitscripts, NoInputs, PassedRequest, Platform, Scaling,
+    Clock, InitRunner, Local, NoInitscripts, NoInputs, PassedRequest, Platform, Scaling,
 };
 use pilot_model::{FunctionConfig, InvocationId, Version};
 use pilot_testkit::{FakeEngine, RecordingSink, TokioClock};
@@ -59,6 +59,7 @@ impl Fixture {
             sink.clone(),
             clock,
             (Arc::new(NoInputs), initscripts),
+            Arc::new(Local),
             forecaster,
             limits,
         );

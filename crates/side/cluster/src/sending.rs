@@ -1,0 +1,263 @@
+//! Another node, as this one calls it: one connection, which is made when it is needed, and the calls on it.
+
+use std::error::Error;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, StatusCode};
+use http_body_util::{BodyExt, Limited};
+use hyper::body::{Body, Incoming};
+use hyper::client::conn::http2::{self, SendRequest};
+use hyper::rt::Executor;
+use hyper_util::rt::TokioIo;
+use parking_lot::Mutex;
+use pilot_model::FunctionName;
+use pilot_model::calls::{Reason, Refusal};
+use pilot_model::ports::{BoxFuture, CallAnswer, NodeCall, NodeFault, Peer, Ran};
+use pilot_protocols::MemoryBudget;
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
+use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, timeout};
+use tokio_rustls::TlsConnector;
+
+use crate::config::NodeConfig;
+use crate::link::{self, chain};
+use crate::message;
+use crate::sent::{SentBody, feed};
+use crate::tasks::{EndTasks, Tasks};
+
+/// Most calls to a node at the same time. One more is refused.
+const CALLS_MAX: usize = 256;
+/// A node that could not be reached is tried after others for this time.
+const AVOIDED_FOR: Duration = Duration::from_secs(5);
+
+/// A node that is called.
+pub(crate) struct CalledNode {
+    name: String,
+    server_name: ServerName<'static>,
+    address: (String, u16),
+    tls: TlsConnector,
+    /// Held while it connects: whoever comes meanwhile waits for the same connection.
+    link: tokio::sync::Mutex<Option<Arc<Link>>>,
+    /// When it could not be reached. Held for a comparison.
+    failed: Mutex<Option<Instant>>,
+    calls: Semaphore,
+    answers: MemoryBudget,
+    silence_max: Duration,
+}
+
+impl fmt::Debug for CalledNode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CalledNode")
+            .field("name", &self.name)
+            .field("address", &self.address)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A connection on which the other node has said that it does what this one asks for.
+struct Link {
+    sender: SendRequest<SentBody>,
+    _tasks: EndTasks,
+}
+
+impl CalledNode {
+    /// `None`: the node is not called.
+    pub(crate) fn new(
+        node: &NodeConfig,
+        client: &Arc<ClientConfig>,
+        answers: &MemoryBudget,
+        silence_max: Duration,
+    ) -> Option<Self> {
+        Some(Self {
+            name: node.shown(),
+            server_name: node.name.clone(),
+            address: node.address.clone()?,
+            tls: TlsConnector::from(Arc::clone(client)),
+            link: tokio::sync::Mutex::default(),
+            failed: Mutex::default(),
+            calls: Semaphore::new(CALLS_MAX),
+            answers: answers.clone(),
+            silence_max,
+        })
+    }
+
+    /// Whether it could not be reached a moment ago.
+    pub(crate) fn is_avoided(&self) -> bool {
+        let failed = *self.failed.lock();
+        failed.is_some_and(|at| at.elapsed() < AVOIDED_FOR)
+    }
+
+    /// The connection, which may have to be made.
+    async fn link(&self, patience: Duration) -> Result<Arc<Link>, Refusal> {
+        let found = timeout(patience, async {
+            let mut link = self.link.lock().await;
+            if let Some(open) = link.as_ref().filter(|link| !link.sender.is_closed()) {
+                return Ok(Arc::clone(open));
+            }
+            *link = None;
+            let fresh = Arc::new(self.connect().await?);
+            *link = Some(Arc::clone(&fresh));
+            Ok(fresh)
+        });
+        let (host, port) = &self.address;
+        let found = found.await.unwrap_or_else(|_| {
+            let waited = patience.as_secs_f64();
+            Err(Refusal::new(
+                Reason::Unavailable,
+                format!("no connection to {host}:{port} within {waited:.1} s"),
+            ))
+        });
+        *self.failed.lock() = found.is_err().then(Instant::now);
+        found
+    }
+
+    async fn connect(&self) -> Result<Link, Refusal> {
+        let (host, port) = &self.address;
+        let cannot = |problem: &str| {
+            let problem = format!("cannot connect to {host}:{port}: {problem}");
+            Refusal::new(Reason::Unavailable, problem)
+        };
+        let socket = TcpStream::connect((host.as_str(), *port));
+        let socket = socket.await.map_err(|error| cannot(&error.to_string()))?;
+        link::prepare(&socket, self.silence_max).map_err(|error| cannot(&error.to_string()))?;
+        let stream = self.tls.connect(self.server_name.clone(), socket).await;
+        let stream = stream
+            .map_err(|error| cannot(&format!("{} (TLS, as '{}')", chain(&error), self.name)))?;
+        let tasks = Tasks::default();
+        let ends = EndTasks(tasks.clone());
+        let (mut sender, connection) = http2::Builder::new(tasks.clone())
+            .initial_stream_window_size(link::STREAM_WINDOW)
+            .initial_connection_window_size(link::CONNECTION_WINDOW)
+            .max_frame_size(link::FRAME_LEN_MAX)
+            .max_header_list_size(link::HEADERS_LEN_MAX)
+            .handshake(TokioIo::new(stream))
+            .await
+            .map_err(|error| cannot(&chain(&error)))?;
+        tasks.execute(connection);
+        // Only the answer shows that the other node has accepted our certificate (RFC 8446 §4.4.2.4), and that it knows us.
+        let (body, _, _) = SentBody::new(Bytes::new(), 0);
+        let hello = Request::get(format!("https://{}{}", self.name, message::HELLO)).body(body);
+        let hello = hello.map_err(|error| cannot(&error.to_string()))?;
+        let answer = sender.send_request(hello).await;
+        let answer = answer.map_err(|error| {
+            cannot(&format!(
+                "{}: does it accept our certificate, and its network us?",
+                chain(&error)
+            ))
+        })?;
+        if answer.status() != StatusCode::OK {
+            let (parts, body) = answer.into_parts();
+            let body = read(body, message::REFUSAL_LEN_MAX).await;
+            let body = body.map_err(|problem| cannot(&problem))?;
+            let refused = message::answer(parts.status, &parts.headers, body);
+            let problem = refused.err().map(|fault| fault.refusal.problem);
+            return Err(cannot(&problem.unwrap_or_default()));
+        }
+        Ok(Link {
+            sender,
+            _tasks: ends,
+        })
+    }
+
+    async fn call(&self, call: &NodeCall) -> Result<CallAnswer, NodeFault> {
+        let not_run = NodeFault::not_run;
+        let Ok(_place) = self.calls.try_acquire() else {
+            let problem = format!("{CALLS_MAX} calls are on their way to it: try again");
+            return Err(not_run(Refusal::new(Reason::Throttled, problem)));
+        };
+        // The half: so there is time for another node.
+        let patience = (call.head.left / 2).min(self.silence_max);
+        let link = self.link(patience).await.map_err(not_run)?;
+        let data_len = call.data.as_ref().map_or(0, |data| data.bytes());
+        let (body, parts, is_given) = SentBody::new(call.event.clone(), data_len);
+        let request = message::request(&self.name, call, body).map_err(|error| {
+            let problem = format!("the call cannot be sent: {error}");
+            not_run(Refusal::new(Reason::Invalid, problem))
+        })?;
+        let answer = self.answer(&link, request, &is_given, &call.head.caller);
+        let Some(data) = call.data.as_deref() else {
+            drop(parts);
+            return answer.await;
+        };
+        let mut answer = std::pin::pin!(answer);
+        tokio::select! {
+            // An early refusal, before all was sent.
+            answer = &mut answer => answer,
+            fed = feed(data, parts) => match fed {
+                Ok(()) => answer.await,
+                Err(refusal) => Err(not_run(refusal)),
+            },
+        }
+    }
+
+    async fn answer(
+        &self,
+        link: &Link,
+        request: Request<SentBody>,
+        is_given: &AtomicBool,
+        caller: &FunctionName,
+    ) -> Result<CallAnswer, NodeFault> {
+        let lost = |problem: &str| {
+            if is_given.load(Ordering::Acquire) {
+                let problem = format!(
+                    "the link was lost after the call was sent, so the function may have run: {problem}"
+                );
+                return NodeFault {
+                    refusal: Refusal::new(Reason::Unavailable, problem),
+                    ran: Ran::Perhaps,
+                };
+            }
+            let problem = format!("the link was lost while the call was sent: {problem}");
+            NodeFault::not_run(Refusal::new(Reason::Unavailable, problem))
+        };
+        let mut sender = link.sender.clone();
+        let response = sender.send_request(request).await;
+        let response = response.map_err(|error| lost(&chain(&error)))?;
+        let (parts, body) = response.into_parts();
+        let has_run = |problem: String| NodeFault {
+            refusal: Refusal::new(Reason::Unavailable, problem),
+            ran: Ran::Perhaps,
+        };
+        if !message::is_answer(&parts.headers) {
+            let body = read(body, message::REFUSAL_LEN_MAX).await;
+            let body = body.map_err(|problem| lost(&problem))?;
+            return message::answer(parts.status, &parts.headers, body);
+        }
+        let len = body.size_hint().exact();
+        let Some(len) = len.filter(|len| *len <= message::ANSWER_LEN_MAX) else {
+            return Err(has_run("its answer is too long".to_owned()));
+        };
+        let len = usize::try_from(len).unwrap_or(usize::MAX);
+        let reserved = self.answers.of(caller).reserve(len).await;
+        let body = read(body, len).await.map_err(|problem| {
+            has_run(format!("the link was lost while it answered: {problem}"))
+        })?;
+        message::answer(parts.status, &parts.headers, reserved.keep(body))
+    }
+}
+
+impl Peer for CalledNode {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn call<'a>(&'a self, call: &'a NodeCall) -> BoxFuture<'a, Result<CallAnswer, NodeFault>> {
+        Box::pin(self.call(call))
+    }
+}
+
+/// All of a body of at most `len_max` bytes.
+async fn read(body: Incoming, len_max: usize) -> Result<Bytes, String> {
+    let whole = Limited::new(body, len_max).collect().await;
+    let whole = whole.map_err(|error| {
+        let error: &(dyn Error + 'static) = &*error;
+        chain(error)
+    })?;
+    Ok(whole.to_bytes())
+}
