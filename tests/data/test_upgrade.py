@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from pilot_daemon import UnixConnection, binary
+from pilot_daemon import PATIENCE, UnixConnection, binary
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -125,7 +125,7 @@ class Load:
             thread.start()
 
     def run(self, kind: str, once: Callable[[http.client.HTTPConnection, int], bool]) -> None:
-        connection = http.client.HTTPConnection(self.address, timeout=90)
+        connection = http.client.HTTPConnection(self.address, timeout=90 * PATIENCE)
         while not self.ends.is_set():
             try:
                 is_kept = once(connection, self.done[kind])
@@ -160,7 +160,7 @@ class Load:
     def more(self, count: int) -> None:
         """Waits until each kind has had so many more answers."""
         wanted = {kind: done + count for kind, done in self.done.items()}
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 120 * PATIENCE
         while any(self.done[kind] < least for kind, least in wanted.items()):
             assert time.monotonic() < deadline, (self.done, wanted, self.failures)
             time.sleep(0.05)
@@ -168,7 +168,7 @@ class Load:
     def end(self) -> None:
         self.ends.set()
         for thread in self.threads:
-            thread.join(120)
+            thread.join(120 * PATIENCE)
 
 
 def test_an_upgrade_under_load_fails_no_request(tmp_path: Path) -> None:

@@ -5,7 +5,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use pilot_harness::{
-    ArchiveEntry, Daemon, Request, Response, archive, eventually, is_root, needs_root,
+    ArchiveEntry, Daemon, Request, Response, archive, eventually, group_with, groups_of, is_root,
+    needs_root,
 };
 use serde_json::json;
 
@@ -45,37 +46,14 @@ type Count = fn(&Path) -> Option<u64>;
 
 /// The daemon's control group that counts CPU time, and the file with the count.
 fn counted_in(daemon: &Daemon) -> (PathBuf, Count) {
-    let prefix = format!("pilotlightd-{}-", daemon.pid());
-    let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
-    let own = fs::read_to_string("/proc/self/cgroup").unwrap();
-    let mut found = mounts.lines().filter_map(|line| {
-        let fields: Vec<&str> = line.split(' ').collect();
-        let options = fields[3].split(',').any(|option| option == "cpuacct");
-        let (is_own, count): (fn(&str) -> bool, Count) = match fields[2] {
-            "cgroup" if options => (
-                |names| names.split(',').any(|name| name == "cpuacct"),
-                v1_ns,
-            ),
-            "cgroup2" => (str::is_empty, v2_ns),
-            _ => return None,
-        };
-        let path = own.lines().find_map(|line| {
-            let mut parts = line.splitn(3, ':').skip(1);
-            let (names, path) = (parts.next()?, parts.next()?);
-            is_own(names).then_some(path)
-        })?;
-        let inside = Path::new(fields[1]).join(path.trim_start_matches('/'));
-        let entries = fs::read_dir(inside).ok()?.flatten();
-        let mut entries =
-            entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(&prefix));
-        Some((entries.next()?.path(), count))
-    });
-    // Beside version 1, the folder of version 2 is there only to freeze.
-    found
-        .find(|(group, _)| {
-            group.join("cpuacct.usage").exists() || group.join("memory.max").exists()
-        })
-        .expect("the daemon's control group")
+    let groups = groups_of(daemon.pid());
+    let of_v1 = groups
+        .iter()
+        .find(|group| group.join("cpuacct.usage").exists());
+    match of_v1 {
+        Some(group) => (group.clone(), v1_ns),
+        None => (group_with(daemon.pid(), "memory.max"), v2_ns),
+    }
 }
 
 fn v1_ns(group: &Path) -> Option<u64> {

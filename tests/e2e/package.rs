@@ -92,6 +92,8 @@ fn the_packages_contain_a_stripped_binary_its_unit_and_its_configuration() {
     ] {
         assert!(unit.contains(line), "{unit}");
     }
+    // The thread that paces workers has a real-time priority.
+    assert!(!unit.contains("\nRestrictRealtime="), "{unit}");
     let socket = text(&tree.join("usr/lib/systemd/system/pilotlight.socket"));
     assert!(socket.contains("ListenStream=127.0.0.1:8080"), "{socket}");
     assert_eq!(

@@ -1,6 +1,6 @@
 //! What the logs say, and what a function cannot make them say: the log of a function, and the daemon's own log.
 
-use pilot_harness::{Daemon, eventually, eventually_within, needs_root};
+use pilot_harness::{Daemon, eventually, eventually_within, groups_of, needs_root};
 use serde_json::{Value, json};
 use std::time::Duration;
 
@@ -246,32 +246,12 @@ fn memory_that_is_short_outside_the_function_is_not_blamed_on_its_limit() {
         "{message}"
     );
 
-    let prefix = format!("pilotlightd-{}-", daemon.pid());
-    let own = std::fs::read_to_string("/proc/self/cgroup").unwrap();
-    let path = |controller: &str| {
-        own.lines().find_map(|line| {
-            let mut fields = line.splitn(3, ':').skip(1);
-            (fields.next()? == controller).then(|| fields.next().unwrap().to_owned())
-        })
-    };
-    let files = [
-        (
-            "/sys/fs/cgroup/memory".to_owned(),
-            path("memory"),
-            "memory.limit_in_bytes",
-        ),
-        ("/sys/fs/cgroup".to_owned(), path(""), "memory.max"),
-    ];
-    let around = files.iter().find_map(|(mount, path, file)| {
-        let folders = [format!("{mount}{}", path.clone()?), mount.clone()];
-        let groups = folders
-            .iter()
-            .flat_map(|folder| std::fs::read_dir(folder).into_iter().flatten().flatten());
-        groups
-            .filter(|group| group.file_name().to_string_lossy().starts_with(&prefix))
-            .map(|group| group.path().join(file))
-            .find(|file| file.exists())
-    });
+    let files = ["memory.limit_in_bytes", "memory.max"];
+    let groups = groups_of(daemon.pid());
+    let mut around = groups
+        .iter()
+        .flat_map(|group| files.map(|file| group.join(file)));
+    let around = around.find(|file| file.exists());
     let around = around.expect("the daemon's control group");
     std::fs::write(&around, (128 << 20).to_string()).unwrap();
     let answer = daemon.invoke("lab", &json!(1)).json();

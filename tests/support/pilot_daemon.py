@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+# By which factor this machine is slower than usual: it may be emulated.
+PATIENCE = int(os.environ.get("PILOT_TEST_PATIENCE", "1"))
 
 
 def binary() -> Path:
@@ -56,7 +58,7 @@ class Daemon:
             command = ["nsenter", f"--net=/run/netns/{within}", "--", *command]
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 20 * PATIENCE
         while not self.ready():
             if self.process.poll() is not None or time.monotonic() > deadline:
                 self.stop()

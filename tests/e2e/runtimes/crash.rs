@@ -7,7 +7,9 @@ use std::net::{SocketAddr, TcpStream};
 use std::thread;
 use std::time::Duration;
 
-use pilot_harness::{Daemon, DaemonOptions, descendants, eventually, is_gone, needs_root};
+use pilot_harness::{
+    Daemon, DaemonOptions, descendants, eventually, groups_of, is_gone, needs_root,
+};
 use pilot_testkit::namespaces;
 use serde_json::json;
 
@@ -27,24 +29,6 @@ fn remains() -> BTreeSet<String> {
     }
     for device in fs::read_dir("/sys/class/net").unwrap().flatten() {
         found.insert(format!("device {}", device.file_name().display()));
-    }
-    found
-}
-
-fn groups_of(pid: i32) -> Vec<String> {
-    let prefix = format!("pilotlightd-{pid}-");
-    let mut found = Vec::new();
-    let mut folders = vec![std::path::PathBuf::from("/sys/fs/cgroup")];
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-                if entry.file_name().to_string_lossy().starts_with(&prefix) {
-                    found.push(entry.path().display().to_string());
-                } else if entry.path().components().count() < 7 {
-                    folders.push(entry.path());
-                }
-            }
-        }
     }
     found
 }

@@ -10,6 +10,7 @@
 )]
 
 mod daemon;
+mod groups;
 mod http;
 mod multipart;
 mod process;
@@ -17,6 +18,7 @@ mod project;
 mod wait;
 
 pub use daemon::{Daemon, DaemonOptions, Machine, terminate};
+pub use groups::{group_with, groups_of};
 pub use http::{Connection, Request, Response, encode_query};
 pub use multipart::{ArchiveEntry, archive, multipart};
 pub use process::{descendants, is_gone, open_descriptors, resident_bytes};

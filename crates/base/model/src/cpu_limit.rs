@@ -166,10 +166,9 @@ mod tests {
 
     #[test]
     fn a_weight_goes_with_both_ways_of_enforcement_and_is_in_range() {
-        let runtime = Runtime::Python(PythonRuntime { minor: None });
         let check = |toml: &str| {
             let spec: CpuLimitSpec = toml::from_str(toml).unwrap();
-            spec.check(&runtime, 1000)
+            spec.check(None, 1000)
         };
         assert_eq!(check("").unwrap().weight, 100);
         assert_eq!(check("weight = 400").unwrap().weight, 400);

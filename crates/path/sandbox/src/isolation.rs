@@ -29,6 +29,8 @@ pub struct Finding {
     pub what: &'static str,
     /// Whether it is enforced.
     pub enforcement: Enforcement,
+    /// By what it is enforced, where machines differ in it.
+    pub by: Option<String>,
     /// What to change where it is not.
     pub remedy: &'static str,
 }
@@ -85,6 +87,7 @@ impl Isolation {
         let findings = vec![
             Finding {
                 what: "users",
+                by: None,
                 enforcement: enforced_if(
                     root,
                     "the daemon is not root: all functions run as its own user, and only namespaces separate them",
@@ -93,6 +96,7 @@ impl Isolation {
             },
             Finding {
                 what: "user namespaces",
+                by: None,
                 enforcement: enforced_if(
                     user_namespaces,
                     "the kernel allows none (user.max_user_namespaces): templates run with the host's privileges",
@@ -101,6 +105,10 @@ impl Isolation {
             },
             Finding {
                 what: "memory, CPU and pids limits",
+                by: cgroups
+                    .as_ref()
+                    .ok()
+                    .map(|hierarchy| format!("cgroup v{}", hierarchy.version())),
                 enforcement: match &cgroups {
                     Ok(_) => Enforcement::Full,
                     Err(problem) => Enforcement::Missing(format!(
@@ -112,6 +120,7 @@ impl Isolation {
             },
             Finding {
                 what: "descriptors from functions",
+                by: None,
                 enforcement: enforced_if(
                     seqpacket::descriptors_can_be_refused(),
                     "the kernel has no SO_PASSRIGHTS (Linux 6.16): a function can send descriptors, and the daemon takes time to \
@@ -121,6 +130,7 @@ impl Isolation {
             },
             Finding {
                 what: "process ids",
+                by: None,
                 enforcement: enforced_if(
                     process_ids::available(),
                     "the kernel has no ns_last_pid (CONFIG_CHECKPOINT_RESTORE): a worker may have its template's process id, \

@@ -116,7 +116,10 @@ fn enforced(isolation: &Isolation) -> Vec<Check> {
     findings
         .map(|finding| {
             let found = match &finding.enforcement {
-                Enforcement::Full => Ok("enforced".to_owned()),
+                Enforcement::Full => Ok(match &finding.by {
+                    Some(by) => format!("enforced ({by})"),
+                    None => "enforced".to_owned(),
+                }),
                 Enforcement::Missing(why) => Err(why.clone()),
             };
             Check::of(

@@ -18,6 +18,12 @@ pub(super) fn recorded_v2_tree(root: &Path) -> (String, String) {
         "cpuset cpu io memory pids\n",
     )
     .unwrap();
+    // The daemon is alone in it.
+    fs::write(
+        own.join("cgroup.procs"),
+        format!("{}\n", std::process::id()),
+    )
+    .unwrap();
     let mounts = format!(
         "proc /proc proc rw,nosuid 0 0\ncgroup2 {} cgroup2 rw,nosuid,nodev,noexec,relatime,nsdelegate 0 0\n",
         root.display()
@@ -32,6 +38,7 @@ fn version_2_hands_controllers_down_and_writes_limits() {
     let folder = v2::Folder::make(&mounts, &own, "pilotlight-1").unwrap();
     let base = root.path().join("system.slice/pilot.service");
     let read = |path: &str| fs::read_to_string(base.join(path)).unwrap();
+    assert_eq!(read("pilotlight-daemon/cgroup.procs"), "0");
     assert_eq!(read("cgroup.subtree_control"), "+memory +cpu +pids");
     assert_eq!(
         read("pilotlight-1/cgroup.subtree_control"),

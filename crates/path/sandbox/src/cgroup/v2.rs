@@ -1,5 +1,6 @@
-//! Cgroup v2: one hierarchy (Documentation/admin-guide/cgroup-v2.rst). A group that enables controllers for its children may
-//! not contain processes, so the daemon moves into a leaf next to its workers' groups if necessary.
+//! Cgroup v2: one hierarchy (Documentation/admin-guide/cgroup-v2.rst). [`place`] finds where a daemon's folder can be in it.
+
+mod place;
 
 use std::fs::{self, File};
 use std::io;
@@ -22,22 +23,11 @@ impl Folder {
     /// `mounts` and `own` are the contents of `/proc/self/mounts` and `/proc/self/cgroup`.
     pub(super) fn make(mounts: &str, own: &str, name: &str) -> Result<Self, String> {
         let mount = mount(mounts).ok_or("v2 is not mounted")?;
-        let base = Path::new(mount).join(own_path(own));
-        let available = fs::read_to_string(base.join("cgroup.controllers"))
-            .map_err(|error| format!("v2 {}: {error}", base.display()))?;
-        if let Some(lacking) = CONTROLLERS
-            .iter()
-            .find(|wanted| !available.split_whitespace().any(|has| has == **wanted))
-        {
-            return Err(format!("v2 {} has no {lacking} controller", base.display()));
-        }
-        hand_down(&base).map_err(|error| format!("v2 {}: {error}", base.display()))?;
-        let folder = base.join(name);
-        fs::create_dir_all(&folder).map_err(|error| error.to_string())?;
-        hand_down(&folder).map_err(|error| format!("v2 {}: {error}", folder.display()))?;
+        let own = own_folder(mounts, own).ok_or("v2 is not mounted")?;
+        let folder = place::make(Path::new(mount), &own, name)?;
         let builds = folder.join(Branch::Builds.folder());
         fs::create_dir_all(&builds).map_err(|error| error.to_string())?;
-        hand_down(&builds).map_err(|error| format!("v2 {}: {error}", builds.display()))?;
+        place::hand_down(&builds).map_err(|error| format!("v2 {}: {error}", builds.display()))?;
         // 100 is the weight of one process, 10,000 the maximum. An error is ignored: functions are then only slower on a busy
         // machine.
         let weight = (100 * weight_in_processes()).min(10_000);
@@ -147,21 +137,4 @@ pub(super) fn write_memory(group: &Path, bytes: u64) -> io::Result<()> {
         fs::write(swap, "0")?;
     }
     Ok(())
-}
-
-/// Enables the controllers for a group's children.
-fn hand_down(group: &Path) -> io::Result<()> {
-    let wanted = CONTROLLERS.map(|name| format!("+{name}")).join(" ");
-    let file = group.join("cgroup.subtree_control");
-    let Err(error) = fs::write(&file, &wanted) else {
-        return Ok(());
-    };
-    // "No internal processes": only the root may contain processes and enable controllers for children.
-    if error.kind() != io::ErrorKind::ResourceBusy {
-        return Err(error);
-    }
-    let leaf = group.join("pilotlight-daemon");
-    fs::create_dir_all(&leaf)?;
-    fs::write(leaf.join("cgroup.procs"), "0")?;
-    fs::write(&file, &wanted)
 }

@@ -1,0 +1,1 @@
+"""A virtual machine for tests: an image from Debian's packages, QEMU, its guest agent, and the suites that run inside."""
