@@ -288,6 +288,107 @@ fn records_are_exported_as_parquet_and_cost_the_same() {
     assert!(told.contains("usage.parquet: "), "{told}");
 }
 
+/// A call whose worker dies is metered, and so is the worker: the export names it in both.
+#[test]
+fn the_export_has_the_lives_of_workers_also_of_those_that_died() {
+    let daemon = lab(
+        "import os\ndef handler(event, context):\n    if event == 'die':\n        os._exit(3)\n    return event\n",
+        json!({"memory_mb": 256}),
+    );
+    answer(&daemon, "lab", json!(1));
+    let died = daemon.invoke("lab", &json!("die"));
+    assert!(died.header("x-amz-function-error").is_some(), "{died:?}");
+    answer(&daemon, "lab", json!(2));
+    daemon.cli_ok(&["scale", "lab", "0"]);
+    let rows = |arguments: &[&str]| -> Vec<Vec<String>> {
+        let text = daemon.cli_ok(&[&["cost", "export", "lab"], arguments].concat());
+        let rows = text.lines().skip(1);
+        let fields = rows.map(|row| row.split(',').map(str::to_owned).collect());
+        fields.collect()
+    };
+    let workers = eventually_within(Duration::from_secs(20), "both workers ended", || {
+        let workers = rows(&["--workers"]);
+        (workers.len() == 2).then_some(workers)
+    });
+    let calls = rows(&[]);
+    let outcomes: Vec<&str> = calls.iter().map(|call| call[4].as_str()).collect();
+    assert_eq!(outcomes, ["ok", "crash", "ok"]);
+    let served_by: Vec<&String> = calls.iter().map(|call| call.last().unwrap()).collect();
+    assert_eq!(served_by[0], served_by[1]);
+    assert_ne!(served_by[1], served_by[2]);
+    for (worker, (name, reason)) in workers
+        .iter()
+        .zip([(served_by[1], "crash"), (served_by[2], "scaled")])
+    {
+        assert_eq!((&worker[1], worker[10].as_str()), (name, reason));
+        assert!(worker[6].parse::<u64>().unwrap() > 0, "{worker:?}");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("workers.parquet").display().to_string();
+    daemon.cli_ok(&["cost", "export", "--workers", "--parquet", "-o", &file]);
+    assert!(fs::read(&file).unwrap().starts_with(b"PAR1"));
+    // The first worker's start is compared with its calls.
+    let file = folder.path().join("calls.csv").display().to_string();
+    daemon.cli_ok(&["cost", "export", "-o", &file]);
+    let starts = cost(&daemon, &["--strict", "--trace", &file])["analysis"]["starts"].clone();
+    assert_eq!(starts["known"], 2, "{starts}");
+    let text = daemon.get("/metrics").text();
+    for metric in [
+        "pilot_memory_allocated_bytes{faas_name=\"lab\"} 268435456",
+        "pilot_throttled_seconds_total{faas_name=\"lab\"}",
+    ] {
+        assert!(text.contains(metric), "{metric}: {text}");
+    }
+}
+
+/// Figure 4: Huawei's table of cold starts beside its request table.
+#[test]
+fn starts_of_a_trace_are_compared_with_the_requests_after_them() {
+    let daemon = daemon();
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        fs::write(&path, text).unwrap();
+        path.display().to_string()
+    };
+    let requests = "time_worker,podID,runtimeCost,cpu_usage,memory_usage,requestBodySize\n\
+                    1,pool22-300-128-1,0.04,0.03,32,5\n2,pool22-300-128-2,0.5,0.18,100,5\n";
+    let starts = "day,time,totalCost_cold_start,podID\n30,0.1,0.2,pool22-300-128-1\n30,0.2,0.2,pool22-300-128-2\n";
+    let (requests, starts) = (file("requests.csv", requests), file("starts.csv", starts));
+    let report = cost(&daemon, &["--trace", &requests, "--starts", &starts]);
+    let found = &report["analysis"]["starts"];
+    assert_eq!(
+        (&found["known"], &found["not_positive_thousandths"]),
+        (&json!(2), &json!(500))
+    );
+    assert_eq!(
+        found["difference_us"],
+        json!([-160_000, -160_000, -160_000, 300_000, 300_000])
+    );
+    let told = daemon.cli_ok(&["cost", "--trace", &requests, "--starts", &starts]);
+    assert!(
+        told.contains("50.0 % of 2 starts of workers took at least as long"),
+        "{told}"
+    );
+    let wrong = file(
+        "wrong.csv",
+        "podID,totalCost_cold_start\npool22-300-128-1,-1\n",
+    );
+    let told = daemon.cli_ok(&["cost", "--trace", &requests, "--starts", &wrong]);
+    assert!(
+        told.contains("wrong.csv:2: totalCost_cold_start = '-1' is negative"),
+        "{told}"
+    );
+    let refused = daemon.cli(&["cost", "--strict", "--trace", &requests, "--starts", &wrong]);
+    assert_eq!(refused.status.code(), Some(2));
+    let refused = daemon.cli(&["cost", "--trace", &requests, "--starts", &requests]);
+    let told = String::from_utf8(refused.stderr).unwrap();
+    assert!(
+        told.contains("requests.csv: the header") && told.contains("no table of cold starts"),
+        "{told}"
+    );
+}
+
 #[test]
 fn a_function_is_sized_by_its_calls() {
     let busy = "import time\n\

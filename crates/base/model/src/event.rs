@@ -7,7 +7,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::choices::words;
-use crate::ids::InvocationId;
+use crate::ids::{InvocationId, WorkerId};
 use crate::invocation::{CpuTime, InvocationRecord};
 use crate::status::RuntimeCounts;
 use crate::timeline::Instant;
@@ -64,6 +64,8 @@ pub enum Event {
 /// One ended worker.
 #[derive(Debug, Clone)]
 pub struct WorkerRecord {
+    /// Which worker.
+    pub worker: WorkerId,
     /// Of which version.
     pub version: Arc<Version>,
     /// Why it ended.

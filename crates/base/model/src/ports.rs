@@ -31,7 +31,7 @@ pub use build::{
     BuildAddress, BuildCommand, BuildEnd, BuildError, BuildHost, BuildPlace, BuildSpec, Unreached,
 };
 pub use control::{ControlPlane, Observation, Observed, Platform, Scaling, SecretUser};
-pub use costs::{CostError, Costs, CostsOf, UsageRows};
+pub use costs::{CostError, Costs, CostsOf, UsageRecords, UsageRows};
 pub use decode::{DecoderHost, DecoderProcess, NoDecoders};
 pub use engine::{Engine, MemoryPressure, StartError, TemplateMemory};
 pub use handover::{BlankMemory, MemoryFault};

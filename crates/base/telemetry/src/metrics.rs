@@ -66,6 +66,8 @@ families! {
     init_duration: Histograms = INIT_DURATION with durations,
     mem_usage: Histograms = MEM_USAGE with sizes,
     cpu_usage: Histograms = CPU_USAGE with durations,
+    mem_allocated: Levels = MEM_ALLOCATED,
+    throttled: Family<Labels, Seconds> = THROTTLED,
     script_runs: Counters = SCRIPT_RUNS,
     script_duration: Histograms = SCRIPT_DURATION with durations,
     request_bytes: Counters = REQUEST_BYTES,
@@ -155,6 +157,8 @@ impl Metrics {
             init_duration: all.init_duration.get_or_create_owned(plain),
             mem_usage: all.mem_usage.get_or_create_owned(plain),
             cpu_usage: all.cpu_usage.get_or_create_owned(plain),
+            mem_allocated: all.mem_allocated.get_or_create_owned(named),
+            throttled: all.throttled.get_or_create_owned(named),
             request_bytes: all.request_bytes.get_or_create_owned(plain),
             response_bytes: all.response_bytes.get_or_create_owned(plain),
             wait_cold: wait(START_COLD),
@@ -178,6 +182,8 @@ impl Metrics {
         all.init_duration.remove(plain);
         all.mem_usage.remove(plain);
         all.cpu_usage.remove(plain);
+        all.mem_allocated.remove(named);
+        all.throttled.remove(named);
         all.request_bytes.remove(plain);
         all.response_bytes.remove(plain);
         for cause in [CAUSE_OWN, CAUSE_SHARED] {
@@ -406,6 +412,8 @@ pub struct FunctionMetrics {
     init_duration: Histogram,
     mem_usage: Histogram,
     cpu_usage: Histogram,
+    mem_allocated: Level,
+    throttled: Seconds,
     request_bytes: Counter,
     response_bytes: Counter,
     wait_cold: Histogram,
@@ -470,6 +478,10 @@ impl FunctionMetrics {
         if let Some(cpu) = record.cpu {
             self.cpu_usage.observe(cpu.total().as_secs_f64());
         }
+        if let Some(throttled) = record.throttled {
+            self.throttled.inc_by(throttled.as_secs_f64());
+        }
+        self.mem_allocated.set(record.version.config.memory_bytes);
         for run in &record.scripts {
             self.script_ended(*run);
         }

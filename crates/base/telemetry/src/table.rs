@@ -58,6 +58,10 @@ table! {
         "Peak memory of the invocation's worker so far, if it was measured.",
     CPU_USAGE: Histogram "faas_cpu_usage_seconds" ["faas_name", "faas_trigger"]
         "CPU time that an invocation's worker used for it, where it can be measured. The first invocation of a worker includes its start.",
+    MEM_ALLOCATED: Gauge "pilot_memory_allocated_bytes" ["faas_name"]
+        "memory_mb of the function's newest version that was invoked.",
+    THROTTLED: Counter "pilot_throttled_seconds_total" ["faas_name"]
+        "Time for which invocations waited for the next period of the function's CPU limit, added up over the CPUs, where it can be measured.",
     SCRIPT_RUNS: Counter "pilot_initscript_runs_total" ["faas_name", "end"]
         "Runs of initscripts; end is ok, exit (a status other than 0), trap, limit (it computed or called for too long), timeout, message (a reply that it handed over failed) or left_out (there was no room, or the module was not compiled yet).",
     SCRIPT_DURATION: Histogram "pilot_initscript_duration_seconds" ["faas_name"]

@@ -539,6 +539,7 @@ impl Pool {
                     self.shared
                         .sink
                         .publish(Event::WorkerEnded(Arc::new(WorkerRecord {
+                            worker: pooled.worker.id(),
                             version: Arc::clone(&self.version),
                             reason,
                             lived: now.since(pooled.worker.stamps().forked),

@@ -4,25 +4,30 @@ use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::io;
 
-use pilot_model::ports::CostsOf;
+use pilot_model::ports::{CostsOf, UsageRecords};
 
 use crate::log::Entries;
-use crate::record::{Call, Entry, Function, STAMPS};
+use crate::record::{Call, Entry, Function, STAMPS, WorkerEnd};
 
-/// The first columns; then there is one per stamp, `STAMP_ns`, the time since it was received.
+/// The first columns of invocations; then there is one per stamp, `STAMP_ns`, the time since it was received.
 const COLUMNS: &str = "unix_ms,function,version,start,outcome,memory_mb,cpu_milli,execution_ns,init_ns,cpu_user_ns,cpu_system_ns,memory_used_bytes,bytes_in,bytes_out";
+/// The columns of workers.
+const COLUMNS_OF_WORKERS: &str = "unix_ms,worker,function,version,memory_mb,cpu_milli,lived_ns,cpu_user_ns,cpu_system_ns,memory_used_bytes,reason\n";
 
-/// The calls of a function, or of all.
+/// The calls of a function, or of all; or the workers that have ended.
 pub(crate) fn csv(
     entries: Entries,
+    records: UsageRecords,
     function: Option<CostsOf>,
     since_unix_ms: Option<u64>,
 ) -> impl Iterator<Item = io::Result<Vec<u8>>> + Send {
     Csv {
         entries,
+        records,
         wanted: function,
         since_unix_ms: since_unix_ms.unwrap_or(0),
         functions: HashMap::new(),
+        daemon_ms: 0,
         began: false,
         ended: false,
     }
@@ -30,9 +35,13 @@ pub(crate) fn csv(
 
 struct Csv {
     entries: Entries,
+    records: UsageRecords,
     wanted: Option<CostsOf>,
     since_unix_ms: u64,
     functions: HashMap<u32, Function>,
+    /// When the daemon of these entries began, Unix milliseconds: workers are numbered anew by each. 0: its beginning is not in the log any
+    /// more.
+    daemon_ms: u64,
     began: bool,
     ended: bool,
 }
@@ -46,11 +55,7 @@ impl Iterator for Csv {
         }
         let mut text = String::new();
         if !std::mem::replace(&mut self.began, true) {
-            text.push_str(COLUMNS);
-            for stamp in STAMPS {
-                let _ = write!(text, ",{stamp}_ns");
-            }
-            text.push_str(",throttled_ns,pss_bytes\n");
+            self.header(&mut text);
         }
         while text.len() < PIECE_BYTES {
             match self.entries.next() {
@@ -62,10 +67,16 @@ impl Iterator for Csv {
                     self.ended = true;
                     return Some(Err(error));
                 }
+                Some(Ok(Entry::Began { unix_ms })) => self.daemon_ms = unix_ms,
                 Some(Ok(Entry::Function(function))) => {
                     self.functions.insert(function.index, function);
                 }
-                Some(Ok(Entry::Call(call))) => self.row(&call, &mut text),
+                Some(Ok(Entry::Call(call))) if self.records == UsageRecords::Invocations => {
+                    self.call(&call, &mut text);
+                }
+                Some(Ok(Entry::WorkerEnded(end))) if self.records == UsageRecords::Workers => {
+                    self.worker(&end, &mut text);
+                }
                 Some(Ok(_)) => {}
             }
         }
@@ -74,15 +85,36 @@ impl Iterator for Csv {
 }
 
 impl Csv {
-    fn row(&self, call: &Call, text: &mut String) {
-        let Some(function) = self.functions.get(&call.function) else {
+    fn header(&self, text: &mut String) {
+        match self.records {
+            UsageRecords::Workers => text.push_str(COLUMNS_OF_WORKERS),
+            UsageRecords::Invocations => {
+                text.push_str(COLUMNS);
+                for stamp in STAMPS {
+                    // Writing to a String cannot fail.
+                    let _ = write!(text, ",{stamp}_ns");
+                }
+                text.push_str(",throttled_ns,pss_bytes,thawed_ns,worker\n");
+            }
+        }
+    }
+
+    /// The function with this index, if records of this time are wanted of it.
+    fn wanted(&self, function: u32, unix_ms: u64) -> Option<&Function> {
+        let function = self.functions.get(&function)?;
+        (unix_ms >= self.since_unix_ms && function.is_of(self.wanted.as_ref())).then_some(function)
+    }
+
+    /// A worker's name: no other worker of the log has it.
+    fn name(&self, worker: Option<u64>) -> String {
+        worker.map_or_else(String::new, |worker| format!("{}-{worker}", self.daemon_ms))
+    }
+
+    fn call(&self, call: &Call, text: &mut String) {
+        let Some(function) = self.wanted(call.function, call.unix_ms) else {
             return;
         };
-        if call.unix_ms < self.since_unix_ms || !function.is_of(self.wanted.as_ref()) {
-            return;
-        }
         let usage = call.usage();
-        // Writing to a String cannot fail.
         let _ = write!(
             text,
             "{},{},{},{},{},{},{},{},{},{},{},{},{},{}",
@@ -106,9 +138,32 @@ impl Csv {
         }
         let _ = writeln!(
             text,
-            ",{},{}",
+            ",{},{},{},{}",
             or_empty(call.throttled_ns),
-            or_empty(call.pss_bytes)
+            or_empty(call.pss_bytes),
+            or_empty(call.thawed_ns),
+            self.name(call.worker)
+        );
+    }
+
+    fn worker(&self, end: &WorkerEnd, text: &mut String) {
+        let Some(function) = self.wanted(end.function, end.unix_ms) else {
+            return;
+        };
+        let _ = writeln!(
+            text,
+            "{},{},{},{},{},{},{},{},{},{},{}",
+            end.unix_ms,
+            self.name(end.worker),
+            function.name,
+            function.version,
+            function.memory_bytes >> 20,
+            function.cpu_milli,
+            end.lived_ns,
+            or_empty(end.cpu_ns.map(|(user, _)| user)),
+            or_empty(end.cpu_ns.map(|(_, system)| system)),
+            or_empty(end.memory_max),
+            end.reason,
         );
     }
 }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant, SystemTime};
 use parking_lot::Mutex;
 use pilot_model::calendar::unix_ms;
 use pilot_model::cost::{CostReport, CostRequest};
-use pilot_model::ports::{Clock, CostError, Costs, CostsOf, UsageRows};
+use pilot_model::ports::{Clock, CostError, Costs, CostsOf, UsageRecords, UsageRows};
 use pilot_model::{Event, Version, VersionId};
 use pilot_telemetry::{Bus, Metrics, Subscriber, Subscription};
 
@@ -111,11 +111,13 @@ impl Costs for Meter {
         &self,
         function: Option<&CostsOf>,
         since_unix_ms: Option<u64>,
+        records: UsageRecords,
     ) -> Result<UsageRows, CostError> {
         self.subscription.flush();
         let entries = log::read(&self.folder)?;
         Ok(Box::new(export::csv(
             entries,
+            records,
             function.cloned(),
             since_unix_ms,
         )))
@@ -183,6 +185,8 @@ impl Metering {
                     let call = Call::of(record, function, at);
                     entries.extend(call.throttled_ns.map(Entry::Throttled));
                     entries.extend(call.pss_bytes.map(Entry::Pss));
+                    entries.extend(call.worker.map(Entry::Worker));
+                    entries.extend(call.thawed_ns.map(Entry::Thawed));
                     entries.push(Entry::Call(call));
                     records += 1;
                 }
@@ -194,6 +198,7 @@ impl Metering {
                 }
                 Event::WorkerEnded(record) => {
                     let function = self.index(&record.version, &mut entries);
+                    entries.push(Entry::Worker(record.worker.0));
                     entries.push(Entry::WorkerEnded(WorkerEnd::of(record, function, wall_ms)));
                 }
                 Event::Began { .. }

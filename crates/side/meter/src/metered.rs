@@ -75,7 +75,7 @@ impl<'a> Metered<'a> {
                 }
             }
             Entry::WorkerEnded(end) => self.ended(end),
-            Entry::Throttled(_) | Entry::Pss(_) => {}
+            Entry::Throttled(_) | Entry::Pss(_) | Entry::Worker(_) | Entry::Thawed(_) => {}
         }
     }
 

@@ -431,7 +431,7 @@ fn invalid(problem: String) -> io::Error {
 }
 
 /// The columns of records that are no numbers.
-const TEXTS: [&str; 3] = ["function", "start", "outcome"];
+const TEXTS: [&str; 5] = ["function", "start", "outcome", "worker", "reason"];
 /// Rows of a group that is written.
 const GROUP_ROWS: u64 = 1 << 16;
 /// Rows that are read at once.

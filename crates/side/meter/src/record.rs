@@ -33,6 +33,10 @@ pub enum Entry {
     Throttled(u64),
     /// The proportional set size of the worker of the call that comes next, bytes. Older records have none.
     Pss(u64),
+    /// The number of the worker of the call, or of the end of a worker, that comes next. Older records have none.
+    Worker(u64),
+    /// When the worker of the call that comes next was awake again, nanoseconds since the call was received. It had rested.
+    Thawed(u64),
 }
 
 /// A version of a function, with what was allocated to it.
@@ -89,6 +93,12 @@ pub struct Call {
     /// Proportional set size of its worker, bytes, as it was last sampled. `None`: it was not yet. Also an entry of its own, [`Entry::Pss`].
     #[serde(skip)]
     pub pss_bytes: Option<u64>,
+    /// The number of its worker since the daemon's start. `None`: it had none. Also an entry of its own, [`Entry::Worker`].
+    #[serde(skip)]
+    pub worker: Option<u64>,
+    /// When its worker was awake again. `None`: it did not rest. Also an entry of its own, [`Entry::Thawed`].
+    #[serde(skip)]
+    pub thawed_ns: Option<u64>,
 }
 
 /// The stamps of a call.
@@ -120,6 +130,9 @@ pub struct WorkerEnd {
     pub memory_max: Option<u64>,
     /// Why it ended.
     pub reason: String,
+    /// Its number since the daemon's start. In the log this is an entry of its own, [`Entry::Worker`].
+    #[serde(skip)]
+    pub worker: Option<u64>,
 }
 
 impl Call {
@@ -139,19 +152,23 @@ impl Call {
             timeline.returned,
             timeline.finished,
         ];
+        let since_received =
+            |at: Option<pilot_model::Instant>| at.map(|at| nanos(at.since(timeline.received)));
         Self {
             function,
             unix_ms,
             start: record.start,
             outcome: record.outcome,
             origin: timeline.origin,
-            stamps: stamps.map(|at| at.map(|at| nanos(at.since(timeline.received)))),
+            stamps: stamps.map(since_received),
             cpu_ns: record.cpu.map(|cpu| (nanos(cpu.user), nanos(cpu.system))),
             memory_used: record.memory_bytes_max,
             bytes_in: record.bytes_in,
             bytes_out: record.bytes_out,
             throttled_ns: record.throttled.map(nanos),
             pss_bytes: record.pss_bytes,
+            worker: record.worker.map(|worker| worker.0),
+            thawed_ns: since_received(timeline.thawed),
         }
     }
 
@@ -198,6 +215,7 @@ impl WorkerEnd {
             cpu_ns: record.cpu.map(|cpu| (nanos(cpu.user), nanos(cpu.system))),
             memory_max: record.memory_bytes_max,
             reason: record.reason.as_str().to_owned(),
+            worker: Some(record.worker.0),
         }
     }
 }

@@ -71,7 +71,10 @@ fn every_row_says_where_and_when_its_figures_were_read() {
             date => assert!(is_date(date), "{}: {date}", platform.id),
         }
         let source = &platform.source;
-        assert!(source.starts_with("https://") || platform.id == "own", "{source}");
+        assert!(
+            source.starts_with("https://") || platform.id == "own",
+            "{source}"
+        );
     }
     // docs/costs.md names them.
     assert_eq!(unchecked, ["azure-premium", "huawei"]);

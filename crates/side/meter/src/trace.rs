@@ -6,6 +6,7 @@
 mod analysis;
 mod columns;
 mod parse;
+mod starts;
 
 use std::collections::HashMap;
 use std::io::{self, BufRead, BufReader, Read};
@@ -20,6 +21,7 @@ use self::analysis::Sums;
 pub use self::analysis::{Analysis, Rounding, Utilisation};
 pub use self::columns::Columns;
 pub(crate) use self::parse::Row;
+pub use self::starts::{Starts, Workers};
 use crate::bill::Usage;
 use crate::platform::{Match, Size};
 use crate::report::{Counted, Sizes, Tally};
@@ -88,12 +90,25 @@ pub fn bill(
     table: &Table,
     options: &TraceOptions,
 ) -> Result<TraceReport, TraceError> {
+    bill_with_starts(source, table, options, &Workers::default())
+}
+
+/// The same, with the starts of its workers.
+///
+/// # Errors
+/// See [`TraceError`].
+pub fn bill_with_starts(
+    source: impl Read + Send,
+    table: &Table,
+    options: &TraceOptions,
+    workers: &Workers,
+) -> Result<TraceReport, TraceError> {
     let mut source = BufReader::with_capacity(1 << 20, unpacked(source)?);
     let mut header = Vec::new();
     (&mut source)
         .take(HEADER_BYTES_MAX)
         .read_until(b'\n', &mut header)?;
-    let columns = Columns::of(&header).map_err(TraceError::Header)?;
+    let columns = workers.columns(Columns::of(&header).map_err(TraceError::Header)?)?;
     let threads = options.threads.map_or_else(
         || thread::available_parallelism().map_or(1, NonZeroUsize::get),
         NonZeroUsize::get,
@@ -101,26 +116,32 @@ pub fn bill(
     let (sender, receiver) = sync_channel::<Block>(threads);
     let receiver = Arc::new(Mutex::new(receiver));
     let total = thread::scope(|scope| {
-        let workers: Vec<_> = (0..threads)
+        let parsers: Vec<_> = (0..threads)
             .map(|_| {
                 let (receiver, columns) = (Arc::clone(&receiver), &columns);
-                scope.spawn(move || Part::run(&receiver, table, columns, options))
+                let job = Job {
+                    table,
+                    columns,
+                    options,
+                    workers,
+                };
+                scope.spawn(move || Part::run(&receiver, &job))
             })
             .collect();
-        // Only the workers hold the receiver: if they have all ended, sending fails.
+        // Only the threads hold the receiver: if they have all ended, sending fails.
         drop(receiver);
         let sent = send_blocks(source, &sender);
         drop(sender);
         let mut total = Part::new(table);
-        for worker in workers {
-            match worker.join() {
+        for parser in parsers {
+            match parser.join() {
                 Ok(part) => total.add(part),
                 Err(panic) => std::panic::resume_unwind(panic),
             }
         }
         sent.map(|()| total)
     })?;
-    total.finish(table, options)
+    total.finish(table, options, workers)
 }
 
 /// Calls `visit` with each row, in order. A malformed row is an error.
@@ -131,12 +152,24 @@ pub(crate) fn each_row(
     source: impl Read + Send,
     mut visit: impl FnMut(&Row),
 ) -> Result<(), TraceError> {
+    each_line(source, Columns::of, |line, row| {
+        visit(&row.map_err(|problem| TraceError::Malformed { line, problem })?);
+        Ok(())
+    })
+}
+
+/// Calls `visit` with the line and content of each row, in order, until it fails.
+fn each_line(
+    source: impl Read + Send,
+    columns: impl FnOnce(&[u8]) -> Result<Columns, String>,
+    mut visit: impl FnMut(u64, Result<Row, String>) -> Result<(), TraceError>,
+) -> Result<(), TraceError> {
     let mut source = BufReader::with_capacity(1 << 20, unpacked(source)?);
     let mut line = Vec::new();
     (&mut source)
         .take(HEADER_BYTES_MAX)
         .read_until(b'\n', &mut line)?;
-    let columns = Columns::of(&line).map_err(TraceError::Header)?;
+    let columns = columns(&line).map_err(TraceError::Header)?;
     for number in 2.. {
         line.clear();
         // A longer line is cut, so it is malformed.
@@ -150,11 +183,7 @@ pub(crate) fn each_row(
         if row.is_empty() {
             continue;
         }
-        let row = columns.row(row).map_err(|problem| TraceError::Malformed {
-            line: number,
-            problem,
-        })?;
-        visit(&row);
+        visit(number, columns.row(row))?;
     }
     Ok(())
 }
@@ -202,12 +231,42 @@ fn send_blocks(mut source: impl Read, sender: &SyncSender<Block>) -> io::Result<
     }
 }
 
+/// Rows that were left out, and the first of them: line, and what is wrong.
+#[derive(Debug, Default)]
+struct Malformed {
+    count: u64,
+    first: Vec<(u64, String)>,
+}
+
+impl Malformed {
+    fn add(&mut self, line: u64, problem: String) {
+        self.count += 1;
+        if self.first.len() < NAMED_MAX {
+            self.first.push((line, problem));
+        }
+    }
+
+    fn append(&mut self, other: Self) {
+        self.count += other.count;
+        self.first.extend(other.first);
+        self.first.sort_unstable();
+        self.first.truncate(NAMED_MAX);
+    }
+}
+
+/// What every thread needs.
+struct Job<'a> {
+    table: &'a Table,
+    columns: &'a Columns,
+    options: &'a TraceOptions,
+    workers: &'a Workers,
+}
+
 /// What one thread has added up.
 struct Part {
     tally: Tally,
     sums: Sums,
-    malformed: u64,
-    first: Vec<(u64, String)>,
+    malformed: Malformed,
     sizes: HashMap<Size, Sizes>,
     /// Seconds of the trace's clock, in milliseconds: of the first request and of the last end.
     span_ms: Option<(u64, u64)>,
@@ -219,21 +278,15 @@ impl Part {
         Self {
             tally: Tally::new(table),
             sums: Sums::new(),
-            malformed: 0,
-            first: Vec::new(),
+            malformed: Malformed::default(),
             sizes: HashMap::new(),
             span_ms: None,
             assumed: 0,
         }
     }
 
-    fn run(
-        receiver: &Mutex<Receiver<Block>>,
-        table: &Table,
-        columns: &Columns,
-        options: &TraceOptions,
-    ) -> Self {
-        let mut part = Self::new(table);
+    fn run(receiver: &Mutex<Receiver<Block>>, job: &Job<'_>) -> Self {
+        let mut part = Self::new(job.table);
         loop {
             let block = receiver
                 .lock()
@@ -246,24 +299,21 @@ impl Part {
                 if row.is_empty() {
                     continue;
                 }
-                match columns.row(row) {
-                    Ok(row) => part.add_row(&row, table, options),
-                    Err(problem) => part.refuse(line, problem),
+                match job.columns.row(row) {
+                    Ok(row) => part.add_row(&row, job),
+                    Err(problem) => part.malformed.add(line, problem),
                 }
             }
-            if options.strictness == Strictness::Refuse && part.malformed > 0 {
+            if job.options.strictness == Strictness::Refuse && part.malformed.count > 0 {
                 return part;
             }
         }
     }
 
-    fn add_row(&mut self, row: &Row, table: &Table, options: &TraceOptions) {
-        let need = Size {
-            memory_bytes: row
-                .memory_bytes
-                .unwrap_or(options.default_size.memory_bytes),
-            cpu_milli: row.cpu_milli.unwrap_or(options.default_size.cpu_milli),
-        };
+    fn add_row(&mut self, row: &Row, job: &Job<'_>) {
+        let (table, options) = (job.table, job.options);
+        let need = row.allocated(options.default_size);
+        job.workers.request(row, need, &row.usage);
         self.assumed += u64::from(row.memory_bytes.is_none());
         if self.sizes.len() >= SIZES_MAX {
             self.sizes.clear();
@@ -305,29 +355,24 @@ impl Part {
         self.span_ms = Some((first.min(from), last.max(to)));
     }
 
-    fn refuse(&mut self, line: u64, problem: String) {
-        self.malformed += 1;
-        if self.first.len() < NAMED_MAX {
-            self.first.push((line, problem));
-        }
-    }
-
     fn add(&mut self, other: Self) {
         self.tally += &other.tally;
         self.sums += &other.sums;
-        self.malformed += other.malformed;
+        self.malformed.append(other.malformed);
         self.assumed += other.assumed;
-        self.first.extend(other.first);
-        self.first.sort_unstable();
-        self.first.truncate(NAMED_MAX);
         if let Some((from, to)) = other.span_ms {
             self.stretch(from, to);
         }
     }
 
-    fn finish(self, table: &Table, options: &TraceOptions) -> Result<TraceReport, TraceError> {
+    fn finish(
+        self,
+        table: &Table,
+        options: &TraceOptions,
+        workers: &Workers,
+    ) -> Result<TraceReport, TraceError> {
         if options.strictness == Strictness::Refuse
-            && let Some((line, problem)) = self.first.first()
+            && let Some((line, problem)) = self.malformed.first.first()
         {
             return Err(TraceError::Malformed {
                 line: *line,
@@ -345,9 +390,12 @@ impl Part {
         }
         Ok(TraceReport {
             report,
-            analysis: self.sums.finish(),
-            malformed: self.malformed,
-            first_malformed: self.first,
+            analysis: Analysis {
+                starts: workers.finish(),
+                ..self.sums.finish()
+            },
+            malformed: self.malformed.count,
+            first_malformed: self.malformed.first,
         })
     }
 }

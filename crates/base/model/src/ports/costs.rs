@@ -19,6 +19,16 @@ pub struct CostsOf {
     pub owner: String,
 }
 
+/// Which records are asked for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum UsageRecords {
+    /// Those of invocations.
+    #[default]
+    Invocations,
+    /// Those of workers that have ended.
+    Workers,
+}
+
 /// Metered invocations.
 pub trait Costs: Send + Sync + Debug {
     /// What the invocations of a function, or of all, would have cost. Reads the disk.
@@ -31,7 +41,8 @@ pub trait Costs: Send + Sync + Debug {
         request: &CostRequest,
     ) -> Result<CostReport, CostError>;
 
-    /// The records of a function, or of all, as CSV with a header.
+    /// The records of a function, or of all, as CSV with a header: those of invocations that were received, or of workers that ended,
+    /// since a time.
     ///
     /// # Errors
     /// See [`CostError`].
@@ -39,6 +50,7 @@ pub trait Costs: Send + Sync + Debug {
         &self,
         function: Option<&CostsOf>,
         since_unix_ms: Option<u64>,
+        records: UsageRecords,
     ) -> Result<UsageRows, CostError>;
 }
 

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use pilot_model::trigger::TriggerState;
 use pilot_model::{
     CpuTime, Environment, EnvironmentId, FunctionSpec, Instant, InvocationId, Python, Timeline,
-    Version, VersionId, WorkerOrigin,
+    Version, VersionId, WorkerId, WorkerOrigin,
 };
 
 use super::*;
@@ -59,7 +59,7 @@ pub(crate) fn record(function: &str, start: StartKind, outcome: Outcome) -> Invo
         },
         memory_bytes_max: Some(20 << 20),
         cpu: Some(CpuTime::default()),
-        throttled: None,
+        throttled: Some(Duration::from_millis(2)),
         pss_bytes: None,
         shared: None,
         transfers: Vec::new(),
@@ -86,6 +86,7 @@ fn exercise(metrics: &Metrics, function: &str) {
     series.worker_started(Duration::from_millis(2));
     for (_, reason) in EndReason::ALL {
         series.worker_ended(&WorkerRecord {
+            worker: WorkerId(1),
             version: record(function, StartKind::Warm, Outcome::Ok).version,
             reason: *reason,
             lived: Duration::from_secs(1),

@@ -9,6 +9,7 @@ use anyhow::Context;
 use pilot_model::api::{ApiError, VersionInfo};
 use pilot_model::deployment::FunctionSummary;
 use pilot_model::nearest::nearest;
+use pilot_model::ports::UsageRecords;
 use pilot_model::{FunctionName, LayerId};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -200,12 +201,23 @@ impl Client {
         &self,
         name: Option<&FunctionName>,
         since_unix_ms: Option<u64>,
+        records: UsageRecords,
     ) -> anyhow::Result<impl Read + use<>> {
         let path = match name {
             Some(name) => function_path(name, "/usage"),
             None => "/_pilot/v1/usage".to_owned(),
         };
-        let query = since_unix_ms.map_or_else(String::new, |at| format!("?since_unix_ms={at}"));
+        let workers = match records {
+            UsageRecords::Invocations => None,
+            UsageRecords::Workers => Some("workers=true".to_owned()),
+        };
+        let since = since_unix_ms.map(|at| format!("since_unix_ms={at}"));
+        let parameters: Vec<String> = workers.into_iter().chain(since).collect();
+        let query = if parameters.is_empty() {
+            String::new()
+        } else {
+            format!("?{}", parameters.join("&"))
+        };
         let records = self.open(
             Method::GET,
             &format!("{path}{query}"),

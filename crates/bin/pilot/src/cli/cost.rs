@@ -8,6 +8,7 @@ use anyhow::Context;
 use clap::{Args, Subcommand};
 use pilot_model::FunctionName;
 use pilot_model::cost::{CostReport, CostRequest};
+use pilot_model::ports::UsageRecords;
 
 use self::table::render;
 use super::client::Client;
@@ -37,6 +38,9 @@ pub(super) struct CostArgs {
     /// Bill a trace instead: a Parquet or CSV file, the latter also compressed with gzip, or - for CSV on standard input
     #[arg(long, value_name = "FILE", conflicts_with_all = ["name", "since"])]
     trace: Option<PathBuf>,
+    /// With --trace of Huawei's request tables: the table of cold starts, to compare starts with the requests after them
+    #[arg(long, value_name = "FILE", requires = "trace")]
+    starts: Option<PathBuf>,
     /// With --trace: a malformed row is an error
     #[arg(long, requires = "trace")]
     strict: bool,
@@ -60,7 +64,7 @@ enum CostVerb {
 struct ExportArgs {
     /// Which function; without it, all functions
     name: Option<FunctionName>,
-    /// Only invocations from this time on, as for `pilot cost`
+    /// Only invocations, or ends of workers, from this time on, as for `pilot cost`
     #[arg(long, value_name = "TIME", value_parser = logs::since)]
     since: Option<u64>,
     /// Write to this file instead of standard output
@@ -69,6 +73,9 @@ struct ExportArgs {
     /// Write Parquet instead of CSV
     #[arg(long, requires = "output")]
     parquet: bool,
+    /// The records of workers that have ended, instead of those of invocations
+    #[arg(long)]
+    workers: bool,
 }
 
 /// Prints the report.
@@ -122,7 +129,12 @@ fn read_billing(path: &Path) -> anyhow::Result<String> {
 }
 
 fn export(client: &Client, args: &ExportArgs) -> anyhow::Result<()> {
-    let mut records = client.usage(args.name.as_ref(), args.since)?;
+    let which = if args.workers {
+        UsageRecords::Workers
+    } else {
+        UsageRecords::Invocations
+    };
+    let mut records = client.usage(args.name.as_ref(), args.since, which)?;
     let Some(path) = &args.output else {
         let mut piece = vec![0; 64 << 10];
         loop {

@@ -14,7 +14,9 @@ use pilot_model::deployment::TemplateReport;
 use pilot_model::deployment::{
     DeployError, DeployReport, FunctionDescription, FunctionSummary, Progress, RollbackReport,
 };
-use pilot_model::ports::{CostError, Costs, CostsOf, Observed, Scaling, SecretUser, UsageRows};
+use pilot_model::ports::{
+    CostError, Costs, CostsOf, Observed, Scaling, SecretUser, UsageRecords, UsageRows,
+};
 use pilot_model::status::{PoolStatus, Totals};
 use pilot_model::{BoxFuture, FunctionName, FunctionSpec, LayerId, VersionId};
 use pilot_telemetry::{Bus, BusConfig};
@@ -75,9 +77,13 @@ impl Costs for FakeCosts {
         &self,
         function: Option<&CostsOf>,
         since_unix_ms: Option<u64>,
+        records: UsageRecords,
     ) -> Result<UsageRows, CostError> {
         let name = function.map(|of| &of.name);
-        let rows = [format!("{name:?}\n"), format!("{since_unix_ms:?}\n")];
+        let rows = [
+            format!("{name:?}\n"),
+            format!("{since_unix_ms:?} {records:?}\n"),
+        ];
         Ok(Box::new(rows.map(|row| Ok(row.into_bytes())).into_iter()))
     }
 }

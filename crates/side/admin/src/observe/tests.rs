@@ -218,6 +218,7 @@ fn metrics_and_worker_events_are_counted() {
     bench
         .sink
         .publish(Event::WorkerEnded(Arc::new(WorkerRecord {
+            worker: WorkerId(1),
             version,
             reason: EndReason::Idle,
             lived: Duration::from_secs(2),

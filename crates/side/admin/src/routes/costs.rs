@@ -13,7 +13,7 @@ use bytes::Bytes;
 use futures_util::stream;
 use pilot_model::api::ApiError;
 use pilot_model::cost::{CostReport, CostRequest};
-use pilot_model::ports::{CostError, CostsOf, UsageRows};
+use pilot_model::ports::{CostError, CostsOf, UsageRecords, UsageRows};
 use serde::Deserialize;
 
 use super::function_name;
@@ -90,13 +90,16 @@ async fn existing(admin: &Admin, name: &str) -> Result<CostsOf, Failure> {
     }
 }
 
-/// `?since_unix_ms=T`.
+/// `?since_unix_ms=T&workers=true`.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct UsageQuery {
-    /// Only invocations received from this time on, Unix milliseconds.
+    /// Only invocations received, or workers ended, from this time on, Unix milliseconds.
     since_unix_ms: Option<u64>,
+    /// The records of workers that have ended, instead of those of invocations.
+    #[serde(default)]
+    workers: bool,
 }
 
 /// The usage records of a function.
@@ -104,7 +107,7 @@ pub(crate) struct UsageQuery {
     get, path = "/_pilot/v1/functions/{name}/usage", tag = "functions",
     params(("name" = String, Path, description = "The function"), UsageQuery),
     responses(
-        (status = 200, description = "A record per invocation", body = String, content_type = "text/csv"),
+        (status = 200, description = "A record per invocation, or per worker", body = String, content_type = "text/csv"),
         (status = 400, description = "A parameter is invalid", body = ApiError),
         (status = 404, description = "No such function", body = ApiError),
     ),
@@ -123,7 +126,7 @@ pub(crate) async fn usage(
     get, path = "/_pilot/v1/usage", tag = "daemon",
     params(UsageQuery),
     responses(
-        (status = 200, description = "A record per invocation", body = String, content_type = "text/csv"),
+        (status = 200, description = "A record per invocation, or per worker", body = String, content_type = "text/csv"),
         (status = 400, description = "A parameter is invalid", body = ApiError),
     ),
 )]
@@ -140,11 +143,19 @@ async fn records(
     query: Result<Query<UsageQuery>, QueryRejection>,
 ) -> Result<Response, Failure> {
     let Query(query) = query.map_err(|error| {
-        let problem = format!("{}; use since_unix_ms=T", error.body_text());
+        let problem = format!(
+            "{}; use since_unix_ms=T and workers=true",
+            error.body_text()
+        );
         Failure::new("bad_request", problem)
     })?;
     let costs = Arc::clone(&admin.inner.parts.costs);
-    let rows = blocking(move || costs.usage(of.as_ref(), query.since_unix_ms)).await?;
+    let records = if query.workers {
+        UsageRecords::Workers
+    } else {
+        UsageRecords::Invocations
+    };
+    let rows = blocking(move || costs.usage(of.as_ref(), query.since_unix_ms, records)).await?;
     let body = Body::from_stream(stream::try_unfold(rows, next));
     Ok(([(CONTENT_TYPE, "text/csv; charset=utf-8")], body).into_response())
 }

@@ -25,8 +25,7 @@ pub fn read(folder: &Path) -> io::Result<Entries> {
         segment: None,
         frame: Vec::new(),
         at: 0,
-        throttled_ns: None,
-        pss_bytes: None,
+        ahead: Ahead::default(),
     })
 }
 
@@ -40,9 +39,42 @@ pub struct Entries {
     /// The content of the frame, and how much of it is read.
     frame: Vec<u8>,
     at: usize,
-    /// Of the next call.
+    ahead: Ahead,
+}
+
+/// What was read of the call, or of the end of a worker, that comes next.
+#[derive(Debug, Default)]
+struct Ahead {
     throttled_ns: Option<u64>,
     pss_bytes: Option<u64>,
+    worker: Option<u64>,
+    thawed_ns: Option<u64>,
+}
+
+impl Ahead {
+    /// Takes what belongs to the next entry, or completes that entry.
+    fn complete(&mut self, entry: Entry) -> Option<Entry> {
+        match entry {
+            Entry::Throttled(nanos) => self.throttled_ns = Some(nanos),
+            Entry::Pss(bytes) => self.pss_bytes = Some(bytes),
+            Entry::Worker(number) => self.worker = Some(number),
+            Entry::Thawed(nanos) => self.thawed_ns = Some(nanos),
+            Entry::Call(mut call) => {
+                let ahead = std::mem::take(self);
+                call.throttled_ns = ahead.throttled_ns;
+                call.pss_bytes = ahead.pss_bytes;
+                call.worker = ahead.worker;
+                call.thawed_ns = ahead.thawed_ns;
+                return Some(Entry::Call(call));
+            }
+            Entry::WorkerEnded(mut end) => {
+                end.worker = self.worker.take();
+                return Some(Entry::WorkerEnded(end));
+            }
+            entry => return Some(entry),
+        }
+        None
+    }
 }
 
 impl Iterator for Entries {
@@ -54,21 +86,9 @@ impl Iterator for Entries {
             if !rest.is_empty() {
                 if let Ok((entry, after)) = postcard::take_from_bytes(rest) {
                     self.at = self.frame.len() - after.len();
-                    match entry {
-                        Entry::Throttled(nanos) => {
-                            self.throttled_ns = Some(nanos);
-                            continue;
-                        }
-                        Entry::Pss(bytes) => {
-                            self.pss_bytes = Some(bytes);
-                            continue;
-                        }
-                        Entry::Call(mut call) => {
-                            call.throttled_ns = self.throttled_ns.take();
-                            call.pss_bytes = self.pss_bytes.take();
-                            return Some(Ok(Entry::Call(call)));
-                        }
-                        entry => return Some(Ok(entry)),
+                    match self.ahead.complete(entry) {
+                        Some(entry) => return Some(Ok(entry)),
+                        None => continue,
                     }
                 }
                 // A whole frame that has something else in it was written by a later version: the rest of it is left out.
@@ -80,7 +100,7 @@ impl Iterator for Entries {
                 match open(&path(&self.folder, number)) {
                     Ok(opened) => {
                         self.segment = opened;
-                        (self.throttled_ns, self.pss_bytes) = (None, None);
+                        self.ahead = Ahead::default();
                     }
                     Err(error) => return Some(Err(error)),
                 }

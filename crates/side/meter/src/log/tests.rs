@@ -8,7 +8,7 @@ use pilot_model::{Outcome, StartKind};
 use proptest::prelude::*;
 
 use super::*;
-use crate::record::Call;
+use crate::record::{Call, WorkerEnd};
 
 pub(crate) fn call(unix_ms: u64) -> Entry {
     Entry::Call(Call {
@@ -35,6 +35,8 @@ pub(crate) fn call(unix_ms: u64) -> Entry {
         bytes_out: 3,
         throttled_ns: None,
         pss_bytes: None,
+        worker: None,
+        thawed_ns: None,
     })
 }
 
@@ -156,23 +158,49 @@ proptest! {
 }
 
 #[test]
-fn the_throttled_time_and_pss_of_a_call_are_read_with_it_and_older_calls_have_none() {
+fn what_is_stored_before_a_call_is_read_with_it_and_older_calls_have_none() {
     let folder = tempfile::tempdir().unwrap();
     let mut writer = Writer::open(folder.path(), ROOMY).unwrap();
+    let end = |reason: &str| {
+        Entry::WorkerEnded(WorkerEnd {
+            function: 0,
+            unix_ms: 9,
+            lived_ns: 1,
+            cpu_ns: None,
+            memory_max: None,
+            reason: reason.to_owned(),
+            worker: None,
+        })
+    };
     let entries = [
         call(1),
         Entry::Throttled(7),
         Entry::Pss(9),
+        Entry::Worker(4),
+        Entry::Thawed(5),
         call(2),
         call(3),
+        Entry::Worker(4),
+        end("idle"),
+        end("crash"),
     ];
     writer.append(&entries).unwrap();
     let read = read(folder.path()).unwrap().map(|entry| match entry {
-        Ok(Entry::Call(call)) => (call.unix_ms, call.throttled_ns, call.pss_bytes),
+        Ok(Entry::Call(call)) => {
+            let more = (call.throttled_ns, call.pss_bytes, call.thawed_ns);
+            (call.unix_ms, call.worker, more)
+        }
+        Ok(Entry::WorkerEnded(end)) => (end.unix_ms, end.worker, (None, None, None)),
         other => panic!("{other:?}"),
     });
     assert_eq!(
         read.collect::<Vec<_>>(),
-        [(1, None, None), (2, Some(7), Some(9)), (3, None, None)]
+        [
+            (1, None, (None, None, None)),
+            (2, Some(4), (Some(7), Some(9), Some(5))),
+            (3, None, (None, None, None)),
+            (9, Some(4), (None, None, None)),
+            (9, None, (None, None, None)),
+        ]
     );
 }

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use pilot_model::ports::EventSink;
 use pilot_model::{
     CpuTime, EndReason, Instant as At, InvocationId, InvocationRecord, Outcome, StartKind,
-    Timeline, WorkerRecord,
+    Timeline, WorkerId, WorkerRecord,
 };
 use pilot_telemetry::BusConfig;
 use pilot_testkit::ManualClock;
@@ -42,7 +42,11 @@ impl Bench {
     }
 
     fn csv(&self) -> String {
-        let pieces = self.meter.usage(None, None).unwrap();
+        self.export(None, UsageRecords::Invocations)
+    }
+
+    fn export(&self, since_unix_ms: Option<u64>, records: UsageRecords) -> String {
+        let pieces = self.meter.usage(None, since_unix_ms, records).unwrap();
         let bytes: Vec<u8> = pieces.flat_map(Result::unwrap).collect();
         String::from_utf8(bytes).unwrap()
     }
@@ -54,7 +58,7 @@ fn invoked(name: &str, number: u32) -> Event {
     Event::Invoked(Arc::new(InvocationRecord {
         id: InvocationId::new("a"),
         version: pilot_testkit::version(name, number),
-        worker: None,
+        worker: Some(WorkerId(7)),
         start: StartKind::Cold,
         outcome: Outcome::Ok,
         timeline: Timeline {
@@ -63,6 +67,7 @@ fn invoked(name: &str, number: u32) -> Event {
             forked: at(20),
             sandboxed: at(30),
             initialised: at(110),
+            thawed: at(15),
             started: at(111),
             returned: at(161),
             finished: at(165),
@@ -73,7 +78,7 @@ fn invoked(name: &str, number: u32) -> Event {
             user: Duration::from_millis(20),
             system: Duration::from_millis(10),
         }),
-        throttled: None,
+        throttled: Some(Duration::from_millis(2)),
         pss_bytes: Some(3),
         shared: None,
         transfers: Vec::new(),
@@ -108,7 +113,7 @@ fn an_invocation_is_in_the_report_and_in_the_export() {
         "{csv}"
     );
     assert!(
-        rows[0].ends_with(",returned_ns,finished_ns,throttled_ns,pss_bytes"),
+        rows[0].ends_with(",returned_ns,finished_ns,throttled_ns,pss_bytes,thawed_ns,worker"),
         "{csv}"
     );
     let fields: Vec<&str> = rows[1].split(',').collect();
@@ -131,6 +136,10 @@ fn an_invocation_is_in_the_report_and_in_the_export() {
             "5"
         ]
     );
+    assert_eq!(fields[24..27], ["2000000", "3", "15000000"], "{csv}");
+    let (daemon_ms, worker) = fields[27].split_once('-').unwrap();
+    assert!(daemon_ms.parse::<u64>().unwrap() > 0, "{csv}");
+    assert_eq!(worker, "7");
 }
 
 /// What is exported can be billed as a trace, to the same bill.
@@ -198,6 +207,7 @@ fn workers_are_metered_with_their_lives() {
         took: Duration::from_millis(5),
     });
     bench.bus.publish(Event::WorkerEnded(Arc::new(WorkerRecord {
+        worker: WorkerId(7),
         version,
         reason: EndReason::Idle,
         lived: Duration::from_millis(1_300),
@@ -206,6 +216,19 @@ fn workers_are_metered_with_their_lives() {
     })));
     let used = bench.cost().used;
     assert_eq!((used.instances, used.instances_ms), (1, 1_300));
+    bench.bus.publish(invoked("f", 1));
+    let csv = bench.csv();
+    let served_by = csv.lines().nth(1).unwrap().rsplit(',').next().unwrap();
+    let workers = bench.export(None, UsageRecords::Workers);
+    let rows: Vec<&str> = workers.lines().collect();
+    let names = "unix_ms,worker,function,version,memory_mb,cpu_milli,lived_ns,cpu_user_ns,cpu_system_ns,memory_used_bytes,reason";
+    assert_eq!((rows.len(), rows[0]), (2, names));
+    let (ended_ms, rest) = rows[1].split_once(',').unwrap();
+    let expected = format!("{served_by},f,1,256,1000,1300000000,,,,idle");
+    assert_eq!(rest, expected);
+    let later = ended_ms.parse::<u64>().unwrap() + 1;
+    let none = bench.export(Some(later), UsageRecords::Workers);
+    assert_eq!(none, format!("{names}\n"));
 }
 
 #[test]

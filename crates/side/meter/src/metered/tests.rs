@@ -43,6 +43,8 @@ fn call(function: u32, unix_ms: u64, memory_used: Option<u64>) -> Entry {
         bytes_out: 20,
         throttled_ns: None,
         pss_bytes: None,
+        worker: None,
+        thawed_ns: None,
     })
 }
 
@@ -58,6 +60,7 @@ fn ended(function: u32, unix_ms: u64, lived_ms: u64) -> Entry {
         cpu_ns: None,
         memory_max: None,
         reason: "idle".to_owned(),
+        worker: None,
     })
 }
 

@@ -1,10 +1,11 @@
-//! How much of their allocation the requests of a trace used, and what granularities round up: Figures 3 and 5 of the paper. Sums of
-//! whole numbers, so the order of the rows does not matter, and the memory that they take does not depend on the number of rows.
+//! How much of their allocation the requests of a trace used, and what granularities round up: Figures 3 and 5 of the paper (Figure 4 is in
+//! `starts`). Sums of whole numbers, so the order of the rows does not matter, and the memory that they take does not depend on the number of rows.
 
 use std::ops::AddAssign;
 
 use serde::Serialize;
 
+use super::starts::Starts;
 use crate::bill::Usage;
 use crate::platform::{Size, round_up};
 
@@ -25,6 +26,8 @@ pub struct Analysis {
     pub rounding: Vec<Rounding>,
     /// Memory beyond what was used, in steps of 128 MB and for 100 ms at least: GB-seconds per request on average.
     pub memory_rounding_gb_s: Option<f64>,
+    /// Starts of workers beside their requests. `None`: the trace says nothing about starts.
+    pub starts: Option<Starts>,
 }
 
 /// How much of an allocation is used.
@@ -138,6 +141,7 @@ impl Sums {
                 .collect(),
             memory_rounding_gb_s: (requests > 0)
                 .then(|| megabyte_ms as f64 / requests as f64 / GB as f64 / 1000.0),
+            starts: None,
         }
     }
 
@@ -236,7 +240,8 @@ fn percentile(counts: &[u64], all: u64, percent: u64) -> u64 {
 const ALL: u64 = 10_000;
 /// 0 to 100 percent.
 const BINS: usize = 101;
-const PERCENTILES: [u64; 5] = [5, 25, 50, 75, 95];
+/// Of shares, and of differences.
+pub(super) const PERCENTILES: [u64; 5] = [5, 25, 50, 75, 95];
 /// Steps and least amounts of time, milliseconds: those of Table 1 that the paper compares.
 const GRANULARITIES: [(u64, u64); 3] = [(1, 0), (100, 0), (1, 100)];
 const MS: u64 = 1_000_000;

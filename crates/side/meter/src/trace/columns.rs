@@ -1,7 +1,9 @@
 //! The columns of a trace, by the names in its header. Known are the request tables of Huawei's 2025 traces, Azure's durations of 2019 and
-//! invocations of 2021, and Pilotlight's own records (`pilot cost export`).
+//! invocations of 2021, and Pilotlight's own records (`pilot cost export`); and beside request tables, Huawei's tables of cold starts.
 
-use super::parse::{Row, field_count, number};
+use std::hash::{BuildHasher as _, RandomState};
+
+use super::parse::{Row, field_count, number, unquoted};
 use crate::bill::{MEMORY_BYTES_MAX, TIME_NS_MAX, Usage};
 
 /// Where the values of a row are, and in which unit.
@@ -10,11 +12,14 @@ pub struct Columns {
     /// What is in the column at each place; `None`: nothing that is needed.
     roles: Vec<Option<(Role, &'static str)>>,
     kind: Kind,
+    /// Hashes the names of workers. `None`: they do not matter.
+    workers: Option<RandomState>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Huawei2025,
+    HuaweiStarts,
     Azure2019,
     Azure2021,
     Own,
@@ -33,8 +38,10 @@ enum Role {
     Cpu,
     /// CPUs in use on average.
     CpuUsage,
-    /// The pool's name, which says what is allocated.
+    /// The pool's name, which says what is allocated, with the number of the worker.
     Pod,
+    /// The worker's name.
+    Worker,
     /// Allocated memory, MB.
     MemoryMb,
     /// Allocated thousandths of a CPU.
@@ -60,6 +67,10 @@ const HUAWEI: &[(&str, Role)] = &[
     ("cpu_usage", Role::CpuUsage),
     ("memory_usage", Role::MemoryUsed(MB)),
     ("requestBodySize", Role::BytesIn),
+];
+const HUAWEI_STARTS: &[(&str, Role)] = &[
+    ("podID", Role::Pod),
+    ("totalCost_cold_start", Role::Init(SECOND)),
 ];
 /// The percentiles of the durations, and their columns.
 const PERCENTILES: [u64; 7] = [0, 1, 25, 50, 75, 99, 100];
@@ -88,6 +99,7 @@ const OWN: &[(&str, Role)] = &[
     ("memory_used_bytes", Role::MemoryUsed(1)),
     ("bytes_in", Role::BytesIn),
     ("bytes_out", Role::BytesOut),
+    ("worker", Role::Worker),
 ];
 
 impl Columns {
@@ -96,9 +108,7 @@ impl Columns {
     /// # Errors
     /// It is of no known trace; the message says what is known.
     pub fn of(header: &[u8]) -> Result<Self, String> {
-        let text = std::str::from_utf8(header).map_err(|_| "the header is not text".to_owned())?;
-        let text = text.trim_start_matches('\u{feff}').trim_end();
-        let names: Vec<&str> = text.split(',').map(|name| name.trim_matches('"')).collect();
+        let (text, names) = names_of(header)?;
         let kinds = [
             (Kind::Huawei2025, HUAWEI, &["podID", "runtimeCost"][..]),
             (
@@ -120,20 +130,62 @@ impl Columns {
                 shown.escape_debug()
             ));
         };
+        Ok(Self::with(*kind, roles, &names))
+    }
+
+    /// The columns of a table of cold starts.
+    ///
+    /// # Errors
+    /// It is none; the message says what is known.
+    pub(super) fn of_starts(header: &[u8]) -> Result<Self, String> {
+        let (text, names) = names_of(header)?;
+        let is_there = |(name, _): &(&str, Role)| names.contains(name);
+        if !HUAWEI_STARTS.iter().all(is_there) {
+            let shown: String = text.chars().take(80).collect();
+            return Err(format!(
+                "the header '{}' is of no table of cold starts: use Huawei's of 2025 (podID, totalCost_cold_start)",
+                shown.escape_debug()
+            ));
+        }
+        Ok(Self::with(Kind::HuaweiStarts, HUAWEI_STARTS, &names))
+    }
+
+    fn with(kind: Kind, roles: &[(&'static str, Role)], names: &[&str]) -> Self {
         let role = |name: &&str| roles.iter().find(|(known, _)| known == name);
-        Ok(Self {
+        Self {
             roles: names
                 .iter()
                 .map(|name| role(name).map(|(name, role)| (*role, *name)))
                 .collect(),
-            kind: *kind,
-        })
+            kind,
+            workers: None,
+        }
+    }
+
+    /// Rows have a hash of their worker's name from here on.
+    pub(super) fn with_workers(self, hasher: RandomState) -> Self {
+        Self {
+            workers: Some(hasher),
+            ..self
+        }
+    }
+
+    /// Whether the rows say which worker served them, and how long its start took.
+    pub(super) fn has_starts(&self) -> bool {
+        self.kind == Kind::Own && self.names_workers()
+    }
+
+    /// Whether the rows say which worker served them.
+    pub(super) fn names_workers(&self) -> bool {
+        let is_worker =
+            |role: &Option<(Role, &str)>| matches!(role, Some((Role::Pod | Role::Worker, _)));
+        self.roles.iter().any(is_worker)
     }
 
     /// Whether some trace has a column with this name.
     #[must_use]
     pub fn knows(name: &str) -> bool {
-        [HUAWEI, AZURE_2019, AZURE_2021, OWN]
+        [HUAWEI, HUAWEI_STARTS, AZURE_2019, AZURE_2021, OWN]
             .iter()
             .any(|roles| roles.iter().any(|(known, _)| *known == name))
     }
@@ -142,7 +194,7 @@ impl Columns {
     pub(super) fn row(&self, row: &[u8]) -> Result<Row, String> {
         let mut read = Row::default();
         let (mut cpu, mut cpu_missing, mut cpu_usage) = (0_u64, false, None);
-        let mut execution = None;
+        let (mut execution, mut init) = (None, None);
         let (mut count, mut percentiles) = (None, [0; PERCENTILES.len()]);
         let mut rest = Some(row);
         for role in &self.roles {
@@ -165,13 +217,17 @@ impl Columns {
             match role {
                 Role::At(unit) => read.begin_ms = value(unit)?.map(|at| at / MS),
                 Role::Execution(unit) => execution = value(unit)?,
-                Role::Init(unit) => read.usage.init_ns = value(unit)?.unwrap_or(0),
+                Role::Init(unit) => init = value(unit)?,
                 Role::Cpu => match value(1)? {
                     Some(part) => cpu = cpu.saturating_add(part),
                     None => cpu_missing = true,
                 },
                 Role::CpuUsage => cpu_usage = value(1_000_000)?,
-                Role::Pod => (read.cpu_milli, read.memory_bytes) = allocation(field)?,
+                Role::Pod => {
+                    (read.cpu_milli, read.memory_bytes) = allocation(field)?;
+                    read.worker = self.worker(field);
+                }
+                Role::Worker => read.worker = self.worker(field),
                 Role::MemoryMb => read.memory_bytes = value(MB)?,
                 Role::CpuMilli => read.cpu_milli = value(1)?,
                 Role::MemoryUsed(unit) => read.usage.memory_used = value(unit)?,
@@ -195,8 +251,13 @@ impl Columns {
             read.bands = Some(bands(count.ok_or("Count is empty")?, percentiles)?);
             return Ok(read);
         }
+        read.usage.init_ns = match (init, self.kind) {
+            (None, Kind::HuaweiStarts) => return Err("it has no duration".to_owned()),
+            (init, _) => init.unwrap_or(0),
+        };
         let execution_ns = match (execution, self.kind) {
             (Some(execution), _) => execution,
+            (None, Kind::HuaweiStarts) => 0,
             // A record of a function that did not run has no execution.
             (None, Kind::Own) => 0,
             (None, _) => return Err("it has no duration".to_owned()),
@@ -209,7 +270,7 @@ impl Columns {
                 u64::try_from(cpu).unwrap_or(u64::MAX)
             }),
             Kind::Own => (!cpu_missing).then_some(cpu),
-            Kind::Azure2019 | Kind::Azure2021 => None,
+            Kind::HuaweiStarts | Kind::Azure2019 | Kind::Azure2021 => None,
         };
         if self.kind == Kind::Azure2021 {
             let begin = read
@@ -220,6 +281,21 @@ impl Columns {
         bounded(&read)?;
         Ok(read)
     }
+
+    /// A hash of a worker's name. `None`: it has none, or nobody asks.
+    fn worker(&self, name: &[u8]) -> Option<u64> {
+        let name = unquoted(name);
+        let hasher = self.workers.as_ref().filter(|_| !name.is_empty())?;
+        Some(hasher.hash_one(name))
+    }
+}
+
+/// A header as text, and its names.
+fn names_of(header: &[u8]) -> Result<(&str, Vec<&str>), String> {
+    let text = std::str::from_utf8(header).map_err(|_| "the header is not text".to_owned())?;
+    let text = text.trim_start_matches('\u{feff}').trim_end();
+    let names = text.split(',').map(|name| name.trim_matches('"')).collect();
+    Ok((text, names))
 }
 
 /// The requests between two percentiles take the mean of both.

@@ -1,6 +1,7 @@
 //! Rows and decimal numbers, without floating point.
 
 use crate::bill::Usage;
+use crate::platform::Size;
 
 /// What a row says.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -12,8 +13,20 @@ pub(crate) struct Row {
     pub(crate) cpu_milli: Option<u64>,
     pub(crate) bytes_in: u64,
     pub(crate) bytes_out: u64,
+    /// A hash of the name of its worker.
+    pub(crate) worker: Option<u64>,
     /// The row is of many requests: how many take how long, nanoseconds. Then `usage` has no execution.
     pub(crate) bands: Option<[(u64, u64); 6]>,
+}
+
+impl Row {
+    /// What is allocated; `default` where the row does not say it.
+    pub(super) fn allocated(&self, default: Size) -> Size {
+        Size {
+            memory_bytes: self.memory_bytes.unwrap_or(default.memory_bytes),
+            cpu_milli: self.cpu_milli.unwrap_or(default.cpu_milli),
+        }
+    }
 }
 
 /// Number of fields of a row.
@@ -21,17 +34,20 @@ pub(super) fn field_count(row: &[u8]) -> usize {
     memchr::memchr_iter(b',', row).count() + 1
 }
 
+/// A field without space and quotes around it.
+pub(super) fn unquoted(field: &[u8]) -> &[u8] {
+    match field.trim_ascii() {
+        [b'"', inner @ .., b'"'] => inner,
+        field => field,
+    }
+}
+
 /// Reads a decimal number, in units of 1/`unit`; what is smaller than that is cut off. `None`: the field is empty.
 ///
 /// # Errors
 /// It is negative, not a number, or too large.
 pub(super) fn number(field: &[u8], unit: u64) -> Result<Option<u64>, &'static str> {
-    let field = field.trim_ascii();
-    let field = match field {
-        [b'"', inner @ .., b'"'] => inner,
-        field => field,
-    };
-    let (first, rest) = match field {
+    let (first, rest) = match unquoted(field) {
         [] => return Ok(None),
         [b'-', ..] => return Err("is negative"),
         [first, rest @ ..] => (first, rest),

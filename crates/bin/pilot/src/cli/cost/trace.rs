@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-use pilot_meter::trace::{self, Analysis, Strictness, TraceError, TraceOptions};
+use pilot_meter::trace::{self, Analysis, Starts, Strictness, TraceError, TraceOptions, Workers};
 use pilot_meter::{Match, Size, parquet};
 use pilot_model::cost::CostReport;
 use serde::Serialize;
@@ -25,7 +25,6 @@ struct Report {
 
 /// Bills the trace and prints the report.
 pub(super) fn run(args: &CostArgs, path: &Path, billing: Option<&str>) -> anyhow::Result<()> {
-    let shown = path.display();
     let source: Box<dyn Read + Send> = if path == Path::new("-") {
         Box::new(io::stdin())
     } else {
@@ -46,26 +45,40 @@ pub(super) fn run(args: &CostArgs, path: &Path, billing: Option<&str>) -> anyhow
         },
         threads: None,
     };
-    let billed = trace::bill(source, &table, &options).map_err(|error| {
-        let place = match error {
-            TraceError::Malformed { line, problem } => format!("{shown}:{line}: {problem}"),
-            error => format!("{shown}: {error}"),
-        };
-        Failure::usage(place)
-    })?;
+    let workers = match &args.starts {
+        None => Workers::default(),
+        Some(starts) => Workers::of_starts(open(starts)?, options.strictness)
+            .map_err(|error| failed(starts, error))?,
+    };
+    let billed = trace::bill_with_starts(source, &table, &options, &workers)
+        .map_err(|error| failed(path, error))?;
     let (mut report, analysis) = (billed.report, billed.analysis);
-    if billed.malformed > 0 {
-        report
-            .notes
-            .push(format!("{} malformed rows were left out", billed.malformed));
-    }
-    for (line, problem) in &billed.first_malformed {
-        report.notes.push(format!("{shown}:{line}: {problem}"));
+    let (malformed, first) = workers.malformed();
+    for (path, malformed, first) in [
+        (args.starts.as_deref().unwrap_or(path), malformed, first),
+        (path, billed.malformed, billed.first_malformed.as_slice()),
+    ] {
+        let shown = path.display();
+        if malformed > 0 {
+            let note = format!("{malformed} malformed rows of {shown} were left out");
+            report.notes.push(note);
+        }
+        for (line, problem) in first {
+            report.notes.push(format!("{shown}:{line}: {problem}"));
+        }
     }
     if args.json {
         return output::print_json(&Report { report, analysis });
     }
     output::print(&format!("{}{}", render(&report), used(&analysis)))
+}
+
+fn failed(path: &Path, error: TraceError) -> Failure {
+    let shown = path.display();
+    Failure::usage(match error {
+        TraceError::Malformed { line, problem } => format!("{shown}:{line}: {problem}"),
+        error => format!("{shown}: {error}"),
+    })
 }
 
 /// How much of their allocation the requests used, and what is rounded up.
@@ -96,6 +109,39 @@ fn used(analysis: &Analysis) -> String {
             rounding.min_ms,
             rounding.mean_us as f64 / 1000.0
         );
+    }
+    if let Some(starts) = &analysis.starts {
+        text.push_str(&compared(starts));
+    }
+    text
+}
+
+/// Starts of workers beside the requests after them.
+fn compared(starts: &Starts) -> String {
+    let mut text = format!(
+        "{:.1} % of {} starts of workers took at least as long as all requests of the worker together",
+        starts.not_positive_thousandths as f64 / 10.0,
+        starts.known
+    );
+    let [.., median, _, _] = starts.difference_us;
+    let _ = writeln!(
+        text,
+        "; the median difference is {:.3} s.",
+        median as f64 / 1e6
+    );
+    for (count, what) in [
+        (
+            starts.without_requests,
+            "starts have no request in the trace",
+        ),
+        (
+            starts.left_out,
+            "rows are of more workers than can be remembered",
+        ),
+    ] {
+        if count > 0 {
+            let _ = writeln!(text, "{count} {what}: they are left out.");
+        }
     }
     text
 }
