@@ -21,6 +21,7 @@ EXPERIMENTS = {
     "rounding": (bills.rounding, "Fig. 5, right: what is rounded up"),
     "concurrency": (serving.concurrency, "Fig. 6: durations by the rate of requests, with one and many in a worker"),
     "overhead": (serving.overhead, "Fig. 8: durations of a function that does nothing"),
+    "metering": (serving.metering, "what the records of invocations cost"),
     "keepalive": (idle.keep_alive, "Fig. 9: cold starts by the idle time"),
     "frozen": (idle.frozen, "memory, CPU time and wake of a frozen worker"),
     "durations": (quota.durations, "Fig. 10: duration by size, beside PyAES on AWS and Google Cloud"),

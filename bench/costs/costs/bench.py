@@ -23,6 +23,9 @@ class Effort:
     steady_seconds: float
     # Of each way of serving.
     calls: int
+    # Of the meter: turns, and seconds of each.
+    turns: int
+    turn_seconds: int
     # Of each behaviour of idle workers: functions, and tries of each at each idle time, which are parts of `idle_s`.
     functions: int
     rounds: int
@@ -44,6 +47,8 @@ FULL = Effort(
     rate_seconds=60,
     steady_seconds=180,
     calls=2000,
+    turns=5,
+    turn_seconds=5,
     functions=10,
     rounds=10,
     idle_s=3.3,
@@ -62,6 +67,8 @@ SMOKE = Effort(
     rate_seconds=1,
     steady_seconds=1,
     calls=10,
+    turns=1,
+    turn_seconds=1,
     functions=1,
     rounds=1,
     idle_s=1.0,

@@ -36,11 +36,12 @@ class RefusedError(RuntimeError):
 
 
 class Client:
-    """One connection, which is kept open."""
+    """One connection, which is kept open. The daemon closes one that was quiet for some seconds, so then it is a new one."""
 
     def __init__(self, daemon: Daemon, began: float | None = None) -> None:
         self.connection = http.client.HTTPConnection("127.0.0.1", daemon.port, timeout=120)
         self.began = time.monotonic() if began is None else began
+        self.used = time.monotonic()
 
     def __enter__(self) -> Client:
         return self
@@ -49,11 +50,15 @@ class Client:
         self.connection.close()
 
     def call(self, name: str, event: object = None) -> Seen:
+        if time.monotonic() - self.used > QUIET_S:
+            # It opens another one by itself.
+            self.connection.close()
         began = time.monotonic()
         self.connection.request("POST", invoke_path(name), json.dumps(event).encode())
         response = self.connection.getresponse()
         body = response.read()
-        took = time.monotonic() - began
+        self.used = time.monotonic()
+        took = self.used - began
         if response.status == 429:
             raise RefusedError(f"{name}: {body[:300]!r}")
         if response.status != 200 or response.getheader("x-amz-function-error"):
@@ -67,6 +72,7 @@ class Client:
         return Seen(began - self.began, took * 1000, start, phases, json.loads(body) if body else None)
 
 
+QUIET_S = 2.0
 CLIENTS_MAX = 256
 
 

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 from benchlib import proc
@@ -28,6 +27,8 @@ EMPTY = "def handler(event, context):\n    return ''\n"
 BEHAVIOURS = ("run", "freeze", "throttle", "template")
 PUBLISHED = ("aws", "azure", "gcp")
 AWS_S = 330
+# How a call started, and its milliseconds.
+Try = tuple[str, float]
 
 
 def keys(behaviour: str, idle_s: float) -> dict[str, Any]:
@@ -45,7 +46,7 @@ def keep_alive(bench: Bench) -> Report:
     report = Report(
         "keepalive", "Fig. 9: probability of a cold start by the idle time, and the time of a call after it", header
     )
-    seen: dict[str, dict[float, list[tuple[str, float]]]] = {name: {pause: [] for pause in pauses} for name in BEHAVIOURS}
+    seen: dict[str, dict[float, list[Try]]] = {name: {pause: [] for pause in pauses} for name in BEHAVIOURS}
     with Daemon(bench.binary, bench.folder("keepalive")) as daemon:
         functions = [(name, f"{name}{number}") for name in BEHAVIOURS for number in range(effort.functions)]
         for behaviour, function in functions:
@@ -65,9 +66,7 @@ def keep_alive(bench: Bench) -> Report:
                     for name, one in tries:
                         seen[name][pause].append((one.result().start, one.result().total_ms))
     cold = {name: {pause: share_of_cold(tries) for pause, tries in by.items()} for name, by in seen.items()}
-    for pause in pauses:
-        times = [fmean(ms for _, ms in seen[name][pause]) for name in BEHAVIOURS]
-        report.rows.append([f"{pause:g}", *(f"{cold[name][pause]:.2f}" for name in BEHAVIOURS), *(f"{ms:.1f}" for ms in times)])
+    report.rows += keep_alive_rows({name: {str(pause): tries for pause, tries in by.items()} for name, by in seen.items()})
     tries_each = effort.functions * effort.rounds
     report.notes.append(
         f"{tries_each} tries for each idle time; idle_s = {effort.idle_s:g} stands for the paper's {AWS_S} s on AWS Lambda"
@@ -91,7 +90,18 @@ def keep_alive(bench: Bench) -> Report:
     return report
 
 
-def share_of_cold(tries: list[tuple[str, float]]) -> float:
+def keep_alive_rows(seen: dict[str, dict[str, list[Try]]]) -> list[list[str]]:
+    """Of the tries by behaviour and idle time."""
+    rows = []
+    for pause in seen[BEHAVIOURS[0]]:
+        tries = [seen[name][pause] for name in BEHAVIOURS]
+        shares = [f"{share_of_cold(each):.2f}" for each in tries]
+        times = [Estimate.of([ms for _, ms in each]).text(1) for each in tries]
+        rows.append([f"{float(pause):g}", *shares, *times])
+    return rows
+
+
+def share_of_cold(tries: list[Try]) -> float:
     return sum(start == "cold" for start, _ in tries) / len(tries)
 
 
@@ -143,9 +153,29 @@ STANDS_S = 2.0
 SWAP_MB = 256
 
 
+# From the lease of a worker that rests to the last byte of its answer. What is before them does not depend on the worker's rest.
+WAKE = ("thaw", "start", "handler", "answer")
+
+
+def wake_ms(seen: Seen) -> float:
+    """The time line's, without the client's time. The handlers do nothing; of a program, the handler's phase has the program's wake."""
+    return sum(seen.phases_ms.get(phase, 0) for phase in WAKE)
+
+
 def frozen(bench: Bench) -> Report:
     """As root, for the swap."""
-    header = ["worker", "swap", "PSS MB", "reclaimed", "left", "own left", "CPU ns", "wake p50 ms", "p99", "after reclaim"]
+    header = [
+        "worker",
+        "swap",
+        "PSS MB",
+        "reclaimed",
+        "left",
+        "own left",
+        "shared anonymous",
+        "shared files",
+        "all of the daemon's",
+    ]
+    header += ["CPU ns", "thaw p50 ms", "wake p50", "p99", "client p50", "after reclaim: wake", "client"]
     report = Report(
         "frozen", "a frozen worker: its memory before and after it is reclaimed, its CPU time, and its wake", header
     )
@@ -159,78 +189,100 @@ def frozen(bench: Bench) -> Report:
                 for kind, (files, spec) in KINDS.items():
                     one = {"kind": kind, "swap": swap, **of_kind(bench, daemon, files, spec)}
                     data.append(one)
-                    report.rows.append(
-                        [
-                            kind,
-                            swap,
-                            *(f"{one[key] / 2**20:.2f}" for key in ("pss", "reclaimed")),
-                            f"{one['reclaimed'] / one['pss']:.0%}",
-                            f"{one['own_left']:.0%}",
-                            str(one["cpu_ns"]),
-                            *(f"{percentile(one['wakes_ms'], percent):.2f}" for percent in (50, 99)),
-                            Estimate.of(one["first_after_ms"]).text(2),
-                        ]
-                    )
-    slowest = max(percentile(one["wakes_ms"], 50) for one in data)
-    own = {one["kind"]: one["own_left"] for one in data if one["swap"] == "file"}
-    left = {one["kind"]: one["reclaimed"] / one["pss"] for one in data if one["swap"] == "file"}
-    report.bars = [
-        Bar(
-            "CPU time of a frozen worker",
-            "0",
-            f"{max(one['cpu_ns'] for one in data)} ns",
-            all(not one["cpu_ns"] for one in data),
-        ),
-        Bar("wake to first byte, median", "≤ 2 ms", f"{slowest:.2f} ms at most", slowest <= 2),
-        *(Bar(f"PSS after reclaim, {kind}", "≤ 20 %", f"{share:.0%}", share <= 0.2) for kind, share in left.items()),
-        *(Bar(f"of it its own, {kind}", "≤ 20 %", f"{share:.0%}", share <= 0.2) for kind, share in own.items()),
+                    report.rows.append(frozen_row(one))
+    report.bars = frozen_bars(data)
+    report.notes += [
+        "own: what is not shared with other processes. The rest counts in parts for each process that has it: a forked worker shares it with "
+        "its template, which stays, and a Node.js worker with the kept interpreters",
+        "all of the daemon's: the PSS of the daemon and all its processes, before and after the reclaim",
+        f"wake: {' + '.join(WAKE)} of the time line, {bench.effort.wakes} times; client: the whole call",
+        "after reclaim: the first call after it, which reads the memory again",
     ]
-    report.notes.append(
-        "own: what is not shared with other processes; a forked worker shares the rest with its template, which stays"
-    )
-    report.notes.append(
-        f"wake: the whole call at the client, {bench.effort.wakes} times; after reclaim: the first call after it"
-    )
     report.data = data
     return report
+
+
+def frozen_row(one: dict[str, Any]) -> list[str]:
+    before, after = one["before"], one["after"]
+    wakes, first = one["wakes"], one["first_after"]
+    of = {key: [wake[key] for wake in wakes] for key in ("thaw_ms", "wake_ms", "client_ms")}
+    return [
+        one["kind"],
+        one["swap"],
+        *(megabytes(held["pss"]) for held in (before, after)),
+        f"{after['pss'] / before['pss']:.0%}",
+        f"{after['own'] / max(1, before['own']):.0%}",
+        *(megabytes(after[key]) for key in ("anonymous", "files")),
+        f"{megabytes(one['all_before'])} to {megabytes(one['all_after'])}",
+        str(one["cpu_ns"]),
+        f"{percentile(of['thaw_ms'], 50):.3f}",
+        *(f"{percentile(of['wake_ms'], percent):.3f}" for percent in (50, 99)),
+        f"{percentile(of['client_ms'], 50):.2f}",
+        *(Estimate.of([call[key] for call in first]).text(2) for key in ("wake_ms", "client_ms")),
+    ]
+
+
+def megabytes(count: int) -> str:
+    return f"{count / 2**20:.2f}"
+
+
+def frozen_bars(data: list[dict[str, Any]]) -> list[Bar]:
+    slowest = max(percentile([wake["wake_ms"] for wake in one["wakes"]], 50) for one in data)
+    reclaimed = [one for one in data if one["swap"] == "file"]
+    used = max(one["cpu_ns"] for one in data)
+    bars = [
+        Bar("CPU time of a frozen worker", "0", f"{used} ns", not used),
+        Bar("wake to the answer, median", "≤ 2 ms", f"{slowest:.2f} ms at most", slowest <= 2),
+    ]
+    for key, what in (("pss", "PSS after reclaim"), ("own", "of it its own")):
+        for one in reclaimed:
+            left = one["after"][key] / max(1, one["before"][key])
+            bars.append(Bar(f"{what}, {one['kind']}", "≤ 20 %", f"{left:.0%}", left <= 0.2))
+    return bars
 
 
 def of_kind(bench: Bench, daemon: Daemon, files: dict[str, bytes], spec: dict[str, Any]) -> dict[str, Any]:
     rest = {"behaviour": "freeze", "after_s": AFTER_S, "reclaim_after_s": RECLAIM_AFTER_S}
     daemon.upload("lab", files, {**spec, "memory_mb": 256, "keep_alive": rest, "scale": {"max": 1, "idle_s": 600}})
-    wakes: list[float] = []
-    first_after: list[float] = []
+    wakes: list[dict[str, float]] = []
+    first_after: list[dict[str, float]] = []
     found: dict[str, Any] = {}
+    cpu_ns_max = 0
     try:
         with Client(daemon) as client:
             client.call("lab")
             for _ in range(bench.effort.wakes):
                 wait_until_frozen(daemon, "lab")
-                wakes.append(client.call("lab").total_ms)
+                wakes.append(woken(client.call("lab")))
         for _ in range(bench.effort.reclaims):
             # A connection is closed that was quiet for some seconds.
             with Client(daemon) as client:
                 pid = on_the_host(daemon, client.call("lab").answer)
             wait_until_frozen(daemon, "lab")
-            before, own_before = memory_of(pid)
+            before, all_before = memory_of(pid), pss_of_all(daemon)
             # What was reclaimed once and is not used stays in the swap.
-            before, own_before = max(before, found.get("pss", 0)), max(own_before, found.get("own", 0))
-            after, own_after = settled(pid, before)
+            if not found or before["pss"] > found["before"]["pss"]:
+                found |= {"before": before, "all_before": all_before}
+            found |= {
+                "after": settled(pid, found["before"]["pss"]),
+                "all_after": pss_of_all(daemon),
+                "mappings": mappings_of(pid),
+            }
             cpu = cpu_ns(pid)
             time.sleep(STANDS_S)
-            cpu = cpu_ns(pid) - cpu
+            cpu_ns_max = max(cpu_ns_max, cpu_ns(pid) - cpu)
             with Client(daemon) as client:
-                first_after.append(client.call("lab").total_ms)
-            found = {
-                "pss": before,
-                "own": own_before,
-                "reclaimed": after,
-                "own_left": own_after / max(1, own_before),
-                "cpu_ns": max(cpu, found.get("cpu_ns", 0)),
-            }
+                first_after.append(woken(client.call("lab")))
     finally:
         daemon.call("DELETE", "/_pilot/v1/functions/lab")
-    return {**found, "wakes_ms": wakes, "first_after_ms": first_after}
+    return {**found, "cpu_ns": cpu_ns_max, "wakes": wakes, "first_after": first_after}
+
+
+def woken(seen: Seen) -> dict[str, float]:
+    """A call that had to wake its worker."""
+    if "thaw" not in seen.phases_ms:
+        raise RuntimeError(f"the worker was not frozen: {seen.phases_ms}")
+    return {"thaw_ms": seen.phases_ms["thaw"], "wake_ms": wake_ms(seen), "client_ms": seen.total_ms}
 
 
 def wait_until_frozen(daemon: Daemon, name: str) -> None:
@@ -254,26 +306,56 @@ def on_the_host(daemon: Daemon, inside: int) -> int:
     raise RuntimeError(f"there is no process {inside} in a sandbox of the daemon")
 
 
-def memory_of(pid: int) -> tuple[int, int]:
-    """PSS, and what no other process has, bytes."""
-    own = 0
-    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-        if line.startswith("Private_"):
-            own += int(line.split()[1]) * 1024
-    return proc.memory([pid]).pss, own
+Held = dict[str, int]
 
 
-def settled(pid: int, before: int) -> tuple[int, int]:
+def memory_of(pid: int) -> Held:
+    """Bytes. `own` is what no other process has; `anonymous` and `files` are the parts of the PSS."""
+    rollup = {}
+    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]:
+        key, _, value = line.partition(":")
+        rollup[key] = int(value.split()[0]) * 1024
+    return {
+        "rss": rollup["Rss"],
+        "pss": rollup["Pss"],
+        "own": sum(size for key, size in rollup.items() if key.startswith("Private_")),
+        "anonymous": rollup["Pss_Anon"],
+        "files": rollup["Pss_File"] + rollup["Pss_Shmem"],
+    }
+
+
+def mappings_of(pid: int) -> list[dict[str, Any]]:
+    """What is mapped, by the file's name; the largest first by PSS (proc_pid_smaps(5))."""
+    by_name: dict[str, Held] = {}
+    held: Held = {}
+    for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
+        fields = line.split()
+        if not fields[0].endswith(":"):
+            name = Path(fields[5]).name if len(fields) > 5 else "anonymous"
+            held = by_name.setdefault(name, {"rss": 0, "pss": 0, "own": 0})
+            continue
+        keys = {"Rss:": "rss", "Pss:": "pss", "Private_Clean:": "own", "Private_Dirty:": "own"}
+        if key := keys.get(fields[0]):
+            held[key] += int(fields[1]) * 1024
+    largest = sorted(by_name.items(), key=lambda entry: -entry[1]["pss"])
+    return [{"name": name, **held} for name, held in largest[:8]]
+
+
+def pss_of_all(daemon: Daemon) -> int:
+    return proc.memory(proc.tree(daemon.pid)).pss
+
+
+def settled(pid: int, before: int) -> Held:
     """Its memory once that has been reclaimed and does not change any more."""
     time.sleep(RECLAIM_AFTER_S)
     deadline = time.monotonic() + 15
-    seen = [(before, 0)]
+    seen = [memory_of(pid)]
     while time.monotonic() < deadline:
         time.sleep(0.3)
         seen.append(memory_of(pid))
         # Without swap there may be nothing to reclaim.
-        same = 2 if seen[-1][0] < before else 6
-        if len(set(seen[-same:])) == 1 and len(seen) > same:
+        same = 2 if seen[-1]["pss"] < before else 6
+        if len(seen) > same and all(one == seen[-1] for one in seen[-same:]):
             break
     return seen[-1]
 

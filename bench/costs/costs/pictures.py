@@ -138,15 +138,17 @@ def frozen(report: Report) -> Any:
     figure, axes = axes_of(2)
     labels = [f"{one['kind']}\nswap: {one['swap']}" for one in report.data]
     places = list(range(len(labels)))
-    axes[0].barh(places, [one["pss"] / 2**20 for one in report.data], 0.4, label="frozen")
-    axes[0].barh([place + 0.4 for place in places], [one["reclaimed"] / 2**20 for one in report.data], 0.4, label="reclaimed")
+    for at, (when, label) in enumerate((("before", "frozen"), ("after", "reclaimed"))):
+        sizes = [one[when]["pss"] / 2**20 for one in report.data]
+        axes[0].barh([place + 0.4 * at for place in places], sizes, 0.4, label=label)
     axes[0].set_xlabel("PSS, MB")
     axes[0].set_yticks([place + 0.2 for place in places], labels, fontsize=6)
     axes[0].legend(fontsize=7)
-    axes[1].boxplot([one["wakes_ms"] for one in report.data], orientation="horizontal", whis=(1, 99))
+    wakes = [[wake["wake_ms"] for wake in one["wakes"]] for one in report.data]
+    axes[1].boxplot(wakes, orientation="horizontal", whis=(1, 99))
     axes[1].set_yticks([place + 1 for place in places], labels, fontsize=6)
     axes[1].axvline(2, color="red", linewidth=0.8)
-    axes[1].set_xlabel("wake to the answer, ms")
+    axes[1].set_xlabel("thaw to the answer, without the client, ms")
     return figure
 
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import csv
 import os
+import time
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from benchlib import proc
 from benchlib.daemon import Daemon
+from benchlib.load import Load
 from benchlib.report import Bar, Report
 from benchlib.stats import Estimate, percentile
 
@@ -266,3 +270,63 @@ def worst(seen: dict[str, list[Seen]]) -> float:
 
 def worst_text(seen: dict[str, list[Seen]]) -> str:
     return f"{worst(seen):.2f} ms"
+
+
+def metering(bench: Bench) -> Report:
+    """The thread that writes records, under as many warm calls as the machine can serve. Shares of CPU time do not depend on what else runs."""
+    header = [
+        "turn",
+        "calls/s",
+        "CPU of all processes, µs per call",
+        "of the meter's thread, µs per call",
+        "share",
+        "records, bytes per call",
+    ]
+    report = Report("metering", "what the records of invocations cost", header)
+    load, turns = Load(bench.binary), []
+    with Daemon(bench.binary, bench.folder("metering")) as daemon:
+        daemon.deploy("lab", EMPTY, handler="app.handler")
+        load.function("warm", daemon.control_endpoint, "lab", count=200, connections=16)
+        for number in range(bench.effort.turns):
+            before = meter_of(daemon)
+            seen = load.function(
+                "warm", daemon.control_endpoint, "lab", seconds=bench.effort.turn_seconds, connections=16, warm_up=0
+            )
+            # Records are written about 100 ms after their calls.
+            time.sleep(0.5)
+            spent, all_spent, written = (now - then for now, then in zip(meter_of(daemon), before))
+            turn = {
+                "calls": seen.requests,
+                "per_second": seen.per_second,
+                "meter_s": spent,
+                "all_s": all_spent,
+                "bytes": written,
+            }
+            turns.append(turn)
+            per_call = [1e6 * turn[key] / seen.requests for key in ("all_s", "meter_s")]
+            report.rows.append(
+                [
+                    str(number + 1),
+                    f"{seen.per_second:,.0f}",
+                    *(f"{each:.2f}" for each in per_call),
+                    f"{spent / all_spent:.2%}",
+                    f"{written / seen.requests:.0f}",
+                ]
+            )
+    share = Estimate.of([100 * turn["meter_s"] / turn["all_s"] for turn in turns])
+    report.bars = [
+        Bar("CPU time of the meter, of that of the daemon and its workers", "≤ 3 %", f"{share.text(2)} %", share.mean <= 3)
+    ]
+    report.notes.append("all processes: the daemon and what it started, without the client")
+    report.notes.append("not in it: one reading of the CPU time of the worker's control group per call, on the path")
+    report.data = turns
+    return report
+
+
+def meter_of(daemon: Daemon) -> tuple[float, float, float]:
+    """CPU seconds of the meter's thread and of all processes, and bytes of the records, so far."""
+    tasks = Path(f"/proc/{daemon.pid}/task").iterdir()
+    meter = next(task for task in tasks if task.joinpath("comm").read_text().strip() == "events-meter")
+    spent_ns = int(meter.joinpath("schedstat").read_text().split()[0])
+    written = sum(file.stat().st_size for file in (daemon.data / "usage").iterdir())
+    return spent_ns / 1e9, proc.cpu_s(proc.tree(daemon.pid)), float(written)

@@ -61,6 +61,7 @@ def write(path: Path, count: int) -> Path:
 class Pod:
     """A worker: what its start took, and each of its requests, seconds."""
 
+    name: str
     start_s: float
     requests_s: tuple[float, ...]
 
@@ -68,9 +69,24 @@ class Pod:
 def pods(count: int, seed: int = 2) -> Iterator[Pod]:
     """Most workers serve few requests: the number is geometric with a mean that differs between functions."""
     draw = random.Random(seed)
-    for _ in range(count):
+    for number in range(count):
+        cpu_milli, memory_mb = draw.choices(POOLS, WEIGHTS)[0]
         mean = draw.lognormvariate(log(20), 1.8)
         served = 1 + int(draw.expovariate(1 / mean))
         start = draw.lognormvariate(log(0.6), 0.9)
         scale = draw.lognormvariate(log(MEAN_S), 1.0)
-        yield Pod(start, tuple(draw.lognormvariate(log(scale), 0.5) for _ in range(min(served, 2000))))
+        requests_s = tuple(draw.lognormvariate(log(scale), 0.5) for _ in range(min(served, 2000)))
+        yield Pod(f"pool22-{cpu_milli}-{memory_mb}-{number:010}", start, requests_s)
+
+
+def write_pods(folder: Path, generated: list[Pod]) -> tuple[Path, Path]:
+    """The request table and the table of cold starts, with the columns of Huawei's that are read and one more."""
+    requests, starts = folder / "requests.csv", folder / "starts.csv"
+    with requests.open("w") as file:
+        file.write(HEADER)
+        for pod in generated:
+            file.writelines(f"1,{pod.name},{took:.6f},0.1,10,512\n" for took in pod.requests_s)
+    with starts.open("w") as file:
+        file.write("day,totalCost_cold_start,podID\n")
+        file.writelines(f"30,{pod.start_s:.6f},{pod.name}\n" for pod in generated)
+    return requests, starts
