@@ -130,8 +130,8 @@ fn the_published_logs_are_named() {
     assert!(named >= 16, "{named} logs");
 }
 
-/// Nearly all intervals are three periods, because the task overruns by a whole tick and pays for two more periods. Measured on a machine whose
-/// ticks lay so.
+/// Nearly all intervals are three periods, because the task overruns by a whole tick and pays for two more periods. Measured on a machine
+/// whose ticks lay so.
 #[test]
 fn a_period_of_which_most_intervals_are_several_is_found() {
     let of = |counts: &[(u64, usize)]| -> Vec<u64> {

@@ -1,5 +1,6 @@
 //! How much of their allocation the requests of a trace used, and what granularities round up: Figures 3 and 5 of the paper (Figure 4 is in
-//! `starts`). Sums of whole numbers, so the order of the rows does not matter, and the memory that they take does not depend on the number of rows.
+//! `starts`). Sums of whole numbers, so the order of the rows does not matter, and the memory that they take does not depend on the number
+//! of rows.
 
 use std::ops::AddAssign;
 

@@ -17,8 +17,8 @@ use crate::bill::Usage;
 use crate::platform::Size;
 use crate::trace::Columns;
 
-/// Starts of workers beside their requests. Differences are of the time of all requests of a worker and the time of its start: below 0, the start
-/// took longer. The 5th, 25th, 50th, 75th and 95th percentile.
+/// Starts of workers beside their requests. A difference is the time of all requests of a worker less the time of its start: below 0, the
+/// start took longer. There are its 5th, 25th, 50th, 75th and 95th percentile.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Starts {
     /// Workers whose start and requests are known.
@@ -31,7 +31,7 @@ pub struct Starts {
     pub difference_vcpu_ms: [i64; 5],
     /// The same, with the memory that is allocated: milliseconds of a GB.
     pub difference_gb_ms: [i64; 5],
-    /// Workers without a request in the trace, and requests of workers without a start are in none of these.
+    /// Workers with a start and without a request in the trace. Neither they nor requests of workers without a start are in the others.
     pub without_requests: u64,
     /// Starts, or requests, beyond the workers that can be remembered.
     pub left_out: u64,
