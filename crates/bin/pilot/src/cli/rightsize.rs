@@ -10,6 +10,7 @@ use flate2::read::GzDecoder;
 use pilot_meter::rightsize::{Calls, CallsError, Machine, Setting, Sized, settings};
 use pilot_meter::trace::TraceError;
 use pilot_model::FunctionName;
+use pilot_model::ports::UsageRecords;
 use serde::Serialize;
 
 use super::client::Client;
@@ -67,7 +68,8 @@ pub(super) fn run(
             Calls::read(rows).map_err(|error| Failure::usage(named(path, &error)))?
         }
         None => {
-            let records = client()?.usage(args.name.as_ref(), args.since)?;
+            let records =
+                client()?.usage(args.name.as_ref(), args.since, UsageRecords::Invocations)?;
             Calls::read(records).map_err(|error| Failure::usage(error.to_string()))?
         }
     };
