@@ -8,6 +8,7 @@ use pilot_model::InvocationId;
 use pilot_model::ports::{
     ArrivingCall, BoxFuture, CallAnswer, CallEnd, NodeFault, NodeTarget, Ran,
 };
+use pilot_model::trigger::FaasTrigger;
 use pilot_pool::Urgency;
 use pilot_wire::calls::{Reason, Refusal};
 use tokio::time::Instant as Deadline;
@@ -61,6 +62,7 @@ async fn answered(invoker: &Arc<Invoker>, call: ArrivingCall) -> Result<CallAnsw
     let now = invoker.now();
     let name = config.name.clone();
     let request = Request {
+        trigger: FaasTrigger::Other,
         id: InvocationId::new(&uuid::Uuid::new_v4().to_string()),
         arn: version.arn(None),
         version,
