@@ -129,6 +129,10 @@ fn dot(left: &[f32], right: &[f32]) -> f32 {
             *sum += left * right;
         }
     }
-    let rest: f32 = rest.iter().zip(other_rest).map(|(left, right)| left * right).sum();
+    let rest: f32 = rest
+        .iter()
+        .zip(other_rest)
+        .map(|(left, right)| left * right)
+        .sum();
     sums.iter().sum::<f32>() + rest
 }
