@@ -165,7 +165,7 @@ fn a_start_that_needs_room_on_a_full_disk_says_so_and_works_once_there_is() {
     let (code, said) = daemon.refuses_to_resume();
     assert_ne!(code, Some(0));
     assert!(
-        said.contains("registry.sqlite") && said.contains("make room on this disk"),
+        said.contains(".sqlite cannot be opened") && said.contains("make room on this disk"),
         "{said}"
     );
     fs::remove_file(filler(&daemon)).unwrap();

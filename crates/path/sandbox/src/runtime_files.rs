@@ -1,12 +1,14 @@
 //! The sources of the language workers, which are embedded in this binary. They are written to disk once per content and
 //! compiled once per interpreter.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use include_dir::{Dir, include_dir};
+use nix::sys::statvfs::statvfs;
 use pilot_sys::FORK_SERVER;
 use sha2::{Digest, Sha256};
 
@@ -69,7 +71,43 @@ impl RuntimeFiles {
     }
 
     /// Compiles the worker for an interpreter, so that its processes need not. Blocks for about 100 ms the first time.
+    ///
+    /// On a full disk, Python replaces a whole file by the part that fits and says nothing (fixed in 3.12.8 and 3.13.1, issue 126606 of
+    /// CPython), and nothing checks such a file later. So what is compiled is left alone, nothing is compiled without room, and what was
+    /// compiled while the disk filled up is removed. An interpreter without compiled files compiles in memory.
     pub(crate) fn compile(&self, python: &Path) -> io::Result<()> {
+        let compiled = self.python.join("pilot_worker/__pycache__");
+        let mark = compiled.join(mark_of(python)?);
+        if mark.exists() {
+            return Ok(());
+        }
+        let without = |why: &str| {
+            tracing::warn!(folder = %compiled.display(), "{why}: each start of Python compiles the worker");
+            match fs::remove_dir_all(&compiled) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+                _ => Ok(()),
+            }
+        };
+        if self.free() < COMPILE_BYTES_MAX {
+            return without("the disk has no room for compiled files");
+        }
+        self.run_compiler(python)?;
+        if self.free() < LEFT_BYTES_MIN {
+            return without("the disk became full");
+        }
+        // Without it, the next daemon compiles again.
+        let _ = File::create(mark);
+        Ok(())
+    }
+
+    /// Bytes that may still be written. An error counts as room: compiling tells.
+    fn free(&self) -> u64 {
+        statvfs(&self.python).map_or(u64::MAX, |disk| {
+            disk.blocks_available().saturating_mul(disk.fragment_size())
+        })
+    }
+
+    fn run_compiler(&self, python: &Path) -> io::Result<()> {
         let status = Command::new(python)
             .args([
                 "-I",
@@ -91,6 +129,24 @@ impl RuntimeFiles {
         }
     }
 }
+
+/// The name of the file that says that the worker is compiled for this interpreter.
+fn mark_of(python: &Path) -> io::Result<String> {
+    let metadata = fs::metadata(python)?;
+    let mut hash = Sha256::new();
+    hash.update(python.as_os_str().as_encoded_bytes());
+    hash.update(metadata.len().to_be_bytes());
+    hash.update(metadata.mtime_nsec().to_be_bytes());
+    hash.update(metadata.mtime().to_be_bytes());
+    let digest = hash.finalize();
+    let digits = digest.iter().take(8).map(|byte| format!("{byte:02x}"));
+    Ok(format!("compiled-{}", digits.collect::<String>()))
+}
+
+/// More than the compiled worker takes.
+const COMPILE_BYTES_MAX: u64 = 2 << 20;
+/// If less is left after compiling, a file may be a part.
+const LEFT_BYTES_MIN: u64 = 64 << 10;
 
 /// Writes sources to a folder named after their hash, unless it exists.
 fn write(dir: &Path, name: &str, sources: &[Source]) -> io::Result<PathBuf> {
