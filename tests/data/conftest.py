@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import http.server
 import os
@@ -139,7 +140,7 @@ def sqs(home: Path) -> Iterator[Any]:
 
 
 class Echo(socketserver.BaseRequestHandler):
-    """A server that greets, and then answers in capitals. It answers `wait` when it may."""
+    """A server that greets, and then answers in capitals. It answers `wait` when it may, which `go` says."""
 
     may_answer = threading.Event()
     open = 0
@@ -148,11 +149,15 @@ class Echo(socketserver.BaseRequestHandler):
     def handle(self) -> None:
         with self.lock:
             type(self).open += 1
-        self.request.sendall(b"220 ready\r\n")
-        while part := self.request.recv(1000):
-            if part == b"wait":
-                self.may_answer.wait(30)
-            self.request.sendall(part.upper())
+        # The other end may be gone.
+        with contextlib.suppress(OSError):
+            self.request.sendall(b"220 ready\r\n")
+            while part := self.request.recv(1000):
+                if part == b"go":
+                    self.may_answer.set()
+                if part == b"wait":
+                    self.may_answer.wait(30)
+                self.request.sendall(part.upper())
         with self.lock:
             type(self).open -= 1
 

@@ -2,7 +2,6 @@
 
 import base64
 import hashlib
-import time
 
 import boto3
 import pilotlight
@@ -55,9 +54,12 @@ def connections(event, context):
 
 
 def early(event, context):
-    """When the handler began, and what came of the messages that it waited for."""
-    began = time.time()
-    return {"began": began, "messages": messages(event, context), "ended": time.time(), "known": pilotlight.init.messages()}
+    """What came of the messages that it waited for, after it has told a server that it runs."""
+    if "go" in event:
+        with pilotlight.init.get_conn(9, event["go"]) as connection:
+            connection.sendall(b"go")
+            connection.recv(2)
+    return {"messages": messages(event, context), "known": pilotlight.init.messages()}
 
 
 def kept(event, context):

@@ -65,10 +65,6 @@ impl World {
         self.store.asked.lock().clone()
     }
 
-    pub(super) fn last_asked(&self) -> Instant {
-        self.store.asked.lock().last().unwrap().at
-    }
-
     /// Waits until nobody has the memory of a reply or a message any more.
     pub(super) async fn is_empty(&self) {
         let began = Instant::now();
