@@ -5,16 +5,26 @@
 'use strict';
 
 const Module = require('node:module');
+const net = require('node:net');
 
 const output = require('./output.js');
 
 /** @typedef {import('./inputs.js').Input} Input */
 
 const PREFIX = 'init.';
+const CONNECTION_PREFIX = 'init.conn.';
 // The scripts themselves. Their problems explain why there is no message.
 const SCRIPTS = ['init.script', 'init.shared'];
 
-/** By request id. @type {Map<string, {given: Map<string, Input>, problems: Map<string, string>}>} */
+/**
+ * What one invocation has.
+ * @typedef {object} Sent
+ * @property {Map<string, Input>} given messages, by their names
+ * @property {Map<string, {path: string, address: string}>} connections those that were not taken yet, by their names
+ * @property {Map<string, string>} problems
+ */
+
+/** By request id. @type {Map<string, Sent>} */
 const sent = new Map();
 
 /** The initscripts have not sent this message. The text says why, if that is known. */
@@ -23,6 +33,15 @@ class NoMessage extends Error {
   constructor(message) {
     super(message);
     this.name = 'NoMessage';
+  }
+}
+
+/** The initscript has not handed this connection over. The text says why, if that is known. */
+class NoConnection extends Error {
+  /** @param {string} message */
+  constructor(message) {
+    super(message);
+    this.name = 'NoConnection';
   }
 }
 
@@ -38,14 +57,34 @@ function isMessage(name) {
  * @param {import('./inputs.js').FailedInputMeta[]} failed
  */
 function begin(requestId, inputs, failed) {
-  const given = new Map(inputs.map((input) => [input.name, input]));
+  const given = new Map();
+  const connections = new Map();
+  for (const input of inputs) {
+    if (input.name.startsWith(CONNECTION_PREFIX)) {
+      const [name, address] = input.name.split('=', 2);
+      connections.set(name, { path: input.path, address });
+    } else {
+      given.set(input.name, input);
+    }
+  }
   const problems = new Map(failed.map(({ name, problem }) => [name, problem]));
-  sent.set(requestId, { given, problems });
+  sent.set(requestId, { given, connections, problems });
 }
 
 /** @param {string} requestId */
 function end(requestId) {
   sent.delete(requestId);
+}
+
+const NO_SCRIPT = 'no initscript ran for this invocation, because it did not wait for a worker to start, or it has ended';
+
+/**
+ * Why something is not there, if that is known.
+ * @param {Sent} found
+ * @param {string} name
+ */
+function why(found, name) {
+  return [name, ...SCRIPTS].map((one) => found.problems.get(one)).find((problem) => problem !== undefined);
 }
 
 /**
@@ -55,17 +94,38 @@ function end(requestId) {
 function message(id) {
   const found = sent.get(output.request());
   if (found === undefined) {
-    throw new NoMessage(
-      `message ${id}: no initscript ran for this invocation, because it did not wait for a worker to start, or it has ended`,
-    );
+    throw new NoMessage(`message ${id}: ${NO_SCRIPT}`);
   }
   const name = `${PREFIX}${id}`;
   const input = found.given.get(name);
   if (input === undefined) {
-    const known = [name, ...SCRIPTS].map((one) => found.problems.get(one)).find((problem) => problem !== undefined);
-    throw new NoMessage(`message ${id}: ${known ?? 'the initscript did not send it'}`);
+    throw new NoMessage(`message ${id}: ${why(found, name) ?? 'the initscript did not send it'}`);
   }
   return input;
+}
+
+/**
+ * The connection to `address`, `tcp://HOST:PORT`, that the script handed over as `id`. It is given once, and stays open after the
+ * invocation. Throws NoConnection if there is none. As any `net.Socket`, it has connected when it says `connect`, and takes writes before.
+ * @param {number | bigint} id
+ * @param {string} address
+ * @returns {net.Socket}
+ */
+function getConn(id, address) {
+  const found = sent.get(output.request());
+  if (found === undefined) {
+    throw new NoConnection(`connection ${id}: ${NO_SCRIPT}`);
+  }
+  const name = `${CONNECTION_PREFIX}${id}`;
+  const connection = found.connections.get(name);
+  if (connection === undefined) {
+    throw new NoConnection(`connection ${id}: ${why(found, name) ?? 'the initscript did not hand it over, or it was taken before'}`);
+  }
+  if (connection.address !== address) {
+    throw new NoConnection(`connection ${id}: it leads to ${connection.address}, and not to ${address}`);
+  }
+  found.connections.delete(name);
+  return net.connect({ path: connection.path });
 }
 
 /**
@@ -86,14 +146,35 @@ const path = (id) => message(id).path;
  */
 const stream = (id) => message(id).stream();
 
-/** The ids of the messages of this invocation. */
+/** The ids of the messages of this invocation. Those that no number can be are of type bigint. */
 function messages() {
   const names = sent.get(output.request())?.given.keys() ?? [];
-  return [...names].map((name) => Number(name.slice(PREFIX.length))).sort((one, other) => one - other);
+  const ids = [...names].map((name) => BigInt(name.slice(PREFIX.length)));
+  ids.sort((one, other) => (one < other ? -1 : 1));
+  return ids.map((id) => (id <= Number.MAX_SAFE_INTEGER ? Number(id) : id));
 }
 
-/** What functions get. `recv_msg` is the name in Python and in the paper. */
-const SDK = Object.freeze({ init: Object.freeze({ NoMessage, messages, path, recvMsg, recv_msg: recvMsg, stream }) });
+/**
+ * An id that follows from the arguments of a call, so that a library and a script name its result in the same way:
+ * `recvMsg(idOf('download', bucket, key))`. FNV-1a of 64 bits, of each argument's length and UTF-8.
+ * @param {string[]} args
+ */
+function idOf(...args) {
+  let total = 0xcbf29ce484222325n;
+  for (const argument of args) {
+    const text = Buffer.from(argument);
+    const length = Buffer.alloc(8);
+    length.writeUInt32LE(text.length);
+    for (const byte of Buffer.concat([length, text])) {
+      total = BigInt.asUintN(64, (total ^ BigInt(byte)) * 0x100000001b3n);
+    }
+  }
+  return total;
+}
+
+/** What functions get. `recv_msg` and `get_conn` are the names in Python and in the paper. */
+const INIT = { NoConnection, NoMessage, getConn, get_conn: getConn, idOf, messages, path, recvMsg, recv_msg: recvMsg, stream };
+const SDK = Object.freeze({ init: Object.freeze(INIT) });
 
 /** `require('pilotlight')` gives this module from now on. Called once, before the handler is loaded. */
 function install() {

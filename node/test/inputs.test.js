@@ -3,6 +3,8 @@
 const assert = require('node:assert');
 const { execFileSync } = require('node:child_process');
 const fs = require('node:fs');
+const net = require('node:net');
+const os = require('node:os');
 const path = require('node:path');
 const { afterEach, test } = require('node:test');
 
@@ -159,6 +161,42 @@ test('messages of the initscript are those of the invocation that has them, and 
   assert.deepStrictEqual(await worker.result({}, { inputs }), [[missing, 'pixels'], [3], ['photo'], [sent.path]]);
   const gone = [`message 0: ${NONE}`, `message 3: ${NONE}`];
   assert.deepStrictEqual(await worker.result({}), [gone, [], [], []]);
+});
+
+test('a connection of the initscript is given once, and by its address', async () => {
+  const place = `${fs.mkdtempSync(`${os.tmpdir()}/pilot-`)}/connection`;
+  const server = net.createServer((socket) => socket.on('data', (data) => socket.end(`${data}!`.toUpperCase())));
+  await new Promise((resolve) => server.listen(place, () => resolve(undefined)));
+  const worker = await serving(`
+    const { once } = require('node:events');
+    const { init } = require('pilotlight');
+    exports.handler = async (event) => {
+      const told = [];
+      for (const [id, address] of event) {
+        try {
+          const socket = init.getConn(id, address);
+          socket.write('hello');
+          told.push((await once(socket, 'data'))[0].toString());
+        } catch (error) {
+          told.push(error instanceof init.NoConnection ? error.message : String(error));
+        }
+      }
+      return [told, init.messages()];
+    };`);
+  const inputs = [{ name: 'init.conn.3=tcp://db:5432', kind: 'socket', path: place }];
+  const failed = [{ name: 'init.conn.4', problem: 'refused' }];
+  const ask = [[3, 'tcp://db:1'], [3, 'tcp://db:5432'], [3, 'tcp://db:5432'], [4, 'tcp://db:5432']];
+  assert.deepStrictEqual(await worker.result(ask, { inputs, failed_inputs: failed }), [
+    [
+      'connection 3: it leads to tcp://db:5432, and not to tcp://db:1',
+      'HELLO!',
+      'connection 3: the initscript did not hand it over, or it was taken before',
+      'connection 4: refused',
+    ],
+    [],
+  ]);
+  assert.deepStrictEqual(await worker.result([[3, 'tcp://db:5432']]), [[`connection 3: ${NONE}`], []]);
+  server.close();
 });
 
 test('a script that failed says why there is no message', async () => {

@@ -57,7 +57,7 @@ class AsgiCall:
             await self._fail(exchange, error, meta["id"])
         finally:
             if "inputs" in meta:
-                inputs.end(meta["inputs"])
+                inputs.end(meta)
 
     async def _talk(self, stream: int, meta: Dict[str, Any]) -> bool:
         """Serves a WebSocket. False: the request is not a handshake."""
@@ -77,7 +77,7 @@ class AsgiCall:
         except BaseException as error:  # every error of the application
             await self._fail(exchange, error, meta["id"])
         finally:
-            inputs.end(meta["inputs"])
+            inputs.end(meta)
         return True
 
     async def _fail(self, exchange: _Exchange | websocket.Exchange, error: BaseException, request_id: str) -> None:

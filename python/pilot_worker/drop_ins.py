@@ -6,7 +6,8 @@ asked for, goes to the store as without a drop-in. An input is no longer an answ
 function itself has written to that object.
 
 - It is not a cache: nothing is looked up that is no input.
-- It knows no client. `drop_in_s3.py` and `drop_in_redis.py` do, and `drop_in_lambda.py`, whose client has no store: it invokes.
+- It knows no client. `drop_in_s3.py`, `drop_in_redis.py` and `drop_in_http.py` do, and `drop_in_lambda.py`, whose client has
+  no store: it invokes.
 """
 
 from __future__ import annotations
@@ -57,6 +58,16 @@ class Given:
         found = self.by_place.get(place)
         return found[-1] if found else None
 
+    def take(self, place: Hashable) -> Optional[Input]:
+        """The oldest, which is no answer from then on."""
+        with self._changing:
+            found, *others = self.by_place.get(place, (None,))
+            if others:
+                self.by_place[place] = others
+            else:
+                self.by_place.pop(place, None)
+        return found
+
     def forget(self, is_written: Callable[[Any], bool]) -> None:
         """The function writes to these places: from now on, the store answers."""
         with self._changing:
@@ -85,6 +96,11 @@ def prepare(kinds: Iterable[str]) -> None:
 
             _kinds[kind] = drop_in_redis.given
             patches = drop_in_redis.PATCHES
+        elif kind == "http":
+            from . import drop_in_http
+
+            _kinds[kind] = drop_in_http.given
+            patches = drop_in_http.PATCHES
         elif kind == "lambda":
             from . import drop_in_lambda
 

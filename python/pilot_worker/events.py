@@ -104,7 +104,7 @@ class EventCall:
             finished_ns = time.monotonic_ns()
             answer_kind, answer = wire.ERROR, errors.body(error, request_id)
         if "inputs" in meta:
-            inputs.end(meta["inputs"])
+            inputs.end(meta)
         output.flush()
         self._write(answer_kind, stream, done_meta(started_ns, finished_ns), answer)
 
@@ -137,7 +137,7 @@ class AsyncEventCall:
             finished_ns = time.monotonic_ns()
             answer_kind, answer = wire.ERROR, errors.body(error, request_id)
         if "inputs" in meta:
-            inputs.end(meta["inputs"])
+            inputs.end(meta)
         output.flush()
         rest = self._send(wire.encode(answer_kind, stream, done_meta(started_ns, finished_ns), answer))
         if rest is not None:

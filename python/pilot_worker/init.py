@@ -1,7 +1,8 @@
-"""What the function's initscripts have sent: `pilotlight.init`. A script runs while the worker starts, and ends before
-the handler is called.
+"""What the function's initscripts have sent: `pilotlight.init`. A script runs while the worker starts. It ends before the
+handler is called, unless it says `during = "invocation"`.
 
     weights = pilotlight.init.recv_msg(0)   # a read-only memoryview, without a copy
+    database = pilotlight.init.get_conn(1, "tcp://db:5432")   # a connected socket
 
 Its messages belong to the invocation that waited for the start. Others have none: `recv_msg` raises NoMessage, and the
 handler gets the data by itself. The messages of a shared initscript are there in every invocation.
@@ -14,6 +15,7 @@ from . import output as _output
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import socket
     from types import ModuleType
     from typing import List, Optional
 
@@ -24,24 +26,66 @@ class NoMessage(LookupError):
     """The initscript has not sent this message. The text says why, if that is known."""
 
 
+class NoConnection(LookupError):
+    """The initscript has not handed this connection over. The text says why, if that is known."""
+
+
 def recv_msg(id: int) -> memoryview:
-    """The message that the script sent as `id`: a read-only view, without a copy. NoMessage if there is none."""
+    """The message that the script sent as `id`: a read-only view, without a copy. NoMessage if there is none.
+
+    If the script still runs, this waits for the message, or for the script's end. In a coroutine, wait in a thread:
+    `await asyncio.to_thread(recv_msg, id)`."""
     sent = _sent()
     if sent is None:
-        raise NoMessage(f"message {id}: no initscript ran for this invocation, because it did not wait for a worker to start")
+        raise NoMessage(f"message {id}: {_NO_SCRIPT}")
     name = f"{_inputs.MESSAGE_PREFIX}{id}"
     found = sent.given.get(name)
+    problem = ""
+    if found is None and sent.arriving is not None:
+        found, problem = sent.arriving.message(name)
     if found is not None:
         return found.view()
-    reasons = (name, f"{_inputs.MESSAGE_PREFIX}script", f"{_inputs.MESSAGE_PREFIX}shared")
-    problem = next((sent.problems[reason] for reason in reasons if reason in sent.problems), None)
-    raise NoMessage(f"message {id}: {problem or 'the initscript did not send it'}")
+    raise NoMessage(f"message {id}: {problem or _why(sent, name) or 'the initscript did not send it'}")
+
+
+def get_conn(id: int, addr: str) -> socket.socket:
+    """The connection to `addr`, `tcp://HOST:PORT`, that the script handed over as `id`: a connected stream socket, once.
+    NoConnection if there is none. Waits as `recv_msg` does.
+
+    It is the function's, and stays open after the invocation. The daemon passes its bytes on, so it is no TCP socket itself.
+    """
+    import socket
+
+    sent = _sent()
+    if sent is None:
+        raise NoConnection(f"connection {id}: {_NO_SCRIPT}")
+    address, descriptor = sent.arriving.connection(id) if sent.arriving is not None else ("", None)
+    if descriptor is None:
+        raise NoConnection(f"connection {id}: {address or _why(sent) or 'the initscript did not hand it over'}")
+    if address != addr:
+        sent.arriving.put_back(id, address, descriptor)
+        raise NoConnection(f"connection {id}: it leads to {address}, and not to {addr}")
+    return socket.socket(fileno=descriptor)
+
+
+def id_of(*arguments: str) -> int:
+    """An id that follows from the arguments of a call, so that a library and a script name its result in the same way:
+    `recv_msg(id_of("download", bucket, key))`. FNV-1a of 64 bits, of each argument's length and UTF-8."""
+    total = _FNV_OFFSET
+    for argument in arguments:
+        text = argument.encode()
+        for byte in len(text).to_bytes(8, "little") + text:
+            total = (total ^ byte) * _FNV_PRIME & _ID_MAX
+    return total
 
 
 def messages() -> List[int]:
-    """The ids of the messages of this invocation."""
+    """The ids of the messages of this invocation. If the script still runs: of those that were received so far."""
     sent = _sent()
-    return [] if sent is None else sorted(int(name[len(_inputs.MESSAGE_PREFIX) :]) for name in sent.given)
+    if sent is None:
+        return []
+    names = [*sent.given, *(sent.arriving.names() if sent.arriving is not None else ())]
+    return sorted({int(name[len(_inputs.MESSAGE_PREFIX) :]) for name in names})
 
 
 def module() -> ModuleType:
@@ -62,4 +106,12 @@ def _sent() -> Optional[_inputs.Messages]:
     return sent
 
 
-_PUBLIC = ["NoMessage", "messages", "recv_msg"]
+def _why(sent: _inputs.Messages, *names: str) -> Optional[str]:
+    """Why something is not there."""
+    reasons = (*names, f"{_inputs.MESSAGE_PREFIX}script", f"{_inputs.MESSAGE_PREFIX}shared")
+    return next((sent.problems[reason] for reason in reasons if reason in sent.problems), None)
+
+
+_NO_SCRIPT = "no initscript ran for this invocation, because it did not wait for a worker to start"
+_FNV_OFFSET, _FNV_PRIME, _ID_MAX = 0xCBF29CE484222325, 0x100000001B3, (1 << 64) - 1
+_PUBLIC = ["NoConnection", "NoMessage", "get_conn", "id_of", "messages", "recv_msg"]

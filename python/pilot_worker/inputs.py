@@ -28,6 +28,7 @@ watcher: Any = None
 # By request id. An entry lives as long as its invocation.
 messages: weakref.WeakValueDictionary[str, Messages] = weakref.WeakValueDictionary()
 _READER_LEN = 64 * 1024
+SCRIPT_NAME = ":init"  # the socket of a script that goes on, which is no input of the handler
 MESSAGE_PREFIX = "init."  # no input that a user declares has a dot in its name (PROTOCOL.md)
 
 _arrived: Deque[int] = deque()
@@ -101,11 +102,12 @@ class Input:
 class Messages:
     """What the initscript has sent to one invocation: inputs whose names begin with `init.`, for `init.py`."""
 
-    __slots__ = ("given", "problems", "__weakref__")
+    __slots__ = ("given", "problems", "arriving", "__weakref__")
 
-    def __init__(self, given: Dict[str, Input], problems: Dict[str, str]) -> None:
+    def __init__(self, given: Dict[str, Input], problems: Dict[str, str], arriving: Any) -> None:
         self.given = given
         self.problems = problems  # why there is no message, by its name
+        self.arriving = arriving  # what still comes: an `arriving.Arriving`, or None
 
 
 class InputError(LookupError):
@@ -227,11 +229,19 @@ def begin_messages(meta: Dict[str, Any]) -> None:
     given = {name: one for name, one in meta.get("inputs", {}).items() if name.startswith(MESSAGE_PREFIX)}
     failed = meta.get("failed_inputs", ())
     problems = {entry["name"]: entry["problem"] for entry in failed if entry["name"].startswith(MESSAGE_PREFIX)}
-    if given or problems:
-        meta["init"] = messages[meta["id"]] = Messages(given, problems)
+    arriving = None
+    if SCRIPT_NAME in meta.get("inputs", ()):
+        from .arriving import Arriving
+
+        arriving = Arriving(meta["inputs"].pop(SCRIPT_NAME).detach())
+    if given or problems or arriving:
+        meta["init"] = messages[meta["id"]] = Messages(given, problems, arriving)
 
 
-def end(taken: Dict[str, Input]) -> None:
-    """The invocation has ended. What the function still has of its inputs remains valid."""
+def end(meta: Dict[str, Any]) -> None:
+    """An invocation with inputs has ended. What the function still has of them remains valid."""
     if watcher is not None:
-        watcher.end(taken.values())
+        watcher.end(meta["inputs"].values())
+    sent = meta.get("init")
+    if sent is not None and sent.arriving is not None:
+        sent.arriving.close()

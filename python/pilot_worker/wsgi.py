@@ -48,7 +48,7 @@ class WsgiCall:
             self._channel.send(answer.error(error, request_id))
         finally:
             if "inputs" in meta:
-                inputs.end(meta["inputs"])
+                inputs.end(meta)
 
     def _respond(self, answer: HttpAnswer, environ: Dict[str, Any]) -> None:
         response = _StartResponse(answer, self._channel)

@@ -96,3 +96,60 @@ def test_without_drop_ins_clients_are_as_they_were(started: Callable[[list[str]]
 )
 def test_a_url_is_compared_without_what_makes_no_difference(url: str, plain: str) -> None:
     assert drop_in_s3._plain(url) == plain
+
+
+HTTP_CODE = """
+import asyncio, requests, httpx, urllib3
+
+def ask(client, method, url, body=None, headers=None):
+    if client == "requests":
+        answer = requests.request(method, url, data=body, headers=headers)
+        return answer.status_code, answer.text, answer.headers.get("etag")
+    if client == "urllib3":
+        answer = urllib3.request(method, url, body=body, headers=headers, retries=False)
+        return answer.status, answer.data.decode(), answer.headers.get("etag")
+    if client == "httpx":
+        answer = httpx.request(method, url, content=body, headers=headers)
+        return answer.status_code, answer.text, answer.headers.get("etag")
+    async def later():
+        async with httpx.AsyncClient() as made:
+            return await made.request(method, url, content=body, headers=headers)
+    answer = asyncio.run(later())
+    return answer.status_code, answer.text, answer.headers.get("etag")
+
+def handler(event, context):
+    told = []
+    for call in event:
+        try:
+            told.append(ask(*call))
+        except Exception as error:
+            told.append(type(error).__name__)
+    return told
+"""
+#: SHA-256 of `{"a": 1}`.
+BODY, BODY_SHA256 = '{"a": 1}', "f9d86028c6e0d64e225186f96acb69338b2c59764df79162107f5c4bb34d1310"
+
+
+@pytest.mark.parametrize("client", ["requests", "urllib3", "httpx", "httpx, async"])
+def test_http_clients_answer_once_from_what_the_script_got(functions: Functions, client: str) -> None:
+    if SITE_PACKAGES is None:
+        pytest.skip("drop-ins are not tested with real clients: PILOT_TEST_SITE_PACKAGES is not set")
+    paths = [str(functions.directory), SITE_PACKAGES]
+    ask = asking(functions.worker(HTTP_CODE, sys_path=paths, drop_ins=["http"]))
+    place = {"kind": "http", "method": "GET", "url": "http://127.0.0.1:9/a?b=c", "status": 200, "headers": [["etag", '"1"']]}
+    post = {**place, "method": "POST", "url": "http://localhost/rpc", "body_sha256": BODY_SHA256, "status": 201}
+    get, rpc = [client, "GET", place["url"]], [client, "POST", "http://LOCALHOST:80/rpc", BODY]
+    answers = ask([rpc, get, get, get], place, place, post)
+    assert answers[:3] == [[201, "pixels", '"1"'], [200, "pixels", '"1"'], [200, "pixels", '"1"']]
+    # Each answers one call, and nobody is at this address.
+    assert "Error" in answers[3]
+    misses = [
+        [client, "GET", "http://127.0.0.1:9/a?b=d"],
+        [client, "PUT", place["url"]],
+        [client, "POST", "http://127.0.0.1:9/a?b=c", BODY],
+        [client, "GET", place["url"], None, {"Authorization": "Bearer x"}],
+        [client, "GET", place["url"], None, {"Range": "bytes=0-1"}],
+    ]
+    assert all("Error" in answer for answer in ask(misses, place))
+    # They end with their invocation.
+    assert all("Error" in answer for answer in ask([get], post)) and "Error" in ask([get])[0]

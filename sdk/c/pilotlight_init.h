@@ -3,7 +3,8 @@
  * (runtime = "provided"), and those that run once per invocation (a container with contract = "shim").
  *
  * The event comes with headers: `Pilot-Init-7` is the path of message 7, and `Pilot-Failed-Init-7` says why it is not there. A program that
- * runs once has them as variables, `PILOT_INIT_7` and `PILOT_FAILED_INIT_7`. This file reads them and maps the messages. C99 and POSIX
+ * runs once has them as variables, `PILOT_INIT_7` and `PILOT_FAILED_INIT_7`. Connections are `Pilot-Init-Conn-3` and `PILOT_INIT_CONN_3`: a
+ * path to connect to, and where it leads. This file reads them, maps the messages and connects. C99 and POSIX
  * (_POSIX_C_SOURCE >= 200809L); it allocates nothing. Paths and mappings: a path is valid until the invocation has ended, a mapping until it
  * is released.
  *
@@ -18,6 +19,7 @@
  *     } else {
  *         puts(pilotlight_init_why(&init, 0));
  *     }
+ *     int database = pilotlight_init_get_conn(&init, 3, "tcp://db:5432");
  */
 #ifndef PILOTLIGHT_INIT_H
 #define PILOTLIGHT_INIT_H
@@ -30,13 +32,19 @@
 #include <string.h>
 #include <strings.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 /* An initscript sends at most 16 messages, and a shared one 8. */
 #define PILOTLIGHT_MESSAGES_MAX 32
 /* "/proc/PID/fd/N", and the end. */
 #define PILOTLIGHT_PATH_LEN 64
+/* Connections that an initscript hands over. */
+#define PILOTLIGHT_CONNECTIONS_MAX 4
+/* "tcp://HOST:PORT", and the end. */
+#define PILOTLIGHT_ADDRESS_LEN 280
 /* A longer reason is cut. */
 #define PILOTLIGHT_WHY_LEN 256
 
@@ -47,10 +55,20 @@ struct pilotlight_entry {
     char why[PILOTLIGHT_WHY_LEN];
 };
 
+/* One connection. */
+struct pilotlight_connection {
+    uint64_t id;
+    char path[PILOTLIGHT_PATH_LEN]; /* empty: it is not there, or was taken */
+    char address[PILOTLIGHT_ADDRESS_LEN];
+    char why[PILOTLIGHT_WHY_LEN];
+};
+
 /* The messages of one invocation. Only the functions below read and write it. */
 struct pilotlight_init {
     size_t count;
     struct pilotlight_entry entries[PILOTLIGHT_MESSAGES_MAX];
+    size_t connection_count;
+    struct pilotlight_connection connections[PILOTLIGHT_CONNECTIONS_MAX];
     char why[PILOTLIGHT_WHY_LEN]; /* why a script failed; empty: none has */
 };
 
@@ -62,7 +80,7 @@ struct pilotlight_msg {
 
 /* Before the headers of each event. */
 static inline void pilotlight_init_clear(struct pilotlight_init *init) {
-    init->count = 0;
+    init->count = init->connection_count = 0;
     init->why[0] = '\0';
 }
 
@@ -83,10 +101,53 @@ static inline const struct pilotlight_entry *pilotlight_find(const struct pilotl
     return NULL;
 }
 
-/* `name` is what follows the prefix: a number, or the name of a script. */
+static inline struct pilotlight_connection *pilotlight_find_connection(struct pilotlight_init *init, uint64_t id) {
+    for (size_t at = 0; at < init->connection_count; at++) {
+        if (init->connections[at].id == id) {
+            return &init->connections[at];
+        }
+    }
+    return NULL;
+}
+
+/* `name` is the id; `value` is a path, a space and an address, or why there is none. */
+static inline void pilotlight_add_connection(struct pilotlight_init *init, int failed, const char *name, size_t name_len, const char *value, size_t len) {
+    struct pilotlight_connection *connection;
+    const char *space = (const char *)memchr(value, ' ', len);
+    size_t path_len = space == NULL ? 0 : (size_t)(space - value);
+    uint64_t id = 0;
+    for (size_t at = 0; at < name_len; at++) {
+        uint64_t digit = (uint64_t)(name[at] - '0');
+        if (name[at] < '0' || name[at] > '9' || id > (UINT64_MAX - digit) / 10) {
+            return;
+        }
+        id = id * 10 + digit;
+    }
+    if (name_len == 0 || init->connection_count == PILOTLIGHT_CONNECTIONS_MAX) {
+        return;
+    }
+    if (!failed && (space == NULL || path_len >= PILOTLIGHT_PATH_LEN || len - path_len > PILOTLIGHT_ADDRESS_LEN)) {
+        return;
+    }
+    connection = &init->connections[init->connection_count++];
+    connection->id = id;
+    connection->path[0] = connection->address[0] = connection->why[0] = '\0';
+    if (failed) {
+        pilotlight_copy(connection->why, sizeof connection->why, value, len);
+    } else {
+        pilotlight_copy(connection->path, sizeof connection->path, value, path_len);
+        pilotlight_copy(connection->address, sizeof connection->address, space + 1, len - path_len - 1);
+    }
+}
+
+/* `name` is what follows the prefix: a number, the name of a script, or "Conn-" and a number. */
 static inline void pilotlight_add(struct pilotlight_init *init, int failed, const char *name, size_t name_len, const char *value, size_t len) {
     uint64_t id = 0;
     struct pilotlight_entry *entry;
+    if (name_len > 5 && strncasecmp(name, "conn", 4) == 0) {
+        pilotlight_add_connection(init, failed, name + 5, name_len - 5, value, len);
+        return;
+    }
     for (size_t at = 0; at < name_len; at++) {
         uint64_t digit = (uint64_t)(name[at] - '0');
         if (name[at] < '0' || name[at] > '9' || id > (UINT64_MAX - digit) / 10) {
@@ -163,6 +224,22 @@ static inline const char *pilotlight_init_path(const struct pilotlight_init *ini
     return entry == NULL || entry->path[0] == '\0' ? NULL : entry->path;
 }
 
+/* An id that follows from the arguments of a call, so that a script and a library name its result in the same way. FNV-1a of 64 bits, of each
+ * argument's length and bytes. */
+static inline uint64_t pilotlight_init_id_of(const char *const *arguments, size_t count) {
+    uint64_t total = UINT64_C(0xcbf29ce484222325);
+    for (size_t at = 0; at < count; at++) {
+        uint64_t len = strlen(arguments[at]);
+        for (size_t byte = 0; byte < 8; byte++) {
+            total = (total ^ (len >> (8 * byte) & 255)) * UINT64_C(0x100000001b3);
+        }
+        for (size_t byte = 0; byte < len; byte++) {
+            total = (total ^ (unsigned char)arguments[at][byte]) * UINT64_C(0x100000001b3);
+        }
+    }
+    return total;
+}
+
 /* Why a message is not there. */
 static inline const char *pilotlight_init_why(const struct pilotlight_init *init, uint64_t id) {
     const struct pilotlight_entry *entry = pilotlight_find(init, id);
@@ -205,6 +282,47 @@ static inline int pilotlight_init_recv_msg(const struct pilotlight_init *init, u
     close(file);
     errno = error;
     return error == 0 ? 0 : -1;
+}
+
+/* The connection to `address` that the script handed over as `id`: a connected stream socket, once. It is the program's, to be closed by it, and
+ * stays open after the invocation. Returns the descriptor; or -1 and errno, which is ENOENT if there is none and EINVAL if it leads
+ * elsewhere. */
+static inline int pilotlight_init_get_conn(struct pilotlight_init *init, uint64_t id, const char *address) {
+    struct pilotlight_connection *connection = pilotlight_find_connection(init, id);
+    struct sockaddr_un place;
+    int made, error;
+    if (connection == NULL || connection->path[0] == '\0') {
+        errno = ENOENT;
+        return -1;
+    }
+    if (strcmp(connection->address, address) != 0) {
+        errno = EINVAL;
+        return -1;
+    }
+    made = socket(AF_UNIX, SOCK_STREAM, 0);
+    if (made < 0) {
+        return -1;
+    }
+    memset(&place, 0, sizeof place);
+    place.sun_family = AF_UNIX;
+    pilotlight_copy(place.sun_path, sizeof place.sun_path, connection->path, strlen(connection->path));
+    if (fcntl(made, F_SETFD, FD_CLOEXEC) != 0 || connect(made, (const struct sockaddr *)&place, sizeof place) != 0) {
+        error = errno;
+        close(made);
+        errno = error;
+        return -1;
+    }
+    connection->path[0] = '\0';
+    return made;
+}
+
+/* Why a connection is not there. */
+static inline const char *pilotlight_init_why_conn(struct pilotlight_init *init, uint64_t id) {
+    const struct pilotlight_connection *connection = pilotlight_find_connection(init, id);
+    if (connection != NULL && connection->why[0] != '\0') {
+        return connection->why;
+    }
+    return init->why[0] != '\0' ? init->why : "the initscript did not hand it over, or it was taken before";
 }
 
 /* Ends the mapping. */

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import http.server
 import os
 import shutil
 import socket
+import socketserver
 import ssl
 import subprocess
 import sys
@@ -137,6 +139,39 @@ def sqs(home: Path) -> Iterator[Any]:
         server.wait(10)
 
 
+class Echo(socketserver.BaseRequestHandler):
+    """A server that greets, and then answers in capitals. It answers `wait` when it may, which `go` says."""
+
+    may_answer = threading.Event()
+    open = 0
+    lock = threading.Lock()
+
+    def handle(self) -> None:
+        with self.lock:
+            type(self).open += 1
+        # The other end may be gone.
+        with contextlib.suppress(OSError):
+            self.request.sendall(b"220 ready\r\n")
+            while part := self.request.recv(1000):
+                if part == b"go":
+                    self.may_answer.set()
+                if part == b"wait":
+                    self.may_answer.wait(30)
+                self.request.sendall(part.upper())
+        with self.lock:
+            type(self).open -= 1
+
+
+@pytest.fixture(scope="session")
+def echo() -> Iterator[str]:
+    server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Echo)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"tcp://127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+    server.server_close()
+
+
 @dataclass
 class Folder:
     """A folder whose files an HTTPS server shows, too."""
@@ -185,7 +220,14 @@ def certificate(home: Path) -> tuple[Path, Path]:
     """A certificate for `localhost` that is its own authority, and its key."""
     certificate, key = home / "certificate.pem", home / "key.pem"
     new = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
-    names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost", "-addext", "basicConstraints=critical,CA:FALSE"]
+    names = [
+        "-subj",
+        "/CN=localhost",
+        "-addext",
+        "subjectAltName=DNS:localhost",
+        "-addext",
+        "basicConstraints=critical,CA:FALSE",
+    ]
     subprocess.run([*new, *names, "-keyout", key, "-out", certificate], check=True, capture_output=True)
     return certificate, key
 
@@ -194,7 +236,16 @@ def certificate(home: Path) -> tuple[Path, Path]:
 def redis(home: Path, certificate: tuple[Path, Path]) -> Iterator[Redis]:
     port = free_port()
     context = ssl.create_default_context(cafile=str(certificate[0]))
-    tls = ["--tls-port", str(port), "--tls-cert-file", certificate[0], "--tls-key-file", certificate[1], "--tls-auth-clients", "no"]
+    tls = [
+        "--tls-port",
+        str(port),
+        "--tls-cert-file",
+        certificate[0],
+        "--tls-key-file",
+        certificate[1],
+        "--tls-auth-clients",
+        "no",
+    ]
     command = ["redis-server", "--port", "0", *tls, "--requirepass", SECRET, "--save", "", "--dir", home, "--bind", "127.0.0.1"]
     with (home / "redis.log").open("wb") as log:
         server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)

@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from conftest import KEY_ID, SECRET, Bucket
+from conftest import KEY_ID, SECRET, Bucket, Echo, eventually
 from pilot_daemon import ROOT, Daemon
 from test_initscripts import cold, sha256
 from test_inputs import invoke
@@ -54,8 +54,8 @@ exports.handler = async (event, context) => {
 """
 
 
-def deploy(daemon: Daemon, folder: Path, manifest: str) -> None:
-    (folder / "init.wasm").write_bytes(MESSAGES)
+def deploy(daemon: Daemon, folder: Path, manifest: str, script: bytes = MESSAGES) -> None:
+    (folder / "init.wasm").write_bytes(script)
     (folder / "pilot.toml").write_text(manifest)
     done = daemon.up(folder)
     assert done.returncode == 0, f"{done.stdout}{done.stderr}\n{daemon.log.read_text()}"
@@ -178,3 +178,75 @@ int main(void) {
     }
     done = subprocess.run([tmp_path / "once"], cwd=tmp_path, env=variables, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == ["5", f"1 {(MISSING + '!' * 1000)[:255]}", "1 it trapped", "5"]
+
+
+CONNECTIONS = """
+[functions.client-{name}.initscript]
+module = "init.wasm"
+timeout_ms = 20000
+allow = ["{echo}", "tcp://127.0.0.1:1"]
+"""
+NODE_CONNECTIONS = """
+const { once } = require('node:events');
+const { init } = require('pilotlight');
+
+exports.handler = async (event) => {
+  const told = {};
+  for (const [id, address, text] of event.ask) {
+    try {
+      const connection = init.getConn(id, address);
+      connection.write(text);
+      let answer = '';
+      while (answer.length < text.length) {
+        answer += (await once(connection, 'data'))[0];
+      }
+      connection.destroy();
+      told[id] = answer;
+    } catch (error) {
+      told[id] = error instanceof init.NoConnection ? error.message : `${error}`;
+    }
+  }
+  return told;
+};
+"""
+
+
+def handing(echo: str) -> bytes:
+    """Connection 0 and 1 lead to the server, which has greeted, and there is no 2."""
+    place, none = echo.encode(), b"tcp://127.0.0.1:1"
+    calls = [
+        call
+        for at in (0, 1)
+        for call in (("connect", place), ("send_rpc", at, 0, b"LINES 1\n\n"), ("transfer_conn", at, place, at))
+    ]
+    return module(*calls, ("connect", none), ("transfer_conn", 2, none, 2))
+
+
+def test_a_node_function_gets_a_live_connection(daemon: Daemon, echo: str, tmp_path: Path) -> None:
+    if shutil.which("node") is None:
+        pytest.skip("connections of Node.js functions are not tested: there is no node on PATH")
+    (tmp_path / "index.js").write_text(NODE_CONNECTIONS)
+    function = '[functions.client-node-live]\nruntime = "node"\nhandler = "index.handler"\n'
+    deploy(daemon, tmp_path, function + CONNECTIONS.format(name="node-live", echo=echo), handing(echo))
+    other = "tcp://127.0.0.1:2"
+    _, told = cold(daemon, "node-live", {"ask": [[0, echo, "hello"], [1, other, ""], [2, echo, ""], [3, echo, ""]]})
+    assert told["0"] == "HELLO", told
+    assert told["1"] == f"connection 1: it leads to {echo}, and not to {other}"
+    assert "refused" in told["2"].lower() and "tcp://127.0.0.1:1" in told["3"]
+    # Nobody has taken connection 1.
+    eventually("the end of all connections", lambda: Echo.open == 0)
+    _, told = invoke(daemon, "client-node-live", {"ask": [[0, echo, "hello"]]})
+    assert "did not wait for a worker to start" in told["0"]
+
+
+def test_a_program_in_c_gets_a_live_connection(daemon: Daemon, echo: str, tmp_path: Path) -> None:
+    if shutil.which("gcc") is None:
+        pytest.skip("connections of programs in C are not tested: there is no gcc on PATH")
+    options = ["-std=c99", "-Wall", "-Wextra", "-Werror", "-O1", "-I", ROOT / "sdk" / "c", f'-DADDRESS="{echo}"']
+    subprocess.run(["gcc", *options, HERE / "c" / "bootstrap.c", "-o", tmp_path / "bootstrap"], check=True)
+    function = '[functions.client-c-live]\nruntime = "provided"\n'
+    deploy(daemon, tmp_path, function + CONNECTIONS.format(name="c-live", echo=echo), handing(echo))
+    _, told = cold(daemon, "c-live", {})
+    assert told[0] == "HELLO" and told[1] == "taken", told
+    assert "refused" in told[2].lower()
+    eventually("the end of all connections", lambda: Echo.open == 0)

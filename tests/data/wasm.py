@@ -19,6 +19,7 @@ HOST = {
     "reply_read": ([I32, I64, I32, I32], [I32]),
     "send_msg": ([I64, I32, I32], [I32]),
     "send_reply": ([I64, I32, I64], [I32]),
+    "transfer_conn": ([I64, I32, I32, I32], [I32]),
     "exit": ([I32], []),
 }
 

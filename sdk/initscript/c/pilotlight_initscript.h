@@ -32,6 +32,7 @@ int32_t PILOTLIGHT_HOST(reply_status)(int32_t reply);
 int32_t PILOTLIGHT_HOST(reply_read)(int32_t reply, int64_t offset, void *at, size_t len);
 int32_t PILOTLIGHT_HOST(send_msg)(int64_t id, const void *at, size_t len);
 int32_t PILOTLIGHT_HOST(send_reply)(int64_t message, int32_t connection, int64_t id);
+int32_t PILOTLIGHT_HOST(transfer_conn)(int64_t id, const char *at, size_t len, int32_t connection);
 _Noreturn void PILOTLIGHT_HOST(exit)(int32_t status);
 int32_t PILOTLIGHT_HOST(event_read)(uint32_t offset, void *at, size_t len);
 int32_t PILOTLIGHT_HOST(event_value)(const char *path, size_t path_len, char *at, size_t len);

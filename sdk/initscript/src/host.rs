@@ -11,6 +11,7 @@ mod raw {
         pub fn reply_read(reply: u32, from: u64, at: *mut u8, len: usize) -> i32;
         pub fn send_msg(id: u64, at: *const u8, len: usize) -> i32;
         pub fn send_reply(message: u64, connection: u32, id: u64) -> i32;
+        pub fn transfer_conn(id: u64, at: *const u8, len: usize, connection: u32) -> i32;
         pub fn exit(status: i32);
         pub fn event_read(from: u32, at: *mut u8, len: usize) -> i32;
         pub fn event_value(path: *const u8, path_len: usize, at: *mut u8, len: usize) -> i32;
@@ -67,6 +68,10 @@ pub(crate) fn send_msg(id: u64, bytes: &[u8]) -> i32 {
 
 pub(crate) fn send_reply(message: u64, connection: u32, id: u64) -> i32 {
     unsafe { raw::send_reply(message, connection, id) }
+}
+
+pub(crate) fn transfer_conn(id: u64, address: &[u8], connection: u32) -> i32 {
+    unsafe { raw::transfer_conn(id, address.as_ptr(), address.len(), connection) }
 }
 
 pub(crate) fn exit(status: i32) {

@@ -140,7 +140,7 @@ impl Sqs {
     pub fn receive(&self, id: u64, queue: &str, wait_s: u8) -> Result<Request, Error> {
         let mut arguments = Text::<64>::new();
         arguments.push(b"{\"MaxNumberOfMessages\":1,\"WaitTimeSeconds\":")?;
-        arguments.push_number(wait_s)?;
+        arguments.push_number(wait_s.into())?;
         arguments.push(b"}")?;
         self.call(id, "ReceiveMessage", queue, arguments.bytes())
     }
@@ -275,6 +275,54 @@ impl Http {
         text.push(b"\n")?;
         text.push(body)?;
         self.0.send(id, text.bytes())
+    }
+}
+
+/// A connection without a protocol, which may become the function's.
+#[derive(Debug, Clone, Copy)]
+pub struct Tcp(Connection);
+
+impl Tcp {
+    /// Begins to connect to `tcp://HOST:PORT`, which `allow` in pilot.toml must have. It does not wait.
+    ///
+    /// # Errors
+    /// [`Error::Refused`].
+    pub fn connect(place: &str) -> Result<Self, Error> {
+        Connection::to("", place).map(Self)
+    }
+
+    /// Begins to send bytes, and then to read `count` bytes. Requests of a connection are done one after the other. It does not wait.
+    ///
+    /// # Errors
+    /// See [`S3::get`]; [`Error::Limit`] if the bytes are more than 4 KiB.
+    pub fn read(&self, id: u64, bytes: &[u8], count: u16) -> Result<Request, Error> {
+        self.exchange(id, b"READ ", bytes, count)
+    }
+
+    /// The same, and then to read `count` lines.
+    ///
+    /// # Errors
+    /// See [`Tcp::read`].
+    pub fn lines(&self, id: u64, bytes: &[u8], count: u16) -> Result<Request, Error> {
+        self.exchange(id, b"LINES ", bytes, count)
+    }
+
+    fn exchange(&self, id: u64, how: &[u8], bytes: &[u8], count: u16) -> Result<Request, Error> {
+        let mut text = Text::<4112>::new();
+        text.push(how)?;
+        text.push_number(count)?;
+        text.push(b"\n\n")?;
+        text.push(bytes)?;
+        self.0.send(id, text.bytes())
+    }
+
+    /// Gives the connection to the function as connection `id`, when the requests on it have ended. `place` is that of [`Tcp::connect`]; the
+    /// function names it, too. It does not wait. The script cannot use the connection any more.
+    ///
+    /// # Errors
+    /// [`Error::Duplicate`], [`Error::Limit`], [`Error::Invalid`].
+    pub fn hand_over(self, id: u64, place: &str) -> Result<(), Error> {
+        checked(host::transfer_conn(id, place.as_bytes(), self.0.0)).map(|_| ())
     }
 }
 
@@ -442,6 +490,19 @@ pub fn reason(into: &mut [u8]) -> &str {
 /// A line in the function's log.
 pub fn log(text: &str) {
     host::log(text.as_bytes());
+}
+
+/// An id that follows from the arguments of a call, so that a script and a library of the function name its result in the same way:
+/// `hand_over(id_of(&["download", bucket, key]))`. FNV-1a of 64 bits, of each argument's length and bytes.
+pub fn id_of(arguments: &[&str]) -> u64 {
+    let mut total = 0xcbf2_9ce4_8422_2325_u64;
+    for argument in arguments {
+        let len = (argument.len() as u64).to_le_bytes();
+        for byte in len.into_iter().chain(argument.bytes()) {
+            total = (total ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
+        }
+    }
+    total
 }
 
 /// Copies bytes to the function as `message`. Use [`Request::hand_over`] for replies.

@@ -23,11 +23,12 @@ impl<const MAX: usize> Text<MAX> {
         Ok(())
     }
 
-    pub(crate) fn push_number(&mut self, number: u8) -> Result<(), Error> {
-        let digits = [number / 100, number / 10 % 10, number % 10].map(|digit| b'0' + digit);
+    pub(crate) fn push_number(&mut self, number: u16) -> Result<(), Error> {
+        let digit = |unit: u16| b'0' + (number / unit % 10) as u8;
+        let digits = [10_000, 1000, 100, 10, 1].map(digit);
         let zeros = digits
             .iter()
-            .take(2)
+            .take(4)
             .take_while(|digit| **digit == b'0')
             .count();
         self.push(digits.get(zeros..).unwrap_or_default())

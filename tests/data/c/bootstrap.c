@@ -1,4 +1,5 @@
-/* Asks for events by the Lambda Runtime API, and answers with the checksums of the messages 0 to 2: a list of numbers, or why not. */
+/* Asks for events by the Lambda Runtime API, and answers with the checksums of the messages 0 to 2: a list of numbers, or why not. With an
+ * ADDRESS, it answers with what it is told over connection 0, what a second connection 0 is, and why there is no connection 2. */
 #define _POSIX_C_SOURCE 200809L
 #include <netdb.h>
 #include <sys/socket.h>
@@ -40,11 +41,29 @@ static void answer(FILE *in, struct pilotlight_init *init, char *id, size_t room
     if (feof(in)) exit(0);
 }
 
+#ifdef ADDRESS
+static size_t ask(struct pilotlight_init *init, char *body) {
+    char told[6] = "";
+    size_t got = 0;
+    ssize_t read_now = 1;
+    int line = pilotlight_init_get_conn(init, 0, ADDRESS);
+    if (line < 0 || write(line, "hello", 5) != 5) {
+        return (size_t)snprintf(body, ROOM, "[\"%d %s\"]", line, pilotlight_init_why_conn(init, 0));
+    }
+    while (got < 5 && (read_now = read(line, told + got, 5 - got)) > 0) got += (size_t)read_now;
+    close(line);
+    int again = pilotlight_init_get_conn(init, 0, ADDRESS);
+    int elsewhere = pilotlight_init_get_conn(init, 1, "tcp://127.0.0.1:2");
+    const char *second = again < 0 && elsewhere < 0 && errno == EINVAL ? "taken" : "not taken";
+    return (size_t)snprintf(body, ROOM, "[\"%s\",\"%s\",\"%s\"]", told, second, pilotlight_init_why_conn(init, 2));
+}
+#else
 static uint32_t checksum(const struct pilotlight_msg *msg) {
     uint32_t sum = 2166136261u; /* FNV-1a */
     for (size_t at = 0; at < msg->len; at++) sum = (sum ^ ((const unsigned char *)msg->bytes)[at]) * 16777619u;
     return sum;
 }
+#endif
 
 int main(void) {
     static struct pilotlight_init init;
@@ -57,6 +76,9 @@ int main(void) {
         fprintf(daemon.out, "GET /2018-06-01/runtime/invocation/next HTTP/1.1\r\nHost: x\r\n\r\n");
         fflush(daemon.out);
         answer(daemon.in, &init, id, sizeof id);
+#ifdef ADDRESS
+        len = ask(&init, body);
+#else
         for (uint64_t number = 0; number < 3; number++) {
             struct pilotlight_msg msg;
             char before = number == 0 ? '[' : ',';
@@ -68,6 +90,7 @@ int main(void) {
             }
         }
         len += (size_t)snprintf(body + len, ROOM - len, "]");
+#endif
         fprintf(daemon.out, "POST /2018-06-01/runtime/invocation/%s/response HTTP/1.1\r\nHost: x\r\nContent-Length: %zu\r\n\r\n%s", id, len, body);
         fflush(daemon.out);
         answer(daemon.in, &init, id, 0);

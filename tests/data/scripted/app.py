@@ -5,6 +5,7 @@ import hashlib
 
 import boto3
 import pilotlight
+import urllib3
 
 s3 = boto3.client("s3")
 
@@ -28,4 +29,53 @@ def messages(event, context):
             told[id] = [view.readonly, base64.b64encode(view).decode()]
         except pilotlight.init.NoMessage as error:
             told[id] = str(error)
+    return told
+
+
+def by_call(event, context):
+    """A message whose id follows from the arguments of a call."""
+    return bytes(pilotlight.init.recv_msg(pilotlight.init.id_of(*event["arguments"]))).decode()
+
+
+def connections(event, context):
+    """What is asked over each connection that the script hands over, and the answer."""
+    told = {}
+    for id, address, text, size in event["ask"]:
+        try:
+            with pilotlight.init.get_conn(id, address) as connection:
+                connection.sendall(text.encode())
+                answer = b""
+                while len(answer) < size and (part := connection.recv(size - len(answer))):
+                    answer += part
+                told[id] = answer.decode()
+        except pilotlight.init.NoConnection as error:
+            told[id] = str(error)
+    return told
+
+
+def early(event, context):
+    """What came of the messages that it waited for, after it has told a server that it runs."""
+    if "go" in event:
+        with pilotlight.init.get_conn(9, event["go"]) as connection:
+            connection.sendall(b"go")
+            connection.recv(2)
+    return {"messages": messages(event, context), "known": pilotlight.init.messages()}
+
+
+def kept(event, context):
+    """A connection that stays the worker's, as one of a database would."""
+    global connection
+    if "address" in event:
+        connection = pilotlight.init.get_conn(0, event["address"])
+    connection.sendall(event["text"].encode())
+    return connection.recv(100).decode()
+
+
+def web(event, context):
+    """Asks a server as it would without an initscript."""
+    told = []
+    for method, url, body in event["ask"]:
+        data = None if body is None else body.encode()
+        answer = urllib3.request(method, url, body=data, retries=False, redirect=False)
+        told.append([answer.status, answer.data.decode(), answer.headers.get("x-pilot-input")])
     return told

@@ -150,6 +150,10 @@ impl FunctionConfig {
     pub fn drop_ins(&self) -> Vec<&'static str> {
         let invokes = self.drop_ins && !self.invokes.is_empty();
         let allowed = self.initscripts().flat_map(|(_, script)| &script.allow);
+        let asks_servers = self.initscripts().any(|(_, script)| {
+            let mut schemes = script.allow.iter().map(|one| one.place().scheme());
+            schemes.any(|scheme| matches!(scheme, Scheme::Http | Scheme::Https))
+        });
         let declared = self.inputs.values().map(|input| input.from.scheme());
         let schemes = declared.chain(allowed.map(|allowed| allowed.place().scheme()));
         let kinds: BTreeSet<_> = schemes
@@ -162,8 +166,11 @@ impl FunctionConfig {
                 | Scheme::File
                 | Scheme::Sqs
                 | Scheme::Grpc
-                | Scheme::Grpcs => None,
+                | Scheme::Grpcs
+                | Scheme::Tcp => None,
             })
+            // Inputs of HTTP servers have no drop-ins: only a script says which request it has sent.
+            .chain((self.drop_ins && asks_servers).then_some("http"))
             .chain(invokes.then_some("lambda"))
             .collect();
         kinds.into_iter().collect()

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::checks::in_range;
+use crate::checks::{in_range, one_of};
 
 pub use place::{Allowed, Place, check_target};
 
@@ -26,7 +26,7 @@ pub struct InitscriptSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub input: Option<String>,
     /// What it may connect to: `s3://STORE`, `sqs://CONNECTION`, `https://HOST`, `redis://HOST:PORT`, `grpc://HOST:PORT`, each with `/` and the beginning of keys if it may not use
-    /// all of them. Default: nothing.
+    /// all of them, and `tcp://HOST:PORT`. Default: nothing.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub allow: Vec<String>,
     /// Memory of the script, MiB.
@@ -35,6 +35,10 @@ pub struct InitscriptSpec {
     /// An invocation waits at most so long for the script, milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<u32>,
+    /// `start`: the handler is called when the script has ended. `invocation`: the handler is called as soon as there is a worker, and waits
+    /// for a message when it asks for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub during: Option<String>,
     /// Only of a shared one: the node uses its messages for so long before it runs the script again, seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_age_s: Option<u32>,
@@ -57,9 +61,30 @@ pub struct InitscriptConfig {
     pub memory_mb: u32,
     /// An invocation waits at most so long for the script, milliseconds.
     pub timeout_ms: u32,
+    /// What it runs beside.
+    #[serde(default, skip_serializing_if = "During::is_start")]
+    pub during: During,
     /// `Some`: it is shared, and its messages are used for so long, seconds. `None`: it runs for each invocation that waits for a start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_age_s: Option<u32>,
+}
+
+/// What a script runs beside.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum During {
+    /// The start of the worker. The handler is called when it has ended.
+    #[default]
+    Start,
+    /// The start and the handler, which waits for a message when it asks for it.
+    Invocation,
+}
+
+impl During {
+    fn is_start(&self) -> bool {
+        *self == Self::Start
+    }
 }
 
 /// Which of a function's scripts.
@@ -210,6 +235,15 @@ impl InitscriptSpec {
             .map_err(|problem| format!("memory_mb {problem}"))?;
         let timeout_ms = in_range(self.timeout_ms.unwrap_or(2000), 1, 60_000)
             .map_err(|problem| format!("timeout_ms {problem}"))?;
+        let during = one_of(
+            self.during.as_deref(),
+            During::Start,
+            &[("start", During::Start), ("invocation", During::Invocation)],
+        );
+        let during = during.map_err(|problem| format!("during {problem}"))?;
+        if kind == ScriptKind::Shared && during == During::Invocation {
+            return Err(NOT_OWN.to_owned());
+        }
         let max_age_s = match kind {
             ScriptKind::Own if self.max_age_s.is_some() => return Err(NOT_SHARED.to_owned()),
             ScriptKind::Own => None,
@@ -224,6 +258,7 @@ impl InitscriptSpec {
             allow: allow.map_err(|problem| format!("allow: {problem}"))?,
             memory_mb,
             timeout_ms,
+            during,
             max_age_s,
         })
     }
@@ -250,6 +285,15 @@ pub fn message_name(id: u64) -> String {
     format!("init.{id}")
 }
 
+/// The name of a connection that a worker which takes paths gets: its id, and where it leads. Without that: of one that could not be made.
+#[must_use]
+pub fn connection_name(id: u64, address: Option<&str>) -> String {
+    match address {
+        Some(address) => format!("{MESSAGE_PREFIX}conn.{id}={address}"),
+        None => format!("{MESSAGE_PREFIX}conn.{id}"),
+    }
+}
+
 /// The name of the script itself among the transfers of an invocation.
 pub const SCRIPT_NAME: &str = "init.script";
 /// The name of the shared script.
@@ -258,11 +302,16 @@ pub const SHARED_NAME: &str = "init.shared";
 pub const MESSAGE_PREFIX: &str = "init.";
 /// Messages that a script sends. A call carries at most [`INPUTS_MAX`](crate::ports::INPUTS_MAX) descriptors, inputs and others included.
 pub const MESSAGES_MAX: usize = 16;
+/// Connections that a script hands over.
+pub const HANDED_MAX: usize = 4;
 /// Messages that a shared script sends.
 pub const SHARED_MESSAGES_MAX: usize = 8;
 const INPUT_BYTES_MAX: usize = 64 << 10;
 const MODULE_PATH_MAX: usize = 1024;
 const ALLOW_MAX: usize = 32;
+const NOT_OWN: &str = "during belongs to initscript: the messages of a shared_initscript are there before the handler is called";
+/// Why a function that takes paths has no script that goes on.
+pub(crate) const NOT_RUNNING: &str = "during = \"invocation\" is for Python functions: others get what a script has sent with the event";
 const NOT_SHARED: &str = "max_age_s belongs to shared_initscript: the messages of an initscript end with their invocation";
 /// Why a function that is no handler of events has no initscript.
 pub(crate) const EVENTS_ONLY: &str = "needs a function that gets events (interface = \"event\", which servers and applications do not have): \
@@ -291,8 +340,8 @@ mod tests {
 
     #[test]
     fn a_call_has_room_for_the_messages_of_both_scripts() {
-        // Handed data, a body, and a socket for calls.
-        let others = 3;
+        // Handed data, a body, the socket for calls, and either that of a script that goes on or the paths of connections.
+        let others = 3 + HANDED_MAX.max(1);
         let most = crate::inputs::DECLARED_MAX + MESSAGES_MAX + SHARED_MESSAGES_MAX + others;
         assert!(most <= crate::ports::INPUTS_MAX, "{most}");
     }
@@ -338,6 +387,10 @@ mod tests {
             ),
             ("module = \"a.wasm\"\nallow = [\"ftp://a\"]", "allow: "),
             ("module = \"a.wasm\"\nalow = []", "unknown field"),
+            (
+                "module = \"a.wasm\"\nduring = \"starts\"",
+                "during is \"starts\", must be one of start, invocation; did you mean \"start\"?",
+            ),
             (
                 "module = \"a.wasm\"\nmax_age_s = 5",
                 "max_age_s belongs to shared_initscript",

@@ -181,7 +181,8 @@ fn check_stream(input: &InputConfig, can_stream: bool) -> Result<(), String> {
         | Scheme::File
         | Scheme::Sqs
         | Scheme::Grpc
-        | Scheme::Grpcs => Ok(()),
+        | Scheme::Grpcs
+        | Scheme::Tcp => Ok(()),
     }
 }
 

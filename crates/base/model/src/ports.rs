@@ -37,8 +37,8 @@ pub use engine::{Engine, MemoryPressure, StartError, TemplateMemory};
 pub use handover::{BlankMemory, MemoryFault};
 pub use http::{BodyError, PassedInputs, PassedRequest, PassedResponse, StreamedBody};
 pub use initscript::{
-    InitRunner, Initialised, NoInitscripts, QueueRequest, Queues, RemoteFault, RemoteReply,
-    RemoteRequest, Remotes,
+    HandedConnection, HandedSocket, InitRunner, Initialised, NoInitscripts, QueueRequest, Queues,
+    RawConnection, RemoteFault, RemoteReply, RemoteRequest, Remotes, ScriptSent, ScriptSink, Takes,
 };
 pub use inputs::{Fetched, InputFault, InputFaultKind, InputMemory, InputSource, NoInputs};
 pub use runtime::{PrewarmedRuntime, RuntimeHost};

@@ -13,7 +13,7 @@ use crate::config::{FunctionConfig, ScaleConfig};
 use crate::cors::CorsSpec;
 use crate::cpu_limit::{CpuLimit, CpuLimitSpec};
 use crate::ids::FunctionName;
-use crate::initscript::{self, InitscriptConfig, InitscriptSpec, ScriptKind};
+use crate::initscript::{self, During, InitscriptConfig, InitscriptSpec, ScriptKind};
 use crate::inputs::{self, InputSpec};
 use crate::invokes;
 use crate::keep_alive::{self, KeepAlive, KeepAliveSpec};
@@ -305,7 +305,14 @@ impl FunctionSpec {
                 Interface::Event => runtime.no_inputs(),
                 _ => Some(initscript::EVENTS_ONLY.to_owned()),
             };
-            initscript::check(spec, kind, refusal).map_err(|problem| fail(kind.key(), problem))
+            let checked = initscript::check(spec, kind, refusal);
+            let checked = checked.and_then(|script| match script {
+                Some(script) if script.during == During::Invocation && !runtime.forks() => {
+                    Err(initscript::NOT_RUNNING.to_owned())
+                }
+                script => Ok(script),
+            });
+            checked.map_err(|problem| fail(kind.key(), problem))
         };
         let own = check(self.initscript.as_ref(), ScriptKind::Own)?;
         let shared = check(self.shared_initscript.as_ref(), ScriptKind::Shared)?;

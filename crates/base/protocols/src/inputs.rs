@@ -13,6 +13,7 @@ const INPUT: &str = "pilot-input-";
 const FAILED_INPUT: &str = "pilot-failed-input-";
 /// `Pilot-Init-7`: the path of message 7 of an initscript.
 const MESSAGE: &str = "pilot-init-";
+/// `Pilot-Init-Conn-3`: the path to connect to for connection 3, a space, and where it leads.
 /// `Pilot-Failed-Init-7`: why it is not there. `Pilot-Failed-Init-Script`, `-Shared`: why the script failed.
 const FAILED_MESSAGE: &str = "pilot-failed-init-";
 
@@ -29,14 +30,15 @@ pub(crate) fn input_headers(
     let given = inputs.iter().zip(paths);
     let given = given.map(|(input, path)| {
         let (prefix, name) = named(&input.name, INPUT, MESSAGE);
-        (prefix, name, path.clone())
+        let (name, value) = with_address(name, path);
+        (prefix, name.replace('.', "-"), value)
     });
     let failed = failed.iter().map(|failed| {
         // The problem is a text of the store.
         let visible = |char: char| if matches!(char, ' '..='~') { char } else { '?' };
         let problem = failed.problem.chars().map(visible).collect();
         let (prefix, name) = named(&failed.name, FAILED_INPUT, FAILED_MESSAGE);
-        (prefix, name, problem)
+        (prefix, name.replace('.', "-"), problem)
     });
     for (prefix, name, value) in given.chain(failed) {
         let header = HeaderName::try_from(format!("{prefix}{name}"));
@@ -46,6 +48,14 @@ pub(crate) fn input_headers(
         headers.insert(header, value);
     }
     Ok(())
+}
+
+/// The name of an input, and its path. Where a connection leads is a part of its name (`connection_name` of the model).
+fn with_address<'a>(name: &'a str, path: &str) -> (&'a str, String) {
+    match name.split_once('=') {
+        Some((name, address)) => (name, format!("{path} {address}")),
+        None => (name, path.to_owned()),
+    }
 }
 
 /// An input, or a message of an initscript: the beginning of its name, and the rest.
@@ -70,13 +80,14 @@ pub fn input_variables(
     failed: &[FailedInput],
 ) -> BTreeMap<String, String> {
     let variable = |prefix: &str, name: &str| {
-        let name = name.replace('-', "_").to_ascii_uppercase();
+        let name = name.replace(['-', '.'], "_").to_ascii_uppercase();
         format!("{prefix}{name}")
     };
     let given = inputs.iter().zip(paths);
     let given = given.map(|(input, path)| {
         let (prefix, name) = named(&input.name, "PILOT_INPUT_", "PILOT_INIT_");
-        (variable(prefix, name), path.clone())
+        let (name, value) = with_address(name, path);
+        (variable(prefix, name), value)
     });
     let failed = failed.iter().map(|failed| {
         // The problem is a text of the store. No variable can have a NUL.
@@ -114,6 +125,29 @@ mod tests {
         let variables = input_variables(&[], &[], &[failed, script]);
         assert_eq!(variables["PILOT_FAILED_INPUT_THE_MASK"], "no?thing");
         assert_eq!(variables["PILOT_FAILED_INIT_SCRIPT"], "it trapped");
+    }
+
+    #[test]
+    fn a_connection_is_named_with_its_address() {
+        let input = Input {
+            name: pilot_model::initscript::connection_name(3, Some("tcp://db:5432")),
+            kind: pilot_model::ports::InputKind::Socket,
+            descriptor: std::sync::Arc::new(std::fs::File::open("/dev/null").unwrap().into()),
+            object: None,
+            decoded: None,
+        };
+        let failed = FailedInput {
+            name: pilot_model::initscript::connection_name(4, None),
+            problem: "refused".to_owned(),
+        };
+        let (inputs, paths, failed) = ([input], ["/proc/7/fd/9".to_owned()], [failed]);
+        let mut headers = HeaderMap::new();
+        input_headers(&inputs, &paths, &failed, &mut headers).unwrap();
+        assert_eq!(headers["pilot-init-conn-3"], "/proc/7/fd/9 tcp://db:5432");
+        assert_eq!(headers["pilot-failed-init-conn-4"], "refused");
+        let variables = input_variables(&inputs, &paths, &failed);
+        assert_eq!(variables["PILOT_INIT_CONN_3"], "/proc/7/fd/9 tcp://db:5432");
+        assert_eq!(variables["PILOT_FAILED_INIT_CONN_4"], "refused");
     }
 
     #[test]

@@ -183,8 +183,8 @@ fn calls(
     Calls::start(caller).map(Some)
 }
 
-/// The descriptors that go with the call: the function's inputs, the rest of a large body, which begins to pass, the messages of a WebSocket, and
-/// how far the inputs are that still arrive.
+/// The descriptors that go with the call: the function's inputs, the rest of a large body, which begins to pass, the messages of a WebSocket,
+/// how far the inputs are that still arrive, and what still comes of the initscript.
 fn inputs(
     rest: Option<StreamedBody>,
     websocket: Option<OwnedFd>,
@@ -203,7 +203,8 @@ fn inputs(
         object: None,
         decoded: None,
     }));
-    inputs.append(&mut invocation.progress);
+    inputs.append(&mut invocation.more);
+    inputs.extend(invocation.send_script()?);
     Ok(inputs)
 }
 

@@ -1,6 +1,7 @@
 //! A running invocation: its stamps, and the record that is published at its end, however it ends.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -8,11 +9,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::{HeaderName, HeaderValue};
 use pilot_model::hint;
-use pilot_model::initscript::ScriptRun;
+use pilot_model::initscript::{ScriptRun, connection_name};
 use pilot_model::inputs::Values;
 use pilot_model::ports::{
-    Clock, Done, EventSink, Fetched, InitRunner, Initialised, Input, InputFault, InputFaultKind,
-    InputMemory, InputSource, PassedInputs, PassedRequest,
+    Clock, Done, EventSink, Fetched, HandedConnection, InitRunner, Initialised, Input, InputFault,
+    InputFaultKind, InputKind, InputMemory, InputSource, PassedInputs, PassedRequest,
 };
 use pilot_model::{
     CpuTime, Event, FailedInput, FunctionName, Instant, InvocationId, InvocationRecord, Outcome,
@@ -30,6 +31,7 @@ use crate::invoker::Invoker;
 use crate::passing::TunnelTraffic;
 use crate::request::Request;
 use crate::response::{Response, ResponseBody};
+use crate::script::{Begun, Going};
 use crate::upload::Upload;
 
 /// What every invocation needs.
@@ -106,11 +108,17 @@ pub(crate) struct Invocation {
     pub(crate) calls: Option<Calls>,
     /// The inputs for the worker, until they are sent.
     pub(crate) inputs: Vec<Input>,
-    /// How far the inputs are that still arrive, until they are sent.
-    pub(crate) progress: Vec<Input>,
+    /// What follows them: how far those are that still arrive, and connections of initscripts.
+    pub(crate) more: Vec<Input>,
+    /// What the connections need until the end.
+    kept: Vec<Box<dyn std::fmt::Debug + Send + Sync>>,
     /// The memory of the inputs, until the end.
     input_memory: Vec<Arc<dyn InputMemory>>,
     pub(crate) transfers: Vec<Transfer>,
+    /// What comes of its initscript after the call, until it is sent.
+    script: Option<Begun>,
+    /// The same, until the end.
+    script_going: Option<Going>,
     /// What the initscripts say in the function's log.
     script_said: Option<String>,
     scripts: Vec<ScriptRun>,
@@ -151,9 +159,12 @@ impl Invocation {
             upload: None,
             calls: None,
             inputs: Vec::new(),
-            progress: Vec::new(),
+            more: Vec::new(),
+            kept: Vec::new(),
             input_memory: Vec::new(),
             transfers: Vec::new(),
+            script: None,
+            script_going: None,
             script_said: None,
             scripts: Vec::new(),
             output_published: None,
@@ -174,7 +185,7 @@ impl Invocation {
     /// Takes what was fetched. Returns why there is no invocation, if a required input is missing.
     pub(crate) fn fetched(&mut self, fetched: Fetched) -> Option<InputFault> {
         self.inputs.extend(fetched.inputs);
-        self.progress.extend(fetched.progress);
+        self.more.extend(fetched.progress);
         self.input_memory.extend(fetched.memory);
         self.transfers.extend(fetched.transfers);
         fetched.fault
@@ -185,9 +196,17 @@ impl Invocation {
     pub(crate) fn initialised(&mut self, initialised: Initialised) {
         let Initialised {
             mut fetched,
+            connections,
             said,
             run,
         } = initialised;
+        if self.version.config.runtime.forks() {
+            if !connections.is_empty() {
+                self.script = Some(Begun::ended(self.now(), connections));
+            }
+        } else {
+            self.connected(connections);
+        }
         if let Some(said) = said {
             self.script_said.get_or_insert_default().push_str(&said);
         }
@@ -195,6 +214,59 @@ impl Invocation {
         let is_new = |name: &str| !self.inputs.iter().any(|input| input.name == name);
         fetched.inputs.retain(|input| is_new(&input.name));
         self.fetched(fetched);
+    }
+
+    /// Takes the connections of an initscript, for a worker that takes paths.
+    fn connected(&mut self, connections: Vec<HandedConnection>) {
+        let now = self.now();
+        for HandedConnection {
+            id,
+            address,
+            socket,
+        } in connections
+        {
+            match socket {
+                Ok(socket) => {
+                    self.more.push(Input {
+                        name: connection_name(id, Some(&address)),
+                        kind: InputKind::Socket,
+                        descriptor: Arc::new(socket.descriptor),
+                        object: None,
+                        decoded: None,
+                    });
+                    self.kept.extend(socket.kept);
+                }
+                Err(problem) => self.transfers.push(Transfer {
+                    input: connection_name(id, None),
+                    from: address,
+                    bytes: 0,
+                    began: now,
+                    ended: now,
+                    error: Some(problem),
+                    way: TransferWay::Handed,
+                    decoding: None,
+                    streamed: None,
+                }),
+            }
+        }
+    }
+
+    /// Its initscript goes on during the call.
+    pub(crate) fn goes_on(&mut self, script: Begun) {
+        self.script = Some(script);
+    }
+
+    /// The worker is about to be called: what comes of the initscript from now on goes there. Returns the descriptor for it.
+    ///
+    /// # Errors
+    /// Out of descriptors.
+    pub(crate) fn send_script(&mut self) -> io::Result<Option<Input>> {
+        let Some(script) = self.script.take() else {
+            return Ok(None);
+        };
+        let (going, input) = Going::start(script)?;
+        self.script_going = Some(going);
+        Ok(Some(input))
     }
 
     /// Fetches the inputs of a request that is passed through, and puts them into its extensions. Returns why there is no invocation, if a
@@ -424,6 +496,15 @@ impl Invocation {
         output: LastOutput,
     ) -> Arc<InvocationRecord> {
         self.ended = true;
+        self.script = None;
+        if let Some(going) = self.script_going.take() {
+            let record = going.end(&self.version, self.context.clock.as_ref());
+            self.transfers.extend(record.transfers);
+            self.scripts.extend(record.run);
+            if let Some(said) = record.said {
+                self.script_said.get_or_insert_default().push_str(&said);
+            }
+        }
         let output = match self.script_said.take() {
             Some(said) => output.and_script(&self.id, &said),
             None => output,
@@ -438,7 +519,8 @@ impl Invocation {
         self.calls = None;
         self.settle_transfers();
         self.inputs.clear();
-        self.progress.clear();
+        self.more.clear();
+        self.kept.clear();
         self.input_memory.clear();
         self.stopped(now);
         self.timeline.finished = Some(now);

@@ -2,7 +2,8 @@
 //!
 //! The request is announced to the pool at once, so that a worker starts while the payload arrives. The worker is leased last,
 //! when payload and inputs are complete: a slow sender and a slow store occupy no worker. If a worker has to start, the function's
-//! initscript runs beside the fetches of the inputs, and ends before the lease. What its shared initscript has sent goes with each call.
+//! initscript begins before anybody asks for the worker, and runs beside the fetches of the inputs. It ends before the lease, or goes on
+//! during the call. What its shared initscript has sent goes with each call.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -11,14 +12,16 @@ use std::task::Poll;
 
 use bytes::Bytes;
 use pilot_model::FunctionConfig;
+use pilot_model::initscript::During;
 use pilot_model::inputs::Values;
-use pilot_model::ports::{Fetched, Initialised, InputFault};
+use pilot_model::ports::{BoxFuture, Fetched, Initialised, InputFault};
 use pilot_pool::{Announcement, Lease, Leased, Pool, Refusal};
 
 use crate::error::InvokeError;
 use crate::invocation::{Invocation, InvocationContext};
 use crate::limits::Limits;
 use crate::request::{Payload, Request};
+use crate::script::Begun;
 
 /// The requirements of an exchange.
 pub(crate) struct Joined {
@@ -81,10 +84,12 @@ pub(crate) async fn join<E: From<InvokeError>>(
     let lease = if let Some(fault) = not_handed {
         Err(NotReady::Input(fault))
     } else if wanted.nothing() || context.inputs.overlaps() {
+        // A script sends its first requests before a fork takes the processor.
+        let script = wanted.begin(&mut invocation);
         if !wanted.nothing() {
             announcement.get_or_insert_with(|| pool.announce(admitted));
         }
-        let fault = wanted.fetch(&mut invocation).await;
+        let fault = wanted.fetch(&mut invocation, script).await;
         if announcement.is_some() {
             invocation.timeline.inputs_ready = Some(context.clock.now());
         }
@@ -113,7 +118,8 @@ async fn one_after_the_other(
 ) -> Result<Lease, NotReady> {
     let lease = lease(pool, invocation, announcement).await;
     let lease = lease.map_err(NotReady::Refused)?;
-    let fault = wanted.fetch(invocation).await;
+    let script = wanted.begin(invocation);
+    let fault = wanted.fetch(invocation, script).await;
     invocation.timeline.inputs_ready = Some(invocation.now());
     match fault {
         None => Ok(lease),
@@ -141,16 +147,34 @@ impl Wanted<'_> {
         !self.request.version.config.inputs.is_empty() || !self.request.inputs.is_empty()
     }
 
+    /// Begins the script, if there is one. What it returns is waited for before the call.
+    fn begin(self, invocation: &mut Invocation) -> Option<BoxFuture<'static, Initialised>> {
+        let version = &self.request.version;
+        let script = version.config.initscript.as_ref();
+        let script = script.filter(|_| self.runs_script)?;
+        let context = Arc::clone(invocation.context());
+        let event = self.event.clone();
+        match script.during {
+            During::Start => Some(context.initscripts.run(version, event, None)),
+            During::Invocation => {
+                let run = |sink| context.initscripts.run(version, event, Some(sink));
+                invocation.goes_on(Begun::new(context.clock.now(), run));
+                None
+            }
+        }
+    }
+
     /// Fetches them. Returns why there is no invocation, if a required one is missing.
-    async fn fetch(self, invocation: &mut Invocation) -> Option<InputFault> {
+    async fn fetch(
+        self,
+        invocation: &mut Invocation,
+        script: Option<BoxFuture<'static, Initialised>>,
+    ) -> Option<InputFault> {
         if self.nothing() {
             return None;
         }
         let context = Arc::clone(invocation.context());
         let version = &self.request.version;
-        let script = self
-            .runs_script
-            .then(|| context.initscripts.run(version, self.event.clone()));
         let inputs = self.has_inputs().then(|| {
             let requested = &self.request.inputs;
             context

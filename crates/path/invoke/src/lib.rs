@@ -17,6 +17,7 @@ mod limits;
 mod passing;
 mod request;
 mod response;
+mod script;
 mod tail;
 mod upload;
 

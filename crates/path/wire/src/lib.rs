@@ -9,5 +9,6 @@ pub mod frame;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzed;
 pub mod meta;
+pub mod script;
 
 pub use frame::{Frame, FrameDecoder, FrameError, HEADER_LEN, Header, Kind};

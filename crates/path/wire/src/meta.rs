@@ -60,7 +60,7 @@ struct InputMeta<'a> {
 /// What clients of a store call an input.
 #[derive(Debug, Serialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
-enum StoreMeta<'a> {
+pub(crate) enum StoreMeta<'a> {
     S3 {
         #[serde(skip_serializing_if = "Option::is_none")]
         endpoint: Option<&'a str>,
@@ -73,6 +73,14 @@ enum StoreMeta<'a> {
         port: u16,
         database: i64,
         key: &'a str,
+    },
+    Http {
+        method: &'a str,
+        url: &'a str,
+        #[serde(skip_serializing_if = "str::is_empty")]
+        body_sha256: &'a str,
+        status: u16,
+        headers: &'a [(String, String)],
     },
 }
 
@@ -146,6 +154,7 @@ impl<'a> InputMeta<'a> {
             InputKind::Body => ("body", None),
             InputKind::WebSocket => ("websocket", None),
             InputKind::Calls => ("calls", None),
+            InputKind::Script => ("script", None),
         };
         // Without it, the worker's clients ask the store.
         let store = input.object.as_deref().and_then(|object| {
@@ -164,7 +173,7 @@ impl<'a> InputMeta<'a> {
 }
 
 impl<'a> StoreMeta<'a> {
-    fn new(object: &'a StoreObject) -> Self {
+    pub(crate) fn new(object: &'a StoreObject) -> Self {
         match object {
             StoreObject::S3 {
                 endpoint,
@@ -188,12 +197,25 @@ impl<'a> StoreMeta<'a> {
                 database: *database,
                 key,
             },
+            StoreObject::Http {
+                method,
+                url,
+                body_sha256,
+                status,
+                headers,
+            } => Self::Http {
+                method,
+                url,
+                body_sha256,
+                status: *status,
+                headers,
+            },
         }
     }
 }
 
 /// Bytes of text of all objects of stores in one meta: escaped, they leave room for the headers of a request.
-const OBJECTS_LEN_MAX: usize = 48 * 1024;
+pub(crate) const OBJECTS_LEN_MAX: usize = 48 * 1024;
 
 /// For `READY`. Nanoseconds of `CLOCK_MONOTONIC`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]

@@ -2,7 +2,7 @@
 //!
 //! [`Data`] is the port [`InputSource`](pilot_model::ports::InputSource), and in `remotes` the port
 //! [`Remotes`](pilot_model::ports::Remotes). `stores` talks to each kind of store, `buffer` is the
-//! memory, `flight` fills the one from the other, `decode` puts a decoder between them, `streaming` tells a worker how far that is, `index` and `cache` find a buffer that has the object already, and `memory` has the
+//! memory, `flight` fills the one from the other, `decode` puts a decoder between them, `streaming` tells a worker how far that is, `raw` passes connections on that initscripts hand over, `index` and `cache` find a buffer that has the object already, and `memory` has the
 //! limits. When a fetch begins, and what waits for it, is decided in `path/invoke`.
 
 mod buffer;
@@ -14,6 +14,7 @@ mod handover;
 mod index;
 mod memory;
 mod networks;
+mod raw;
 mod remotes;
 mod source;
 mod stores;

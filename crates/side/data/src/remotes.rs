@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use pilot_model::initscript::{Place, check_target};
 use pilot_model::inputs::{Location, Scheme, check_key};
 use pilot_model::ports::{
-    BlankMemory, InputFaultKind as Kind, InputMemory, MemoryFault, QueueRequest, RemoteFault,
-    RemoteReply, RemoteRequest, Remotes,
+    BlankMemory, InputFaultKind as Kind, InputMemory, MemoryFault, QueueRequest, RawConnection,
+    RemoteFault, RemoteReply, RemoteRequest, Remotes,
 };
 use pilot_model::{BoxFuture, FunctionConfig, FunctionName};
 
@@ -22,6 +22,7 @@ use crate::flight::{Fetch, fetch};
 use crate::handover::Blank;
 use crate::index::ObjectId;
 use crate::networks::Networks;
+use crate::raw::{Raw, Relays};
 use crate::source::Data;
 use crate::stores::direct::{DirectHttp, DirectRedis, HttpRequest, STATUS};
 use crate::stores::grpc::{DirectGrpc, GrpcCall};
@@ -38,6 +39,8 @@ enum Target {
     Redis,
     /// The queues of a connection of the operator, by its name.
     Queues,
+    /// A connection without a protocol.
+    Raw,
 }
 
 /// Servers without a store of their own.
@@ -46,6 +49,7 @@ pub(crate) struct Direct {
     http: DirectHttp,
     grpc: DirectGrpc,
     redis: DirectRedis,
+    relays: Arc<Relays>,
     /// Each request is an object of its own: nobody else gets its reply.
     requests: AtomicU64,
 }
@@ -58,6 +62,7 @@ impl Direct {
             http: DirectHttp::new(networks.clone())?,
             grpc: DirectGrpc::new(networks.clone())?,
             redis: DirectRedis::new(networks.clone()),
+            relays: Arc::default(),
             requests: AtomicU64::new(0),
         })
     }
@@ -72,6 +77,7 @@ impl Data {
             Scheme::Https if !has_store => Ok(Target::Http),
             Scheme::Redis if !has_store => Ok(Target::Redis),
             Scheme::Grpc | Scheme::Grpcs => Ok(Target::Grpc),
+            Scheme::Tcp => Ok(Target::Raw),
             Scheme::Sqs => {
                 let checked = self.queues.check(function, place.host());
                 checked.map(|()| Target::Queues)
@@ -102,7 +108,7 @@ impl Data {
             Target::Queues if !request.headers.is_empty() => {
                 return Err(wrong("a request to a queue has no headers"));
             }
-            Target::Queues => {}
+            Target::Queues | Target::Raw => {}
             Target::Store(_) | Target::Redis => {
                 let is_plain = request.method == "GET"
                     && request.headers.is_empty()
@@ -136,6 +142,7 @@ impl Data {
             }
             Target::Grpc => self.direct.grpc.once(GrpcCall::new(place, &request)?),
             Target::Redis => self.direct.redis.at(place),
+            Target::Raw => return Err(wrong("it has no requests of its own")),
             Target::Queues => Arc::new(OneAnswer {
                 queues: Arc::clone(&self.queues),
                 request: QueueRequest {
@@ -161,7 +168,7 @@ impl Remotes for Data {
             let literal = place.host().trim_matches(['[', ']']).parse::<IpAddr>();
             let checked = self.target(config.name.as_str(), place).and_then(|target| {
                 match (target, literal) {
-                    (Target::Http | Target::Grpc | Target::Redis, Ok(address)) => {
+                    (Target::Http | Target::Grpc | Target::Redis | Target::Raw, Ok(address)) => {
                         self.networks.check(address)
                     }
                     _ => Ok(()),
@@ -206,6 +213,15 @@ impl Remotes for Data {
                 problem: error.problem,
             })
         })
+    }
+
+    fn open(&self, config: &FunctionConfig, place: &Place) -> Arc<dyn RawConnection> {
+        Arc::new(Raw::open(
+            self.networks.clone(),
+            Arc::clone(&self.direct.relays),
+            config.name.clone(),
+            place.clone(),
+        ))
     }
 
     fn keep(

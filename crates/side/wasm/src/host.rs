@@ -140,6 +140,15 @@ fn messages(linker: &mut Linker<Script>) -> Host<()> {
             Ok(small(script.answer(said)))
         },
     )?;
+    linker.func_wrap(
+        MODULE,
+        "transfer_conn",
+        |mut guest: Guest<'_>, id: u64, at: u32, len: u32, connection: u32| -> Host<i32> {
+            let (bytes, script) = begin(&mut guest, "transfer_conn", at, len)?;
+            let said = script.transfer_conn(id, bytes, connection);
+            Ok(small(script.answer(said)))
+        },
+    )?;
     linker.func_wrap(MODULE, "exit", |status: i32| -> Host<()> {
         Err(Stop::Exit(status).into())
     })?;

@@ -2,7 +2,7 @@
 //! sections 3 and 4).
 //!
 //! [`Initscripts`] is the port [`InitRunner`](pilot_model::ports::InitRunner). `module` checks and compiles, `host` is what a script can
-//! call, `script` is a running one with its limits, `shared` keeps what shared scripts have sent, and `threads` has the thread that runs scripts
+//! call, `script` is a running one with its limits, `rpc` its requests, `raw` its connections, `shared` keeps what shared scripts have sent, and `threads` has the thread that runs scripts
 //! and the clock that stops them. What a script connects to is behind the port [`Remotes`](pilot_model::ports::Remotes). When a script runs, and what waits for it, is decided
 //! in `path/invoke`.
 //!
@@ -11,8 +11,10 @@
 
 mod host;
 mod module;
+mod raw;
 mod request;
 mod room;
+mod rpc;
 mod runner;
 mod script;
 mod shared;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use pilot_model::initscript::{InitscriptConfig, ScriptEnd, ScriptKind, ScriptRun};
-use pilot_model::ports::{Clock, Fetched, InitRunner, Initialised, Remotes};
+use pilot_model::ports::{Clock, Fetched, InitRunner, Initialised, Remotes, ScriptSink};
 use pilot_model::{BoxFuture, Transfer, TransferWay, Version, VersionId};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
@@ -20,7 +20,7 @@ use crate::module;
 use crate::room::Room;
 use crate::script::{Script, World};
 use crate::shared::{Kept, Shared, Slot};
-use crate::threads::{Running, Threads};
+use crate::threads::{Beginning, Begun, Threads};
 
 /// The configuration of [`Initscripts`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,7 +61,13 @@ struct Modules {
 struct Compiled {
     version: Weak<Version>,
     /// Or why it cannot be used.
-    module: Result<InstancePre<Script>, String>,
+    module: Result<Module, String>,
+}
+
+#[derive(Clone)]
+struct Module {
+    code: InstancePre<Script>,
+    beginning: Arc<Beginning>,
 }
 
 impl std::fmt::Debug for Modules {
@@ -104,20 +110,32 @@ impl Initscripts {
         })
     }
 
+    /// Where the scripts of a version begin.
+    #[cfg(test)]
+    pub(crate) fn computing(&self, version: &Version) -> Arc<Beginning> {
+        let module = self.modules.of(version, ScriptKind::Own);
+        module.expect("it was compiled").beginning
+    }
+
     /// Begins a script. The error says why it is left out.
     fn begin(
         &self,
         version: &Arc<Version>,
         kind: ScriptKind,
-        config: &InitscriptConfig,
         event: Bytes,
-    ) -> Result<Running<Initialised>, String> {
-        let module = self.modules.of(version, kind)?;
+        sink: Option<Arc<dyn ScriptSink>>,
+    ) -> Result<Begun<Initialised>, String> {
+        let Some(config) = version.config.script(kind) else {
+            return Err("it has none".to_owned());
+        };
+        let Module { code, beginning } = self.modules.of(version, kind)?;
         let room = self.room.take(&version.config.name, config.memory_mb)?;
-        let (version, world) = (Arc::clone(version), self.world.clone());
-        let script = Script::new(version, config.clone(), event, world, room);
-        let running = self.threads.run(script.run(module));
-        running.ok_or_else(|| STOPPING.to_owned())
+        let (version, config) = (Arc::clone(version), config.clone());
+        let script = Script::new(version, config, event, (self.world.clone(), sink), room);
+        // Nobody waits for the beginning of a shared one.
+        let here = (kind == ScriptKind::Own).then_some(beginning.as_ref());
+        let begun = self.threads.begin(script.run(code), here);
+        begun.ok_or_else(|| STOPPING.to_owned())
     }
 
     /// Runs the shared script of a version in the background, unless it runs. The error says why it is left out.
@@ -131,7 +149,7 @@ impl Initscripts {
             return Ok(());
         };
         let event = Bytes::from_static(NO_EVENT);
-        let running = self.begin(version, ScriptKind::Shared, config, event)?;
+        let running = self.begin(version, ScriptKind::Shared, event, None)?;
         let ended = self.left_out(ScriptKind::Shared, config, THREAD_ENDED.to_owned());
         let max_age = Duration::from_secs(config.max_age_s.unwrap_or_default().into());
         let clock = Arc::clone(&self.world.clock);
@@ -139,7 +157,7 @@ impl Initscripts {
         while runs.try_join_next().is_some() {}
         runs.spawn_on(
             async move {
-                let run = running.await.unwrap_or(ended);
+                let run = running.end().await.unwrap_or(ended);
                 turn.ended(run, clock.now(), max_age).await;
             },
             &self.world.requests,
@@ -171,6 +189,7 @@ impl Initscripts {
                 }],
                 ..Fetched::default()
             },
+            connections: Vec::new(),
             run: Some(ScriptRun {
                 end: ScriptEnd::LeftOut,
                 took: Duration::ZERO,
@@ -181,7 +200,7 @@ impl Initscripts {
 
 impl Modules {
     /// The module of a version.
-    fn of(&self, version: &Version, kind: ScriptKind) -> Result<InstancePre<Script>, String> {
+    fn of(&self, version: &Version, kind: ScriptKind) -> Result<Module, String> {
         let compiled = self.compiled.lock();
         match compiled.get(&(version.id.clone(), kind)) {
             Some(compiled) => compiled.module.clone(),
@@ -220,7 +239,10 @@ impl Modules {
             compiled.retain(|_, one| one.version.strong_count() > 0);
             let one = Compiled {
                 version: Arc::downgrade(&version),
-                module,
+                module: module.map(|code| Module {
+                    code,
+                    beginning: Arc::default(),
+                }),
             };
             compiled.insert((version.id.clone(), kind), one);
             if let Some(problem) = problem {
@@ -266,15 +288,20 @@ impl InitRunner for Initscripts {
         );
     }
 
-    fn run(&self, version: &Arc<Version>, event: Bytes) -> BoxFuture<'static, Initialised> {
+    fn run(
+        &self,
+        version: &Arc<Version>,
+        event: Bytes,
+        sink: Option<Arc<dyn ScriptSink>>,
+    ) -> BoxFuture<'static, Initialised> {
         let Some(config) = &version.config.initscript else {
             return Box::pin(ready(Initialised::default()));
         };
-        match self.begin(version, ScriptKind::Own, config, event) {
+        match self.begin(version, ScriptKind::Own, event, sink) {
             Err(problem) => Box::pin(ready(self.left_out(ScriptKind::Own, config, problem))),
-            Ok(running) => {
+            Ok(begun) => {
                 let ended = self.left_out(ScriptKind::Own, config, THREAD_ENDED.to_owned());
-                Box::pin(async move { running.await.unwrap_or(ended) })
+                Box::pin(async move { begun.end().await.unwrap_or(ended) })
             }
         }
     }

@@ -1,19 +1,17 @@
 //! A running script: its connections, requests and messages, its limits, and what becomes of it.
 
 use std::collections::{BTreeMap, HashMap};
-use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use pilot_model::initscript::{
-    InitscriptConfig, Place, ScriptEnd, ScriptKind, ScriptRun, message_name,
+    HANDED_MAX, InitscriptConfig, Place, ScriptEnd, ScriptKind, ScriptRun,
 };
 use pilot_model::inputs::{Scheme, value_at};
 use pilot_model::ports::{
-    Clock, Fetched, Initialised, InputMemory, RemoteFault, RemoteReply, Remotes,
+    Clock, Initialised, InputMemory, RemoteReply, Remotes, ScriptSink, Takes,
 };
 use pilot_model::{Instant, Transfer, TransferWay, Version};
 use tokio::runtime::Handle;
@@ -22,8 +20,10 @@ use wasmtime::{InstancePre, Store, StoreLimits, StoreLimitsBuilder, Trap, Update
 
 use crate::host::Code;
 use crate::module::in_words;
+use crate::raw::{Connection, Handing};
 use crate::request;
 use crate::room::Taken;
+use crate::rpc::{self, Rpc, transfer_of};
 use crate::threads::Running;
 
 /// The state of a running script.
@@ -41,10 +41,14 @@ pub(crate) struct Script {
     calls: u32,
     /// Epochs in which it computed.
     ticks: u32,
-    connections: Vec<Place>,
+    connections: Vec<Connection>,
     rpcs: Vec<Rpc>,
     by_id: HashMap<(usize, u64), usize>,
     messages: BTreeMap<u64, Message>,
+    /// Connections for the function.
+    handed: BTreeMap<u64, Handing>,
+    /// Where messages go while the script runs. `None`: the function gets them at its end.
+    sink: Option<Arc<dyn ScriptSink>>,
     /// Bytes of its requests.
     sent: usize,
     /// Bytes of messages that it has copied.
@@ -83,29 +87,6 @@ pub(crate) enum Stop {
     },
 }
 
-/// A request.
-#[derive(Debug)]
-struct Rpc {
-    /// For people.
-    from: String,
-    began: Instant,
-    state: RpcState,
-}
-
-#[derive(Debug)]
-enum RpcState {
-    Running(Running<(Instant, Result<RemoteReply, RemoteFault>)>),
-    Done(Finished),
-}
-
-#[derive(Debug)]
-struct Finished {
-    ended: Instant,
-    result: Result<RemoteReply, RemoteFault>,
-    /// For the script's own reading.
-    file: Option<File>,
-}
-
 /// What goes to the function.
 #[derive(Debug)]
 enum Message {
@@ -115,6 +96,10 @@ enum Message {
         began: Instant,
         ended: Instant,
     },
+    /// A reply that goes to the function as soon as it is here.
+    Going(Running<Transfer>),
+    /// The function has it.
+    Gone(Transfer),
 }
 
 /// What is said when a call fails: a number for the script, and a text that it can ask for.
@@ -125,7 +110,7 @@ impl Script {
         version: Arc<Version>,
         config: InitscriptConfig,
         event: Bytes,
-        world: World,
+        (world, sink): (World, Option<Arc<dyn ScriptSink>>),
         room: Taken,
     ) -> Self {
         let wait = Duration::from_millis(u64::from(config.timeout_ms)).min(version.config.timeout);
@@ -155,6 +140,8 @@ impl Script {
             rpcs: Vec::new(),
             by_id: HashMap::new(),
             messages: BTreeMap::new(),
+            handed: BTreeMap::new(),
+            sink,
             sent: 0,
             copied: 0,
             error: String::new(),
@@ -205,69 +192,100 @@ impl Script {
 
     /// Waits for the replies that it handed over, and collects its messages. One that fails does not take the others with it.
     async fn finish(mut self, mut problem: Option<(ScriptEnd, String)>) -> Initialised {
-        let mut fetched = Fetched::default();
-        let mut bytes = 0;
+        let mut initialised = Initialised::default();
+        let fetched = &mut initialised.fetched;
         let deadline = match problem {
             None => self.deadline,
             // What is here is given to the function; nothing is waited for.
             Some(_) => Deadline::now(),
         };
         for (id, message) in std::mem::take(&mut self.messages) {
-            let mut transfer = Transfer {
-                input: message_name(id),
-                from: String::new(),
-                bytes: 0,
-                way: TransferWay::Fetched,
-                began: self.began,
-                ended: self.began,
-                decoding: None,
-                streamed: None,
-                error: None,
-            };
-            let given = match message {
-                Message::Bytes {
-                    memory,
-                    began,
-                    ended,
-                } => {
-                    "initscript".clone_into(&mut transfer.from);
-                    (transfer.began, transfer.ended) = (began, ended);
-                    transfer.way = TransferWay::Handed;
-                    Ok((memory, None))
-                }
-                Message::Reply(at) => self.collect(at, deadline, &mut transfer).await,
-            };
-            let given = given.and_then(|(memory, object)| {
-                let input = memory.input(&transfer.input);
-                let mut input = input.map_err(|error| format!("no descriptor for it: {error}"))?;
-                input.object = object;
-                Ok((memory, input))
-            });
-            match given {
-                Ok((memory, input)) => {
-                    transfer.bytes = memory.bytes();
-                    bytes += transfer.bytes;
-                    fetched.memory.push(memory);
-                    fetched.inputs.push(input);
-                }
-                Err(failed) => {
-                    problem.get_or_insert_with(|| {
-                        let problem = format!("message {id}, {}: {failed}", transfer.from);
-                        (ScriptEnd::Message, problem)
-                    });
-                    transfer.error = Some(failed);
-                }
+            let (transfer, given) = self.collect(id, message, deadline).await;
+            if let Some(failed) = &transfer.error {
+                problem.get_or_insert_with(|| {
+                    let problem = format!("message {id}, {}: {failed}", transfer.from);
+                    (ScriptEnd::Message, problem)
+                });
+            }
+            if let Some(given) = given {
+                fetched.memory.push(given.memory);
+                fetched.inputs.push(given.input);
             }
             fetched.transfers.push(transfer);
         }
+        for (id, handing) in std::mem::take(&mut self.handed) {
+            let handed = handing.collect(self.waits_for_handed(deadline)).await;
+            match &handed.socket {
+                Err(failed) if !failed.is_empty() => {
+                    problem.get_or_insert_with(|| {
+                        let problem = format!("connection {id}, {}: {failed}", handed.address);
+                        (ScriptEnd::Message, problem)
+                    });
+                }
+                _ => {}
+            }
+            if self.sink.is_none() {
+                initialised.connections.push(handed);
+            }
+        }
+        self.ended(initialised, problem)
+    }
+
+    /// With a sink, the function has the rest, or waits for it.
+    fn waits_for_handed(&self, deadline: Deadline) -> Deadline {
+        match self.sink {
+            None => deadline,
+            Some(_) => self.deadline,
+        }
+    }
+
+    /// A message, if the function does not have it yet, and how it came.
+    async fn collect(
+        &self,
+        id: u64,
+        message: Message,
+        deadline: Deadline,
+    ) -> (Transfer, Option<rpc::Given>) {
+        let clock = self.world.clock.as_ref();
+        match message {
+            Message::Bytes {
+                memory,
+                began,
+                ended,
+            } => rpc::copied(id, &memory, (began, ended)),
+            Message::Reply(at) => match self.rpcs.get(at) {
+                Some(rpc) => {
+                    let awaited = rpc.message(id, self.deadline);
+                    awaited.collect(clock, deadline).await
+                }
+                None => (transfer_of(id, "", clock.now()), None),
+            },
+            Message::Going(sending) => {
+                let gone = sending.await;
+                (
+                    gone.unwrap_or_else(|| transfer_of(id, "", clock.now())),
+                    None,
+                )
+            }
+            Message::Gone(transfer) => (transfer, None),
+        }
+    }
+
+    /// Adds the script itself.
+    fn ended(
+        mut self,
+        mut initialised: Initialised,
+        problem: Option<(ScriptEnd, String)>,
+    ) -> Initialised {
         let (end, problem) = match problem {
             None => (ScriptEnd::Ok, None),
             Some((end, problem)) => (end, Some(problem)),
         };
+        let transfers = &mut initialised.fetched.transfers;
         let of_script = Transfer {
             input: self.kind.transfer_name().to_owned(),
             from: self.config.module.clone(),
-            bytes,
+            bytes: transfers.iter().map(|one| one.bytes).sum(),
             way: TransferWay::Script,
             began: self.began,
             ended: self.world.clock.now(),
@@ -276,50 +294,13 @@ impl Script {
             error: problem.clone(),
         };
         let took = of_script.took();
-        fetched.transfers.insert(0, of_script);
+        transfers.insert(0, of_script);
         if let Some(problem) = problem {
             self.say(&format!("failed: {problem}"));
         }
-        Initialised {
-            fetched,
-            said: (!self.said.is_empty()).then_some(self.said),
-            run: Some(ScriptRun { end, took }),
-        }
-    }
-
-    /// The reply of a request that was handed over.
-    async fn collect(
-        &mut self,
-        at: usize,
-        deadline: Deadline,
-        transfer: &mut Transfer,
-    ) -> Result<
-        (
-            Arc<dyn InputMemory>,
-            Option<Arc<pilot_model::ports::StoreObject>>,
-        ),
-        String,
-    > {
-        let now = self.world.clock.now();
-        let Some(rpc) = self.rpcs.get_mut(at) else {
-            return Err("there is no such request".to_owned());
-        };
-        transfer.from.clone_from(&rpc.from);
-        (transfer.began, transfer.ended) = (rpc.began, now);
-        let is_here = timeout_at(deadline, rpc.wait(now)).await.is_ok();
-        match &rpc.state {
-            RpcState::Done(finished) if is_here => {
-                transfer.ended = finished.ended;
-                let reply = finished.result.as_ref();
-                let reply = reply.map_err(|fault| fault.problem.clone())?;
-                transfer.way = reply.way;
-                Ok((Arc::clone(&reply.memory), reply.object.clone()))
-            }
-            _ => {
-                transfer.ended = self.world.clock.now();
-                Err("the reply was not here in time".to_owned())
-            }
-        }
+        initialised.said = (!self.said.is_empty()).then_some(self.said);
+        initialised.run = Some(ScriptRun { end, took });
+        initialised
     }
 
     /// Each call of the host's functions begins with this.
@@ -384,16 +365,23 @@ impl Script {
             let problem = format!("a script has at most {CONNECTIONS_MAX} connections");
             return Err((Code::Limit, problem));
         }
-        self.connections.push(place);
+        let raw = (place.scheme() == Scheme::Tcp).then(|| {
+            // It connects there, and not on the thread of scripts.
+            let _requests = self.world.requests.enter();
+            self.world.remotes.open(&self.version.config, &place)
+        });
+        self.connections.push(Connection {
+            place,
+            raw,
+            is_handed: false,
+        });
         Ok(number(self.connections.len() - 1))
     }
 
     /// `send_rpc`.
     pub(crate) fn send_rpc(&mut self, connection: u32, id: u64, text: &[u8]) -> Said<u32> {
-        let connection = connection as usize;
-        let Some(place) = self.connections.get(connection).cloned() else {
-            return Err((Code::Unknown, "there is no such connection".to_owned()));
-        };
+        let to = live(&self.connections, connection)?;
+        let (connection, place) = (connection as usize, &to.place);
         if self.by_id.contains_key(&(connection, id)) {
             let problem = format!("request {id} was sent on this connection before");
             return Err((Code::Duplicate, problem));
@@ -414,7 +402,7 @@ impl Script {
             true => request.key.trim_start_matches('/'),
             false => &request.key,
         };
-        if !self.config.allows_key(&place, key) {
+        if !self.config.allows_key(place, key) {
             let problem = format!(
                 "{place}/{}: {}.allow of pilot.toml has no beginning of this key",
                 key.escape_default(),
@@ -428,79 +416,39 @@ impl Script {
             true => key.split('?').next().unwrap_or_default(),
             false => key,
         };
-        let from = format!("{place}/{shown}");
-        let World {
-            remotes,
-            clock,
-            requests,
-        } = &self.world;
-        let began = clock.now();
-        let reply = remotes.request(&self.version.config, &place, request);
-        let clock = Arc::clone(clock);
-        let task = requests.spawn(async move {
-            let reply = reply.await;
-            (clock.now(), reply)
-        });
+        let from = match &to.raw {
+            None => format!("{place}/{shown}"),
+            Some(_) => place.to_string(),
+        };
+        let reply = to.request(&self.world.remotes, &self.version.config, request);
         self.by_id.insert((connection, id), self.rpcs.len());
-        self.rpcs.push(Rpc {
-            from,
-            began,
-            state: RpcState::Running(Running::new(task)),
-        });
+        self.rpcs.push(Rpc::begin(&self.world, from, reply));
         Ok(0)
     }
 
     /// `recv_rpc_reply`: a handle.
     pub(crate) async fn recv_rpc_reply(&mut self, connection: u32, id: u64) -> Said<u32> {
         let at = self.rpc(connection, id)?;
-        let now = self.world.clock.now();
         let Some(rpc) = self.rpcs.get_mut(at) else {
             return Err(no_handle());
         };
-        let from = rpc.from.clone();
-        match rpc.wait(now).await {
-            Ok(_) => Ok(number(at)),
-            Err(fault) => {
-                let problem = format!("{from}: {}", fault.problem);
-                Err((Code::Failed, problem))
-            }
-        }
+        rpc.wait().await.map(|()| number(at))
     }
 
     /// `reply_len`, `reply_status`.
-    pub(crate) fn reply(&self, handle: u32) -> Said<&RemoteReply> {
-        match self.rpcs.get(handle as usize).map(|rpc| &rpc.state) {
-            Some(RpcState::Done(Finished {
-                result: Ok(reply), ..
-            })) => Ok(reply),
-            _ => Err(no_handle()),
-        }
+    pub(crate) fn reply(&self, handle: u32) -> Said<Arc<RemoteReply>> {
+        let rpc = self.rpcs.get(handle as usize);
+        rpc.and_then(Rpc::reply).ok_or_else(no_handle)
     }
 
     /// `reply_read`: how many bytes were copied.
     pub(crate) fn read_reply(&mut self, handle: u32, at: u64, into: &mut [u8]) -> Said<u32> {
-        let finished = match self.rpcs.get_mut(handle as usize).map(|rpc| &mut rpc.state) {
-            Some(RpcState::Done(finished)) => finished,
-            _ => return Err(no_handle()),
-        };
-        let Ok(reply) = &finished.result else {
-            return Err(no_handle());
-        };
+        let rpc = self.rpcs.get_mut(handle as usize);
+        let read = rpc
+            .and_then(|rpc| rpc.read(at, into))
+            .ok_or_else(no_handle)?;
         let failed = |error: io::Error| (Code::Failed, format!("the reply: {error}"));
-        if finished.file.is_none() {
-            let input = reply.memory.input("reply").map_err(failed)?;
-            let file = input.descriptor.try_clone().map_err(failed)?;
-            finished.file = Some(File::from(file));
-        }
-        let mut done = 0;
-        while let (Some(file), Some(rest)) = (&finished.file, into.get_mut(done..)) {
-            let place = at.saturating_add(done as u64);
-            match file.read_at(rest, place).map_err(failed)? {
-                0 => break,
-                read => done += read,
-            }
-        }
-        Ok(number(done))
+        read.map(number).map_err(failed)
     }
 
     /// `reply_value`: the text of a value of a reply that is JSON.
@@ -517,7 +465,75 @@ impl Script {
     pub(crate) fn send_reply(&mut self, message: u64, connection: u32, id: u64) -> Said<u32> {
         let at = self.rpc(connection, id)?;
         self.check_message(message)?;
-        self.messages.insert(message, Message::Reply(at));
+        let (
+            World {
+                clock, requests, ..
+            },
+            sink,
+        ) = (&self.world, &self.sink);
+        let message_now = match (sink, self.rpcs.get(at)) {
+            (Some(sink), Some(rpc)) => {
+                let awaited = rpc.message(message, self.deadline);
+                let sending = awaited.send(Arc::clone(clock), Arc::clone(sink));
+                Message::Going(Running::new(requests.spawn(sending)))
+            }
+            _ => Message::Reply(at),
+        };
+        self.messages.insert(message, message_now);
+        Ok(0)
+    }
+
+    /// `transfer_conn`.
+    pub(crate) fn transfer_conn(&mut self, id: u64, address: &[u8], connection: u32) -> Said<u32> {
+        let to = live(&self.connections, connection)?;
+        let refused = |problem: &str| Err((Code::Refused, problem.to_owned()));
+        let Some(raw) = to.raw.clone() else {
+            return refused(
+                "only a connection to tcp://HOST:PORT can be handed over: the host keeps the others, and signs for them",
+            );
+        };
+        if self.kind == ScriptKind::Shared {
+            return refused(
+                "a shared script has no connections to hand over: they are for one invocation",
+            );
+        }
+        let address = String::from_utf8_lossy(address).into_owned();
+        let names_it = address
+            .parse()
+            .is_ok_and(|named: Place| named.is_same(&to.place));
+        if !names_it {
+            let problem = format!(
+                "the address \"{}\" is not that of the connection, {}",
+                address.escape_default(),
+                to.place
+            );
+            return Err((Code::Invalid, problem));
+        }
+        if self.handed.contains_key(&id) {
+            return Err((
+                Code::Duplicate,
+                format!("connection {id} was handed over before"),
+            ));
+        }
+        if self.handed.len() >= HANDED_MAX {
+            let problem = format!("a script hands at most {HANDED_MAX} connections over");
+            return Err((Code::Limit, problem));
+        }
+        let takes = match self.version.config.runtime.forks() {
+            true => Takes::Descriptor,
+            false => Takes::Path,
+        };
+        let handing = Handing::begin(
+            &self.world,
+            (id, address),
+            (raw.as_ref(), takes),
+            self.deadline,
+            self.sink.clone(),
+        );
+        self.handed.insert(id, handing);
+        if let Some(to) = self.connections.get_mut(connection as usize) {
+            to.is_handed = true;
+        }
         Ok(0)
     }
 
@@ -547,10 +563,17 @@ impl Script {
         let ended = clock.now();
         match kept {
             Some(Ok(memory)) => {
-                let kept = Message::Bytes {
-                    memory,
-                    began,
-                    ended,
+                let kept = match &self.sink {
+                    None => Message::Bytes {
+                        memory,
+                        began,
+                        ended,
+                    },
+                    Some(sink) => {
+                        let (transfer, given) = rpc::copied(message, &memory, (began, ended));
+                        rpc::send(message, transfer.clone(), given, sink.as_ref());
+                        Message::Gone(transfer)
+                    }
                 };
                 self.messages.insert(message, kept);
                 Ok(0)
@@ -581,22 +604,13 @@ impl Script {
     }
 }
 
-impl Rpc {
-    /// Waits for the reply. `now`: in case that the daemon stops.
-    async fn wait(&mut self, now: Instant) -> Result<&RemoteReply, &RemoteFault> {
-        if let RpcState::Running(running) = &mut self.state {
-            let ended = running.await;
-            let (ended, result) = ended.unwrap_or_else(|| (now, Err(NEVER.clone())));
-            self.state = RpcState::Done(Finished {
-                ended,
-                result,
-                file: None,
-            });
-        }
-        match &self.state {
-            RpcState::Done(finished) => finished.result.as_ref(),
-            RpcState::Running(_) => Err(&NEVER),
-        }
+/// A connection that is still the script's.
+fn live(connections: &[Connection], connection: u32) -> Said<&Connection> {
+    let unknown = |problem: &str| (Code::Unknown, problem.to_owned());
+    match connections.get(connection as usize) {
+        None => Err(unknown("there is no such connection")),
+        Some(one) if one.is_handed => Err(unknown("the connection was handed over")),
+        Some(one) => Ok(one),
     }
 }
 
@@ -641,12 +655,6 @@ fn no_handle() -> (Code, String) {
 fn number(at: usize) -> u32 {
     u32::try_from(at).unwrap_or(u32::MAX)
 }
-
-/// The request's task is gone.
-static NEVER: RemoteFault = RemoteFault {
-    kind: pilot_model::ports::InputFaultKind::Unavailable,
-    problem: String::new(),
-};
 
 /// Computing in all, apart from waiting.
 const CPU_MAX: Duration = Duration::from_millis(250);

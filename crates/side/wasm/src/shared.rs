@@ -139,7 +139,9 @@ impl Turn {
 
 impl Kept {
     fn new(run: Initialised, now: Instant, max_age: Duration) -> Self {
-        let Initialised { fetched, said, run } = run;
+        let Initialised {
+            fetched, said, run, ..
+        } = run;
         let valid = match run {
             Some(ScriptRun {
                 end: ScriptEnd::Ok, ..
@@ -219,7 +221,12 @@ impl Kept {
         }
         fetched.transfers = transfers;
         let (said, run) = self.told.lock().take().unwrap_or_default();
-        Initialised { fetched, said, run }
+        Initialised {
+            fetched,
+            connections: Vec::new(),
+            said,
+            run,
+        }
     }
 }
 

@@ -1,6 +1,8 @@
 //! Scripts that behave and scripts that do not, against remotes that are made up.
 
+mod first;
 mod fuzz;
+mod going;
 mod hostile;
 mod keeping;
 mod modules;
@@ -212,47 +214,10 @@ async fn dropping_the_run_ends_the_script_and_gives_its_room_back() {
     let looping = script(r#"(func (export "run") (loop (br 0)))"#);
     let version = world.deploy(&looping, |script| script.memory_mb = 2).await;
     for _ in 0..3 {
-        let run = world.initscripts().run(&version, bytes::Bytes::new());
+        let run = world.initscripts().run(&version, bytes::Bytes::new(), None);
         let ended = tokio::time::timeout(Duration::from_millis(5), run).await;
         assert!(ended.is_err());
         // Its room comes back when its thread has dropped it.
         world.has_room().await;
     }
-}
-
-/// The time from the start to the first request, with the module compiled. Printed, not judged: the machine is shared.
-#[tokio::test]
-async fn a_script_sends_its_first_request_at_once() {
-    let world = World::new();
-    world.put("s3://photos/cat", b"a cat");
-    let text = script(
-        r#"(data (i32.const 0) "s3://photosGET cat")
-        (func (export "run")
-            (drop (call $connect (i32.const 0) (i32.const 11)))
-            (drop (call $send_rpc (i32.const 0) (i64.const 5) (i32.const 11) (i32.const 7)))
-            (drop (call $send_reply (i64.const 3) (i32.const 0) (i64.const 5))))"#,
-    );
-    let version = world.deploy(&text, |_| {}).await;
-    let mut times = Vec::new();
-    for _ in 0..200 {
-        let began = std::time::Instant::now();
-        let run = world.initscripts().run(&version, bytes::Bytes::new());
-        let done = run.await;
-        assert_eq!(done.said, None);
-        times.push(world.last_asked().duration_since(began));
-    }
-    times.sort();
-    let began = std::time::Instant::now();
-    let runs: Vec<_> = (0..100)
-        .map(|_| tokio::spawn(world.initscripts().run(&version, bytes::Bytes::new())))
-        .collect();
-    for run in runs {
-        assert_eq!(run.await.unwrap().said, None);
-    }
-    eprintln!(
-        "first request after {:?} (p50), {:?} (p99); 100 scripts at once in {:?}",
-        times[100],
-        times[198],
-        began.elapsed()
-    );
 }

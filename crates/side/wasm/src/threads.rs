@@ -1,20 +1,72 @@
 //! The threads of scripts: one that runs them all, and one that advances the epoch, at which each script gives way to the others.
+//!
+//! A script begins where its invocation is, up to the first place where it waits: waking another thread takes longer than what a script does
+//! before its first requests. So it has at most one epoch there. One that computes for so long is not begun there again for a while.
 
 use std::future::Future;
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::task::{Context, Poll};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::task::{Context, Poll, Waker};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use pilot_model::BoxFuture;
 use tokio::runtime::{Builder, Runtime};
 use tokio::task;
 use wasmtime::Engine;
 
 /// Between two epochs. A script runs at most so long before another one does.
 pub(crate) const TICK: Duration = Duration::from_millis(1);
+/// A script that computed for an epoch where its invocation is begins on the thread of scripts so many times.
+const STARTS_ELSEWHERE: u32 = 64;
+
+/// Whether the scripts of one module begin where their invocations are.
+#[derive(Debug, Default)]
+pub(crate) struct Beginning {
+    /// Starts until one begins there again.
+    elsewhere: AtomicU32,
+}
+
+impl Beginning {
+    /// Counts a start.
+    pub(crate) fn is_here(&self) -> bool {
+        let count = |left: u32| left.checked_sub(1);
+        let (set, fetch) = (Ordering::Relaxed, Ordering::Relaxed);
+        self.elsewhere.fetch_update(set, fetch, count).is_err()
+    }
+
+    pub(crate) fn took(&self, time: Duration) {
+        if time >= TICK {
+            self.begin_elsewhere(STARTS_ELSEWHERE);
+        }
+    }
+
+    pub(crate) fn begin_elsewhere(&self, starts: u32) {
+        self.elsewhere.store(starts, Ordering::Relaxed);
+    }
+}
+
+/// A script that has begun.
+#[derive(Debug)]
+pub(crate) enum Begun<T> {
+    /// It never waited. `None`: it panicked.
+    Ended(Option<T>),
+    /// It goes on, on the thread of scripts.
+    Running(Running<T>),
+}
+
+impl<T> Begun<T> {
+    /// Waits for its end. `None`: it panicked, or the daemon stops. Dropping the future ends it.
+    pub(crate) async fn end(self) -> Option<T> {
+        match self {
+            Self::Ended(end) => end,
+            Self::Running(running) => running.await,
+        }
+    }
+}
 
 /// Runs scripts.
 #[derive(Debug)]
@@ -54,21 +106,39 @@ impl Threads {
         })
     }
 
-    /// Runs a script. Dropping the result ends it. `None`: the task is gone.
-    pub(crate) fn run<T: Send + 'static>(
+    /// Runs a script. `here`: it begins on the thread of the caller, unless it has shown that it computes for long. Dropping the result ends
+    /// it. `None`: the thread of scripts is gone.
+    pub(crate) fn begin<T: Send + 'static>(
         &self,
         script: impl Future<Output = T> + Send + 'static,
-    ) -> Option<Running<T>> {
+        here: Option<&Beginning>,
+    ) -> Option<Begun<T>> {
         let scripts = self.scripts.as_ref()?;
         let counted = Counted::new(&self.epochs);
         if counted.is_first {
             self.ticker.thread().unpark();
         }
-        let task = scripts.spawn(async move {
+        let mut script: BoxFuture<'static, T> = Box::pin(async move {
             let _counted = counted;
             script.await
         });
-        Some(Running(task))
+        if let Some(here) = here.filter(|here| here.is_here()) {
+            let began = Instant::now();
+            // What it waits for learns who waits when it is polled by the thread of scripts.
+            let poll = || {
+                script
+                    .as_mut()
+                    .poll(&mut Context::from_waker(Waker::noop()))
+            };
+            let polled = catch_unwind(AssertUnwindSafe(poll));
+            here.took(began.elapsed());
+            match polled {
+                Ok(Poll::Pending) => {}
+                Ok(Poll::Ready(end)) => return Some(Begun::Ended(Some(end))),
+                Err(_) => return Some(Begun::Ended(None)),
+            }
+        }
+        Some(Begun::Running(Running(scripts.spawn(script))))
     }
 }
 

@@ -43,7 +43,7 @@ impl Place {
             Scheme::Http | Scheme::Grpc => Some(80),
             Scheme::Https | Scheme::Grpcs => Some(443),
             Scheme::Redis | Scheme::Rediss => Some(6379),
-            Scheme::S3 | Scheme::File | Scheme::Sqs => None,
+            Scheme::S3 | Scheme::File | Scheme::Sqs | Scheme::Tcp => None,
         })
     }
 
@@ -162,6 +162,9 @@ fn parse(text: &str) -> Result<(Place, &str), String> {
     if !is_host(host) {
         return Err(wrong("has no host, or one that cannot be used"));
     }
+    if scheme == Scheme::Tcp && (port.is_none() || !key.is_empty()) {
+        return Err(wrong("must be tcp://HOST:PORT, without a key"));
+    }
     let host = if is_named {
         host.to_owned()
     } else {
@@ -236,6 +239,7 @@ mod tests {
             "http://127.0.0.1:9000",
             "redis://cache.local:6380",
             "https://[2001:db8::1]:8443",
+            "tcp://db.example.com:5432",
         ] {
             let place: Place = text.parse().unwrap();
             assert_eq!(place.to_string(), text);
@@ -258,6 +262,8 @@ mod tests {
             "https://[::1",
             "https://ho st",
             "https://host/a\\b",
+            "tcp://host",
+            "tcp://host:5432/key",
         ] {
             assert!(text.parse::<Allowed>().is_err(), "{text}");
         }

@@ -40,6 +40,8 @@ pub enum Scheme {
     Grpc,
     /// gRPC over TLS. Only for initscripts.
     Grpcs,
+    /// A connection without a protocol. Only for initscripts.
+    Tcp,
 }
 
 impl Scheme {
@@ -53,7 +55,7 @@ impl Scheme {
         Self::File,
     ];
     /// What else initscripts connect to.
-    const MORE: [Self; 3] = [Self::Sqs, Self::Grpc, Self::Grpcs];
+    const MORE: [Self; 4] = [Self::Sqs, Self::Grpc, Self::Grpcs, Self::Tcp];
 
     /// The scheme with this word.
     pub(crate) fn named(word: &str) -> Option<Self> {
@@ -81,6 +83,7 @@ impl Scheme {
             Self::Sqs => "sqs",
             Self::Grpc => "grpc",
             Self::Grpcs => "grpcs",
+            Self::Tcp => "tcp",
         }
     }
 }

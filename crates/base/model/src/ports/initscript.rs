@@ -1,17 +1,18 @@
 //! Initscripts: who runs them, and what they send requests to.
 
 use std::fmt::Debug;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use bytes::Bytes;
 
 use super::{
-    BoxFuture, Fetched, InputFaultKind, InputMemory, MemoryFault, StoreObject, StreamedBody,
+    BoxFuture, Fetched, Input, InputFaultKind, InputMemory, MemoryFault, StoreObject, StreamedBody,
 };
 use crate::config::FunctionConfig;
 use crate::ids::FunctionName;
 use crate::initscript::{Place, ScriptRun};
-use crate::invocation::TransferWay;
+use crate::invocation::{Transfer, TransferWay};
 use crate::version::Version;
 
 /// Runs the initscripts of functions.
@@ -25,9 +26,16 @@ pub trait InitRunner: Send + Sync + Debug {
     /// The version serves from now on. Its initscript is compiled in the background unless it has been.
     fn activate(&self, version: &Arc<Version>);
 
-    /// Runs the initscript of a version for one invocation. It ends in a limited time, whatever the script does. Dropping the future ends
-    /// the script.
-    fn run(&self, version: &Arc<Version>, event: Bytes) -> BoxFuture<'static, Initialised>;
+    /// Runs the initscript of a version for one invocation. It has begun when this returns. It ends in a limited time, whatever the script
+    /// does. Dropping the future ends the script.
+    ///
+    /// With `sink`, the handler does not wait for the script: what it sends goes there at once, and the result has only the transfers.
+    fn run(
+        &self,
+        version: &Arc<Version>,
+        event: Bytes,
+        sink: Option<Arc<dyn ScriptSink>>,
+    ) -> BoxFuture<'static, Initialised>;
 
     /// The messages of the shared initscript of a version. If this node has them and they are not too old, the future is ready at once.
     /// Otherwise it waits for a run, as all do that ask meanwhile. Dropping the future ends nothing.
@@ -40,10 +48,72 @@ pub struct Initialised {
     /// The messages to the function, and a transfer for each and for the script. Never with a fault: the function goes on without what
     /// failed.
     pub fetched: Fetched,
+    /// The connections to the function.
+    pub connections: Vec<HandedConnection>,
     /// For the function's log: what the script said, and why it failed.
     pub said: Option<String>,
     /// The run, for the metrics. `None`: there was none, or another invocation has it.
     pub run: Option<ScriptRun>,
+}
+
+/// Takes what a script sends while the handler may run. It never waits: a script sends a limited number.
+pub trait ScriptSink: Send + Sync + Debug {
+    /// A message or a connection is here, or will not come.
+    fn sent(&self, sent: ScriptSent);
+}
+
+/// What a script has sent.
+#[derive(Debug)]
+pub enum ScriptSent {
+    /// A message.
+    Message {
+        /// Its id.
+        id: u64,
+        /// The descriptor for the worker.
+        input: Input,
+        /// What it takes. It is kept until the invocation has ended.
+        memory: Arc<dyn InputMemory>,
+        /// How it came.
+        transfer: Transfer,
+    },
+    /// A message whose request failed.
+    NoMessage {
+        /// Its id.
+        id: u64,
+        /// Its error says why.
+        transfer: Transfer,
+    },
+    /// A connection, or why there is none.
+    Connection(HandedConnection),
+}
+
+/// A live connection that a script gives to its function.
+#[derive(Debug)]
+pub struct HandedConnection {
+    /// Its id.
+    pub id: u64,
+    /// Where it leads, as the script wrote it: `tcp://HOST:PORT`.
+    pub address: String,
+    /// The socket for the worker, or why there is none.
+    pub socket: Result<HandedSocket, String>,
+}
+
+/// The worker's end of a connection.
+#[derive(Debug)]
+pub struct HandedSocket {
+    /// [`Takes::Descriptor`]: a connected stream socket. [`Takes::Path`]: what connect(2) takes by a path in `/proc`, once.
+    pub descriptor: OwnedFd,
+    /// Kept until the invocation has ended. Without it, nobody can connect any more.
+    pub kept: Option<Box<dyn Debug + Send + Sync>>,
+}
+
+/// How a worker gets a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Takes {
+    /// As a descriptor.
+    Descriptor,
+    /// By a path, because it cannot receive descriptors.
+    Path,
 }
 
 /// No initscripts: for daemons and tests without them.
@@ -61,7 +131,12 @@ impl InitRunner for NoInitscripts {
 
     fn activate(&self, _: &Arc<Version>) {}
 
-    fn run(&self, _: &Arc<Version>, _: Bytes) -> BoxFuture<'static, Initialised> {
+    fn run(
+        &self,
+        _: &Arc<Version>,
+        _: Bytes,
+        _: Option<Arc<dyn ScriptSink>>,
+    ) -> BoxFuture<'static, Initialised> {
         Box::pin(std::future::ready(Initialised::default()))
     }
 
@@ -86,12 +161,26 @@ pub trait Remotes: Send + Sync + Debug {
         request: RemoteRequest,
     ) -> BoxFuture<'static, Result<RemoteReply, RemoteFault>>;
 
+    /// Begins to connect to a place of the scheme `tcp`, which `allow` permits. Must be called within a tokio runtime.
+    fn open(&self, config: &FunctionConfig, place: &Place) -> Arc<dyn RawConnection>;
+
     /// Copies bytes into memory for a worker of `function`.
     fn keep(
         &self,
         function: &FunctionName,
         bytes: Vec<u8>,
     ) -> BoxFuture<'static, Result<Arc<dyn InputMemory>, MemoryFault>>;
+}
+
+/// A connection without a protocol, of one script. Requests are sent one after the other, in the order of the calls. Dropping it closes
+/// the connection, unless it was handed over.
+pub trait RawConnection: Send + Sync + Debug {
+    /// Sends bytes, and then reads as the request says: `READ` and a number of bytes, or `LINES` and a number of lines. Returns what was read.
+    fn exchange(&self, request: RemoteRequest) -> BoxFuture<'static, Result<Vec<u8>, RemoteFault>>;
+
+    /// When all exchanges before have ended: a socket for the function. The connection lives until one of its ends closes it. Exchanges
+    /// that begin later fail.
+    fn hand_over(&self, takes: Takes) -> BoxFuture<'static, Result<HandedSocket, RemoteFault>>;
 }
 
 /// The queues of the operator's connections, for initscripts. The daemon's credentials stay behind it.
@@ -124,13 +213,13 @@ pub struct QueueRequest {
 /// A request to a store, a queue or a server.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RemoteRequest {
-    /// `GET`; other methods only for HTTP servers that are no stores. For a queue, the action.
+    /// `GET`; other methods only for HTTP servers that are no stores. For a queue, the action. For a raw connection, how the reply ends.
     pub method: String,
     /// The key of an object, the name of a queue, or for such a server `/PATH[?QUERY]`.
     pub key: String,
     /// Headers, only for such a server.
     pub headers: Vec<(String, String)>,
-    /// The body, only for such a server or a queue.
+    /// The body, only for such a server, a queue or a raw connection.
     pub body: Bytes,
 }
 

@@ -191,6 +191,19 @@ pub enum StoreObject {
         /// The key.
         key: String,
     },
+    /// The response to one request of an initscript to an HTTP server.
+    Http {
+        /// The method.
+        method: String,
+        /// The whole URL, as the request had it.
+        url: String,
+        /// SHA-256 of the request's body, hexadecimal. Empty: it had none.
+        body_sha256: String,
+        /// The status.
+        status: u16,
+        /// The headers of the response, without those that frame its body.
+        headers: Vec<(String, String)>,
+    },
 }
 
 impl StoreObject {
@@ -208,6 +221,13 @@ impl StoreObject {
                 ([endpoint, bucket, key], headers.as_slice())
             }
             Self::Redis { host, key, .. } => ([host.as_str(), key, ""], [].as_slice()),
+            Self::Http {
+                method,
+                url,
+                body_sha256,
+                headers,
+                ..
+            } => ([method.as_str(), url, body_sha256], headers.as_slice()),
         };
         let headers = headers.iter().flat_map(|(name, value)| [&name[..], value]);
         texts.into_iter().chain(headers).try_fold(0, |len, text| {
@@ -240,6 +260,8 @@ pub enum InputKind {
     WebSocket,
     /// A stream socket over which the handler invokes other functions (the same place).
     Calls,
+    /// A stream socket on which the messages and connections of an initscript come (the same place).
+    Script,
 }
 
 /// The result of an exchange.

@@ -1,13 +1,14 @@
 //! Initscripts in the join: when they run, and that a worker starts meanwhile.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
-use pilot_model::initscript::{InitscriptConfig, SCRIPT_NAME};
-use pilot_model::ports::{BoxFuture, Fetched, InitRunner, Initialised};
+use pilot_model::initscript::{During, InitscriptConfig, SCRIPT_NAME};
+use pilot_model::ports::{BoxFuture, Fetched, InitRunner, Initialised, InputKind, ScriptSink};
 use pilot_model::{FunctionConfig, StartKind, Transfer, TransferWay, Version};
+use pilot_testkit::{FakeEngine, Reaction};
 use tokio::time::{Instant, sleep};
 
 use crate::fixture::Fixture;
@@ -19,6 +20,9 @@ const START: Duration = Duration::from_millis(100);
 #[derive(Debug, Default)]
 struct Slow {
     runs: AtomicUsize,
+    engine: OnceLock<Arc<FakeEngine>>,
+    /// Workers that were asked for when a script began.
+    workers: Mutex<Vec<usize>>,
     ends: Arc<AtomicUsize>,
 }
 
@@ -29,8 +33,17 @@ impl InitRunner for Slow {
 
     fn activate(&self, _: &Arc<Version>) {}
 
-    fn run(&self, version: &Arc<Version>, _: Bytes) -> BoxFuture<'static, Initialised> {
-        assert!(version.config.initscript.is_some());
+    fn run(
+        &self,
+        version: &Arc<Version>,
+        _: Bytes,
+        sink: Option<Arc<dyn ScriptSink>>,
+    ) -> BoxFuture<'static, Initialised> {
+        let script = version.config.initscript.as_ref().unwrap();
+        assert_eq!(sink.is_some(), script.during == During::Invocation);
+        if let Some(engine) = self.engine.get() {
+            self.workers.lock().unwrap().push(engine.starts());
+        }
         self.runs.fetch_add(1, Ordering::SeqCst);
         let ends = Arc::clone(&self.ends);
         Box::pin(async move {
@@ -53,6 +66,7 @@ impl InitRunner for Slow {
                     transfers: vec![transfer],
                     ..Fetched::default()
                 },
+                connections: Vec::new(),
                 said: Some("failed: it is made up\n".to_owned()),
                 run: None,
             }
@@ -76,6 +90,7 @@ impl InitRunner for Slow {
                 transfers: vec![transfer],
                 ..Fetched::default()
             },
+            connections: Vec::new(),
             said: None,
             run: None,
         };
@@ -90,6 +105,7 @@ fn scripted(config: &mut FunctionConfig) {
         allow: Vec::new(),
         memory_mb: 2,
         timeout_ms: 1000,
+        during: During::Start,
         max_age_s: None,
     });
 }
@@ -100,6 +116,7 @@ async fn a_script_runs_beside_the_start_and_its_failure_is_in_the_log_alone() {
     let fixture = Fixture::running(Arc::clone(&slow) as _);
     fixture.engine.starts_take(START, Duration::ZERO);
     fixture.deploy(scripted);
+    slow.engine.set(Arc::clone(&fixture.engine)).unwrap();
     let began = Instant::now();
     let response = fixture.call().await.unwrap();
     // The longer of the two, and not their sum.
@@ -118,6 +135,36 @@ async fn a_script_runs_beside_the_start_and_its_failure_is_in_the_log_alone() {
         (StartKind::Warm, 0)
     );
     assert_eq!(slow.runs.load(Ordering::SeqCst), 1);
+    // It began before a worker was asked for.
+    assert_eq!(*slow.workers.lock().unwrap(), [0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_handler_does_not_wait_for_a_script_that_goes_on() {
+    let slow = Arc::new(Slow::default());
+    let fixture = Fixture::running(Arc::clone(&slow) as _);
+    fixture.engine.starts_take(SCRIPT / 4, Duration::ZERO);
+    fixture.engine.serve(|call| {
+        let kinds: Vec<InputKind> = call.inputs.iter().map(|one| one.kind).collect();
+        assert_eq!(kinds, [InputKind::Script]);
+        Reaction::Return(SCRIPT / 4, Bytes::new(), Bytes::from_static(b"{}"))
+    });
+    fixture.deploy(|config| {
+        scripted(config);
+        let script = config.initscript.as_mut().unwrap();
+        script.during = During::Invocation;
+    });
+    let began = Instant::now();
+    let response = fixture.call().await.unwrap();
+    assert!(began.elapsed() < SCRIPT, "{:?}", began.elapsed());
+    let output = String::from_utf8_lossy(&response.log_tail()).into_owned();
+    assert!(output.contains("initscript: left behind"), "{output}");
+    let transfer = &response.transfers[0];
+    assert_eq!(transfer.input, SCRIPT_NAME);
+    assert!(transfer.error.is_some());
+    // The script has ended with its invocation.
+    sleep(SCRIPT * 2).await;
+    assert_eq!(slow.ends.load(Ordering::SeqCst), 0);
 }
 
 #[tokio::test(start_paused = true)]

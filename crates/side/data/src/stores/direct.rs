@@ -1,6 +1,7 @@
 //! Servers that an initscript asks without a store: HTTP by the crate `reqwest`, Redis as in `redis`. Nothing of the daemon's goes along,
 //! neither credentials nor a proxy. Addresses are checked when a connection is made, see `networks`.
 
+use std::iter;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,11 +9,12 @@ use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt};
 use pilot_model::BoxFuture;
 use pilot_model::initscript::Place;
-use pilot_model::ports::{InputFaultKind as Kind, RemoteRequest};
+use pilot_model::ports::{InputFaultKind as Kind, RemoteRequest, StoreObject};
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::header::{ACCEPT_ENCODING, HeaderMap, HeaderName, HeaderValue};
 use reqwest::redirect::Policy;
 use reqwest::{Client, ClientBuilder, Method, Url};
+use sha2::{Digest as _, Sha256};
 
 use super::redis::{RedisConfig, RedisStore};
 use super::s3::chain;
@@ -137,6 +139,24 @@ impl Store for OneResponse {
         0
     }
 
+    fn named(&self, _: &str, headers: &[(String, String)]) -> Option<StoreObject> {
+        let HttpRequest {
+            method, url, body, ..
+        } = &self.request;
+        let status = headers.iter().find(|(name, _)| name == STATUS)?;
+        let headers = headers.iter().filter(|(name, _)| name != STATUS).cloned();
+        Some(StoreObject::Http {
+            method: method.to_string(),
+            url: url.to_string(),
+            body_sha256: match body.is_empty() {
+                true => String::new(),
+                false => hex(&Sha256::digest(body)),
+            },
+            status: status.1.parse().ok()?,
+            headers: headers.collect(),
+        })
+    }
+
     fn get<'a>(
         &'a self,
         _: &'a str,
@@ -159,16 +179,34 @@ impl Store for OneResponse {
                 .await;
             let response = sent.map_err(failed)?;
             let status = response.status().as_str().to_owned();
+            let headers = iter::once((STATUS.to_owned(), status));
+            let headers = headers.chain(kept_headers(response.headers())).collect();
             Ok(Got::Object(Object {
                 len: response
                     .content_length()
                     .filter(|_| *method != Method::HEAD),
                 validator: None,
-                headers: vec![(STATUS.to_owned(), status)],
+                headers,
                 body: response.bytes_stream().map_err(failed).boxed(),
             }))
         })
     }
+}
+
+/// What a client of the function may need of a response: all but what frames the body, as far as it is text and not long.
+fn kept_headers(headers: &HeaderMap) -> Vec<(String, String)> {
+    let mut room = HEADERS_LEN_MAX;
+    let texts = headers.iter().filter_map(|(name, value)| {
+        let is_framing = OURS.contains(&name.as_str()) || name == "keep-alive";
+        let value = value.to_str().ok().filter(|_| !is_framing)?;
+        room = room.checked_sub(name.as_str().len() + value.len())?;
+        Some((name.as_str().to_owned(), value.to_owned()))
+    });
+    texts.collect()
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 pub(super) fn failed(error: reqwest::Error) -> StoreError {
@@ -209,8 +247,8 @@ impl Store for OneServer {
         0
     }
 
-    fn named(&self, key: &str, _: &[(String, String)]) -> Option<pilot_model::ports::StoreObject> {
-        Some(pilot_model::ports::StoreObject::Redis {
+    fn named(&self, key: &str, _: &[(String, String)]) -> Option<StoreObject> {
+        Some(StoreObject::Redis {
             host: self.host.clone(),
             port: self.port,
             database: 0,
@@ -256,6 +294,8 @@ pub(super) const OURS: [&str; 8] = [
     "upgrade",
     "accept-encoding",
 ];
+/// Headers of one response that are kept.
+const HEADERS_LEN_MAX: usize = 8 << 10;
 const CONNECT_MAX: Duration = Duration::from_secs(5);
 const SILENCE_MAX: Duration = Duration::from_secs(20);
 /// Idle connections to one server that are kept for the next start.

@@ -23,7 +23,7 @@ enum Kind {
 }
 
 /// The functions of the host, their arguments, and whether there is a result of 32 bits, of 64, or none.
-const CALLS: [(&str, &[Kind], u32); 16] = {
+const CALLS: [(&str, &[Kind], u32); 17] = {
     use Kind::{Id, Number, Text};
     [
         ("connect", &[Text], 32),
@@ -34,6 +34,7 @@ const CALLS: [(&str, &[Kind], u32); 16] = {
         ("reply_read", &[Number, Id, Text], 32),
         ("send_msg", &[Id, Text], 32),
         ("send_reply", &[Id, Number, Id], 32),
+        ("transfer_conn", &[Id, Text, Number], 32),
         ("exit", &[Number], 0),
         ("event_read", &[Number, Text], 32),
         ("event_value", &[Text, Text], 32),
@@ -46,11 +47,13 @@ const CALLS: [(&str, &[Kind], u32); 16] = {
 };
 
 /// Texts that mean something, each at its place in the script's memory.
-const TEXTS: [&str; 10] = [
+const TEXTS: [&str; 12] = [
     "s3://photos",
     "https://example.com",
     "redis://cache",
     "s3://private",
+    "tcp://db:5432",
+    "READ 3\n\nabc",
     "GET cat",
     "GET none",
     "GET slow",

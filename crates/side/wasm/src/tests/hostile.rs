@@ -21,7 +21,7 @@ async fn an_endless_loop_is_ended_while_others_run() {
     let looping = world
         .deploy(&script(r#"(func (export "run") (loop (br 0)))"#), |_| {})
         .await;
-    let endless = tokio::spawn(world.initscripts().run(&looping, Bytes::new()));
+    let endless = tokio::spawn(world.initscripts().run(&looping, Bytes::new(), None));
     let mut others = 0;
     while !endless.is_finished() {
         world.has_room().await;
@@ -270,11 +270,11 @@ async fn a_function_without_room_goes_on_without_its_script() {
             |script| script.memory_mb = 2,
         )
         .await;
-    let first = tokio::spawn(world.initscripts().run(&waiting, Bytes::new()));
+    let first = tokio::spawn(world.initscripts().run(&waiting, Bytes::new(), None));
     while world.asked().is_empty() {
         tokio::task::yield_now().await;
     }
-    let second = world.initscripts().run(&waiting, Bytes::new()).await;
+    let second = world.initscripts().run(&waiting, Bytes::new(), None).await;
     let said = second.said.unwrap();
     assert!(
         said.contains("left out") && said.contains("initscripts.memory_mb"),

@@ -119,12 +119,12 @@ async fn after_a_start_of_the_daemon_a_module_is_compiled_in_the_background() {
     let world = World::new();
     let module = wat::parse_str(script(r#"(func (export "run"))"#)).unwrap();
     let version: Arc<Version> = world.version(&module, |_| {});
-    let early = world.initscripts().run(&version, Bytes::new()).await;
+    let early = world.initscripts().run(&version, Bytes::new(), None).await;
     assert!(early.said.unwrap().contains("not compiled yet"));
     world.initscripts().activate(&version);
     while world
         .initscripts()
-        .run(&version, Bytes::new())
+        .run(&version, Bytes::new(), None)
         .await
         .said
         .is_some()

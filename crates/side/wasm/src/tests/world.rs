@@ -10,10 +10,11 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use pilot_model::initscript::{InitscriptConfig, Place, ScriptEnd};
+use pilot_model::initscript::{During, InitscriptConfig, Place, ScriptEnd};
 use pilot_model::ports::{
-    Fetched, InitRunner, Initialised, Input, InputFaultKind, InputKind, InputMemory, MemoryFault,
-    RemoteFault, RemoteReply, RemoteRequest, Remotes, StoreObject,
+    Fetched, HandedConnection, HandedSocket, InitRunner, Initialised, Input, InputFaultKind,
+    InputKind, InputMemory, MemoryFault, RawConnection, RemoteFault, RemoteReply, RemoteRequest,
+    Remotes, StoreObject, Takes,
 };
 use pilot_model::{BoxFuture, FunctionConfig, FunctionName, TransferWay, Version, VersionId};
 use pilot_testkit::TokioClock;
@@ -64,10 +65,6 @@ impl World {
         self.store.asked.lock().clone()
     }
 
-    pub(super) fn last_asked(&self) -> Instant {
-        self.store.asked.lock().last().unwrap().at
-    }
-
     /// Waits until nobody has the memory of a reply or a message any more.
     pub(super) async fn is_empty(&self) {
         let began = Instant::now();
@@ -94,11 +91,13 @@ impl World {
                 "s3://photos",
                 "https://example.com",
                 "redis://cache/public/",
+                "tcp://db:5432",
             ]
             .map(|allowed| allowed.parse().unwrap())
             .to_vec(),
             memory_mb: 2,
             timeout_ms: 60_000,
+            during: During::Start,
             max_age_s: None,
         };
         change(&mut config);
@@ -137,7 +136,9 @@ impl World {
         change: impl FnOnce(&mut InitscriptConfig),
     ) -> Done {
         let version = self.deploy(text, change).await;
-        let run = self.initscripts.run(&version, Bytes::from_static(event));
+        let run = self
+            .initscripts
+            .run(&version, Bytes::from_static(event), None);
         Done::of(run.await)
     }
 
@@ -149,7 +150,7 @@ impl World {
             })
             .await;
         loop {
-            let done = self.initscripts.run(&version, Bytes::new()).await;
+            let done = self.initscripts.run(&version, Bytes::new(), None).await;
             if done.said.is_none() {
                 return;
             }
@@ -168,15 +169,25 @@ fn id_of(module: &[u8]) -> VersionId {
 /// What came of a run.
 pub(super) struct Done {
     pub(super) fetched: Fetched,
+    pub(super) connections: Vec<HandedConnection>,
     pub(super) said: Option<String>,
     pub(super) end: Option<ScriptEnd>,
 }
 
 impl Done {
     pub(super) fn of(run: Initialised) -> Self {
-        let Initialised { fetched, said, run } = run;
-        let end = run.map(|run| run.end);
-        Self { fetched, said, end }
+        let Initialised {
+            fetched,
+            connections,
+            said,
+            run,
+        } = run;
+        Self {
+            fetched,
+            connections,
+            said,
+            end: run.map(|run| run.end),
+        }
     }
 
     /// Names and contents of what the function gets.
@@ -253,6 +264,10 @@ impl Remotes for Store {
         })
     }
 
+    fn open(&self, _: &FunctionConfig, place: &Place) -> Arc<dyn RawConnection> {
+        Arc::new(Raw(place.host() == "db"))
+    }
+
     fn keep(
         &self,
         _: &FunctionName,
@@ -260,6 +275,35 @@ impl Remotes for Store {
     ) -> BoxFuture<'static, Result<Arc<dyn InputMemory>, MemoryFault>> {
         let memory = Memory(bytes, Arc::clone(&self.used));
         Box::pin(async move { Ok(Arc::new(memory) as Arc<dyn InputMemory>) })
+    }
+}
+
+/// Answers with what it is asked. Nobody is there if it is false.
+#[derive(Debug)]
+struct Raw(bool);
+
+impl Raw {
+    fn check(&self) -> Result<(), RemoteFault> {
+        self.0.then_some(()).ok_or_else(|| RemoteFault {
+            kind: InputFaultKind::Unavailable,
+            problem: "nobody is there".to_owned(),
+        })
+    }
+}
+
+impl RawConnection for Raw {
+    fn exchange(&self, request: RemoteRequest) -> BoxFuture<'static, Result<Vec<u8>, RemoteFault>> {
+        let answer = self.check().map(|()| request.body.to_vec());
+        Box::pin(async move { answer })
+    }
+
+    fn hand_over(&self, takes: Takes) -> BoxFuture<'static, Result<HandedSocket, RemoteFault>> {
+        assert_eq!(takes, Takes::Descriptor);
+        let handed = self.check().map(|()| HandedSocket {
+            descriptor: File::open("/dev/null").unwrap().into(),
+            kept: None,
+        });
+        Box::pin(async move { handed })
     }
 }
 
@@ -299,6 +343,7 @@ pub(super) fn script(body: &str) -> String {
         (import "pilotlight_v1" "reply_read" (func $reply_read (param i32 i64 i32 i32) (result i32)))
         (import "pilotlight_v1" "send_msg" (func $send_msg (param i64 i32 i32) (result i32)))
         (import "pilotlight_v1" "send_reply" (func $send_reply (param i64 i32 i64) (result i32)))
+        (import "pilotlight_v1" "transfer_conn" (func $transfer_conn (param i64 i32 i32 i32) (result i32)))
         (import "pilotlight_v1" "exit" (func $exit (param i32)))
         (import "pilotlight_v1" "event_read" (func $event_read (param i32 i32 i32) (result i32)))
         (import "pilotlight_v1" "event_value" (func $event_value (param i32 i32 i32 i32) (result i32)))

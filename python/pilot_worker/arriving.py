@@ -1,0 +1,153 @@
+"""What an initscript sends while the handler runs: messages, and connections.
+
+See PROTOCOL.md, section 1, "Initscripts that go on".
+
+Imported only if an invocation has such a script, or gets connections. Whoever waits reads the socket for all others, so nobody
+polls. The daemon ends a script at its time, so a wait ends too.
+"""
+
+from __future__ import annotations
+
+import array
+import json
+import os
+import socket
+import struct
+import threading
+from collections import deque
+
+from . import inputs as _inputs
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Deque, Dict, Optional, Tuple
+
+_LENGTH = struct.Struct("<I")
+_READ_LEN = 64 * 1024
+_ANCILLARY_LEN = socket.CMSG_SPACE(16 * array.array("i").itemsize)
+_CLOEXEC = socket.MSG_CMSG_CLOEXEC
+_INTERRUPTED = "the invocation ended before the initscript"
+
+
+class Arriving:
+    """The rest of what the script of one invocation sends. Threads may use it at the same time."""
+
+    def __init__(self, fd: int) -> None:
+        self._descriptors: Deque[int] = deque()  # before anything that may fail: `__del__` needs both
+        self._connections: Dict[int, Tuple[str, Any]] = {}
+        self._socket = socket.socket(fileno=fd)
+        self._held = bytearray()  # only the thread that reads uses this and the descriptors
+        self._changed = threading.Condition()  # guards what follows
+        self._is_reading = False
+        self._has_ended = False
+        self._problem = ""
+        self._given: Dict[str, _inputs.Input] = {}
+        self._failed: Dict[str, str] = {}
+
+    def message(self, name: str) -> Tuple[Optional[_inputs.Input], str]:
+        """Waits for a message, or for the end of the script. The message, or None and why there is none, if that is known."""
+        with self._changed:
+            self._wait(lambda: name in self._given or name in self._failed)
+            return self._given.get(name), self._failed.get(name) or self._problem
+
+    def names(self) -> Tuple[str, ...]:
+        """The messages that have been read so far."""
+        with self._changed:
+            return tuple(self._given)
+
+    def connection(self, id: int) -> Tuple[str, Any]:
+        """Waits for a connection, or for the end of the script. Its address and its descriptor, which is the caller's from
+        then on; or why there is none, if that is known, and None."""
+        with self._changed:
+            self._wait(lambda: id in self._connections)
+            address, descriptor = self._connections.get(id, (self._problem, None))
+            if descriptor is not None:
+                self._connections[id] = (f"connection {id} was taken before", None)
+            return address, descriptor
+
+    def put_back(self, id: int, address: str, descriptor: int) -> None:
+        """The caller does not want it after all."""
+        with self._changed:
+            self._connections[id] = (address, descriptor)
+
+    def _wait(self, is_here: Any) -> None:
+        """Only with the lock."""
+        while not is_here() and not self._has_ended:
+            if self._is_reading:
+                self._changed.wait()
+                continue
+            self._is_reading = True
+            self._changed.release()
+            data = b""
+            try:
+                data = self._receive()
+            finally:
+                self._changed.acquire()
+                self._is_reading = False
+                try:
+                    self._take(data)
+                finally:
+                    self._changed.notify_all()
+
+    def _receive(self) -> bytes:
+        """What comes next. Nothing: the daemon has closed the socket."""
+        try:
+            data, ancillary, _, _ = self._socket.recvmsg(_READ_LEN, _ANCILLARY_LEN, _CLOEXEC)
+        except ConnectionError:
+            return b""
+        for level, kind, rights in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                descriptors = array.array("i")
+                descriptors.frombytes(rights[: len(rights) - len(rights) % descriptors.itemsize])
+                self._descriptors.extend(descriptors)
+        return data
+
+    def _take(self, data: bytes) -> None:
+        if not data:
+            self._has_ended = True
+            self._problem = self._problem or _INTERRUPTED
+        self._held += data
+        while len(self._held) >= _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(self._held)
+            end = _LENGTH.size + length
+            if len(self._held) < end:
+                break
+            note = json.loads(self._held[_LENGTH.size : end])
+            del self._held[:end]
+            self._note(note)
+
+    def _note(self, note: Dict[str, Any]) -> None:
+        problem = note.get("problem", "")
+        if note["op"] == "end":
+            self._has_ended = True
+            self._problem = problem
+        elif note["op"] == "message":
+            name = _inputs.MESSAGE_PREFIX + note["id"]
+            if problem:
+                self._failed[name] = problem
+            else:
+                store = note.get("store")
+                self._given[name] = one = _inputs.Input(name, "memory", note["len"], self._descriptors.popleft(), store)
+                if _inputs.watcher is not None:
+                    _inputs.watcher.begin((one,))
+        elif note["op"] == "connection":
+            given = (problem, None) if problem else (note["address"], self._descriptors.popleft())
+            self._connections[int(note["id"])] = given
+
+    def close(self) -> None:
+        """The invocation has ended: closes what nobody has taken."""
+        self._socket.close()
+        with self._changed:
+            self._has_ended = True
+            self._problem = self._problem or _INTERRUPTED
+            if _inputs.watcher is not None:
+                _inputs.watcher.end(self._given.values())
+        self.__del__()
+
+    def __del__(self) -> None:
+        while self._descriptors:
+            os.close(self._descriptors.popleft())
+        for id, (address, descriptor) in list(self._connections.items()):
+            if descriptor is not None:
+                self._connections[id] = (address, None)
+                os.close(descriptor)

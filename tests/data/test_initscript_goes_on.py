@@ -1,0 +1,235 @@
+"""Initscripts that go on while the handler runs, and connections that they hand over."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import Echo, eventually
+from pilot_daemon import ROOT, Daemon
+from test_initscript_kit import deploy, encoded, runs
+from test_initscripts import cold, logs, site
+from test_inputs import invoke, timing
+from wasm import module
+
+__all__ = ["site"]
+#: What `id_of("download", "photos", "ä/cat.jpg")` is, everywhere.
+CALL, CALL_ID = ["download", "photos", "ä/cat.jpg"], 7836995769431138693
+
+MANIFEST = """
+[functions.client-{name}]
+handler = "app.{handler}"
+timeout_s = 20
+network = "none"
+[functions.client-{name}.initscript]
+module = "init.wasm"
+timeout_ms = 20000
+during = "{during}"
+allow = {allow}
+"""
+
+
+def function(name: str, handler: str, during: str, *allow: str) -> str:
+    return MANIFEST.format(name=name, handler=handler, during=during, allow=list(allow)).replace("'", '"')
+
+
+@pytest.mark.parametrize("during", ["start", "invocation"])
+def test_a_function_without_a_network_gets_a_live_connection(daemon: Daemon, echo: str, tmp_path: Path, during: str) -> None:
+    hello = [("connect", echo.encode()), ("send_rpc", 0, 1, b"LINES 1\n\nhello"), ("send_reply", 5, 0, 1)]
+    taken = [("transfer_conn", 3, echo.encode(), 0), ("connect", echo.encode()), ("transfer_conn", 4, echo.encode(), 1)]
+    name = f"live-{during}"
+    deploy(daemon, tmp_path, function(name, "connections", during, echo), init=module(*hello, *taken))
+    elsewhere = echo.replace("127.0.0.1", "localhost")
+    ask = [[3, elsewhere, "", 0], [3, echo, "more", 9], [3, echo, "", 0], [9, echo, "", 0]]
+    _, told = cold(daemon, name, {"ask": ask[:2]})
+    # The script has read the greeting; the answers to its `hello` and to the function's `more` are the function's.
+    assert told == {"3": "HELLOMORE"}, told
+    _, told = cold(daemon, name, {"ask": [ask[0], ask[3]]})
+    assert f"it leads to {echo}, and not to {elsewhere}" in told["3"]
+    assert "connection 9: the initscript did not hand it over" == told["9"]
+    # What nobody has taken is closed with the invocation.
+    eventually("the end of all connections", lambda: Echo.open == 0)
+    # A warm invocation has none.
+    _, told = invoke(daemon, f"client-{name}", {"ask": ask[:1]})
+    assert "no initscript ran" in told["3"]
+
+
+def test_a_connection_stays_the_workers(daemon: Daemon, echo: str, tmp_path: Path) -> None:
+    script = module(("connect", echo.encode()), ("send_rpc", 0, 0, b"LINES 1\n\n"), ("transfer_conn", 0, echo.encode(), 0))
+    deploy(daemon, tmp_path, function("kept", "kept", "start", echo), init=script)
+    assert cold(daemon, "kept", {"address": echo, "text": "one"})[1] == "ONE"
+    assert invoke(daemon, "client-kept", {"text": "two"})[1] == "TWO"
+    daemon.retire("client-kept")
+    eventually("the end of the connection", lambda: Echo.open == 0)
+
+
+def test_only_raw_connections_are_handed_over(daemon: Daemon, echo: str, tmp_path: Path) -> None:
+    other = "tcp://127.0.0.1:1"
+    script = module(
+        ("connect", b"s3://photos"),
+        ("transfer_conn", 0, b"s3://photos", 0),
+        ("connect", echo.encode()),
+        ("transfer_conn", 1, other.encode(), 1),
+        ("transfer_conn", 2, echo.encode(), 1),
+        ("send_rpc", 1, 0, b"READ 1\n\n"),
+        ("connect", other.encode()),
+        ("transfer_conn", 3, other.encode(), 2),
+        ("connect", b"tcp://127.0.0.1:2"),
+    )
+    deploy(daemon, tmp_path, function("raw", "connections", "start", echo, other, "s3://photos"), init=script)
+    ask = [[at, echo, "", 0] for at in range(4)]
+    _, told = cold(daemon, "raw", {"ask": ask})
+    # The script has failed, as connection 3 says.
+    assert "connection 3, tcp://127.0.0.1:1: " in told["0"] and told["0"][12:] == told["1"][12:]
+    assert told["2"] == "" and "refused" in told["3"].lower(), told
+    assert "tcp://127.0.0.1:2 is not in initscript.allow" in logs(daemon, "raw")
+
+
+def test_a_handler_waits_for_a_message_of_a_script_that_goes_on(daemon: Daemon, echo: str, tmp_path: Path) -> None:
+    """The script gets its answer only after the handler has said so: both run at the same time."""
+    Echo.may_answer.clear()
+    place = echo.encode()
+    script = module(
+        ("send_msg", 0, b"at once"),
+        ("connect", place),
+        ("send_rpc", 0, 1, b"LINES 1\n\n"),
+        ("send_rpc", 0, 2, b"READ 4\n\nwait"),
+        ("send_reply", 1, 0, 2),
+        ("connect", place),
+        ("send_rpc", 1, 1, b"LINES 1\n\n"),
+        ("transfer_conn", 9, place, 1),
+        ("recv_rpc_reply", 0, 2),
+        ("send_msg", 2, b"at last"),
+    )
+    deploy(daemon, tmp_path, function("early", "early", "invocation", echo), init=script)
+    response, told = cold(daemon, "early", {"go": echo, "ids": [0, 1, 2, 3]})
+    messages = told["messages"]
+    assert (messages["0"], messages["1"], messages["2"]) == (encoded(b"at once"), encoded(b"WAIT"), encoded(b"at last"))
+    assert messages["3"] == "message 3: the initscript did not send it"
+    assert told["known"] == [0, 1, 2]
+    entries = timing(response)
+    assert {"fetch.init.script", "fetch.init.0", "fetch.init.1", "fetch.init.2"} <= set(entries)
+    assert runs(daemon, "early") == {"ok": 1}
+
+
+def test_a_script_that_fails_while_the_handler_waits_says_why(daemon: Daemon, tmp_path: Path) -> None:
+    scripts = {
+        "exit": (module(("send_msg", 0, b"here"), ("exit", 7)), "it exited with status 7"),
+        "trap": (module(("send_msg", 0, b"here"), ("send_msg", 1, 65_000, 5_000)), "a place outside of its memory"),
+        "loop": (module(("send_msg", 0, b"here"), loops=True), "it computed for"),
+    }
+    for script, problem in scripts.values():
+        deploy(daemon, tmp_path, function("traps", "early", "invocation"), init=script)
+        _, told = cold(daemon, "traps", {"ids": [0, 1]})
+        assert told["messages"]["0"] == encoded(b"here")
+        assert problem in told["messages"]["1"], told
+        assert problem in logs(daemon, "traps")
+
+
+def test_a_script_ends_with_its_invocation(daemon: Daemon, echo: str, tmp_path: Path) -> None:
+    Echo.may_answer.clear()
+    script = module(
+        ("connect", echo.encode()),
+        ("send_rpc", 0, 1, b"LINES 1\n\n"),
+        ("send_rpc", 0, 2, b"READ 4\n\nwait"),
+        ("recv_rpc_reply", 0, 2),
+    )
+    deploy(daemon, tmp_path, function("left", "early", "invocation", echo), init=script)
+    response, _ = cold(daemon, "left", {"ids": []})
+    assert "the invocation ended before it" in logs(daemon, "left")
+    assert "fetch.init.script" in timing(response)
+    Echo.may_answer.set()
+    eventually("the end of the connection", lambda: Echo.open == 0)
+
+
+def test_a_crash_of_the_function_ends_its_script_and_its_connections(daemon: Daemon, echo: str, tmp_path: Path) -> None:
+    """Either side may crash; the daemon goes on."""
+    Echo.may_answer.clear()
+    (tmp_path / "app.py").write_text("import os\n\ndef handler(event, context):\n    os._exit(3)\n")
+    (tmp_path / "requirements.txt").write_text("")
+    script = module(
+        ("connect", echo.encode()),
+        ("transfer_conn", 0, echo.encode(), 0),
+        ("connect", echo.encode()),
+        ("send_rpc", 1, 2, b"READ 40\n\nwait"),
+        ("recv_rpc_reply", 1, 2),
+    )
+    deploy(daemon, tmp_path, function("crash", "handler", "invocation", echo), init=script)
+    daemon.retire("client-crash")
+    response, _ = invoke(daemon, "client-crash", {})
+    assert response.getheader("x-amz-function-error")
+    Echo.may_answer.set()
+    eventually("the end of all connections", lambda: Echo.open == 0)
+    assert daemon.process.poll() is None
+
+
+def test_an_unmodified_function_gets_what_its_script_asked_a_server(daemon: Daemon, site: str, tmp_path: Path) -> None:
+    script = module(
+        ("connect", site.encode()),
+        ("send_rpc", 0, 1, b"POST /tasks?max=1\ncontent-type: text/plain\n\nworker 1"),
+        ("send_rpc", 0, 2, b"GET /old"),
+        ("send_reply", 1, 0, 1),
+        ("send_reply", 2, 0, 2),
+    )
+    manifest = function("unmodified", "web", "start", site).replace('"none"', '"host"')
+    deploy(daemon, tmp_path, manifest, init=script)
+    ask = [
+        ["GET", f"{site}/old", None],
+        ["POST", f"{site}/tasks?max=1", "worker 1"],
+        ["POST", f"{site}/tasks?max=1", "worker 1"],
+    ]
+    _, told = cold(daemon, "unmodified", {"ask": ask})
+    # The second equal call goes to the server.
+    assert told == [[302, "moved", "init.2"], [200, "task 7", "init.1"], [200, "task 7", None]]
+    _, told = invoke(daemon, "client-unmodified", {"ask": ask[:1]})
+    assert told == [[302, "moved", None]]
+
+
+def test_an_id_follows_from_the_arguments_of_a_call(daemon: Daemon, tmp_path: Path) -> None:
+    script = module(("send_msg", CALL_ID, b"the picture"))
+    deploy(daemon, tmp_path, function("named", "by_call", "start"), init=script)
+    assert cold(daemon, "named", {"arguments": CALL})[1] == "the picture"
+
+
+def test_ids_of_calls_are_the_same_in_all_languages(tmp_path: Path) -> None:
+    expression = f"[{', '.join(json.dumps(argument) for argument in CALL)}]"
+    python = f"from pilot_worker import init; print(init.id_of(*{expression}))"
+    found = [subprocess.run([sys.executable, "-c", python], cwd=ROOT / "python", capture_output=True, text=True, check=True)]
+    if shutil.which("node"):
+        node = f"""
+        const init = require({json.dumps(str(ROOT / "node" / "lib" / "init.js"))});
+        init.install();
+        console.log(String(require('pilotlight').init.idOf(...{expression})));
+        """
+        found.append(subprocess.run(["node", "-e", node], capture_output=True, text=True, check=True))
+    if shutil.which("gcc"):
+        arguments = expression.replace("[", "{").replace("]", "}").replace("\\u00e4", "\u00e4")
+        (tmp_path / "id.c").write_text(
+            f"""
+#define _POSIX_C_SOURCE 200809L
+#include <inttypes.h>
+#include "pilotlight_init.h"
+int main(void) {{
+    const char *const arguments[] = {arguments};
+    printf("%" PRIu64 "\\n", pilotlight_init_id_of(arguments, 3));
+    return 0;
+}}
+"""
+        )
+        subprocess.run(["gcc", "-std=c99", "-I", ROOT / "sdk" / "c", tmp_path / "id.c", "-o", tmp_path / "id"], check=True)
+        found.append(subprocess.run([tmp_path / "id"], capture_output=True, text=True, check=True))
+    if shutil.which("rustc"):
+        library = (ROOT / "sdk" / "initscript" / "src" / "lib.rs").read_text()
+        written = re.search(r"^pub fn id_of.*?^}", library, re.DOTALL | re.MULTILINE)
+        assert written
+        (tmp_path / "id.rs").write_text(
+            f'{written[0]}\nfn main() {{ println!("{{}}", id_of(&{expression})); }}'.replace("\\u00e4", "ä")
+        )
+        subprocess.run(["rustc", "--edition", "2024", tmp_path / "id.rs", "-o", tmp_path / "id-rust"], check=True)
+        found.append(subprocess.run([tmp_path / "id-rust"], capture_output=True, text=True, check=True))
+    assert [one.stdout.strip() for one in found] == [str(CALL_ID)] * len(found)
