@@ -167,9 +167,16 @@ async fn serve(
         cut = drained.cut,
         "drained; stopping"
     );
-    daemon.admin.finish().await;
     let drained_for = stopped_at.await.map_or(Duration::ZERO, |at| at.elapsed());
-    let left = config.limits.drain().saturating_sub(drained_for);
+    end(&daemon, config.limits.drain().saturating_sub(drained_for)).await;
+    // A supervisor restarts what has failed.
+    ensure!(has_spawner.load(Ordering::Relaxed), SPAWNER_ENDED);
+    Ok(())
+}
+
+/// Ends what a daemon without connections still does. `left`: of the time to drain.
+async fn end(daemon: &Daemon, left: Duration) {
+    daemon.admin.finish().await;
     let left = left.max(LAST_INVOCATIONS);
     let until = tokio::time::Instant::now() + left;
     daemon.triggers.stop(left).await;
@@ -181,9 +188,6 @@ async fn serve(
     }
     daemon.invoker.settle().await;
     daemon.bus.stop();
-    // A supervisor restarts what has failed.
-    ensure!(has_spawner.load(Ordering::Relaxed), SPAWNER_ENDED);
-    Ok(())
 }
 
 /// Does not end.
