@@ -152,25 +152,21 @@ async fn serve_http1(
     let ended = match ended {
         Some(ended) => ended,
         None => {
-            // The client of a kept connection may be sending its next request just now. It gets an answer.
+            // The client of a kept connection may be sending its next request just now, and one that has just connected its first. It
+            // gets an answer. (hyper's shutdown closes a connection without a request at once, so it comes afterwards.)
             let wait = if usage.is_used() {
                 NEXT_REQUEST
             } else {
-                Duration::ZERO
+                FIRST_REQUEST
             };
             let next = tokio::time::timeout(wait, connection.as_mut()).await;
             if let Ok(ended) = next {
                 ended
-            } else {
+            } else if usage.is_used() {
                 connection.as_mut().inner().graceful_shutdown();
-                if !usage.is_used() {
-                    // No request so far: hyper would wait for the first one.
-                    let first = tokio::time::timeout(FIRST_REQUEST, connection.as_mut()).await;
-                    if first.is_ok() || !usage.is_used() {
-                        return;
-                    }
-                }
                 connection.await
+            } else {
+                return;
             }
         }
     };
@@ -184,5 +180,6 @@ async fn serve_http1(
 
 /// How long a drain waits for the next request of a kept connection.
 const NEXT_REQUEST: Duration = Duration::from_millis(250);
-/// How long a drain waits for the first request of a connection.
-const FIRST_REQUEST: Duration = Duration::from_millis(250);
+/// How long a drain waits for the first request of a connection. As long as [`crate::peers`] waits where connections are short: a client has
+/// just connected, and on a busy machine or a slow line its request takes its time.
+const FIRST_REQUEST: Duration = Duration::from_secs(1);
