@@ -13,8 +13,8 @@ use serde_json::json;
 
 use crate::{answer, daemon, failure};
 
-/// The component of these tests. `None`: this machine cannot build it, which is said.
-fn component() -> Option<Vec<u8>> {
+/// Whether this machine can build components. If not, that is said.
+fn builds_components() -> bool {
     let found = Command::new("rustc")
         .args(["--print", "target-libdir", "--target", "wasm32-wasip2"])
         .output()
@@ -22,6 +22,14 @@ fn component() -> Option<Vec<u8>> {
     let folder = String::from_utf8_lossy(&found.stdout).trim().to_owned();
     if !Path::new(&folder).is_dir() {
         eprintln!("SKIPPED: there is no Rust for wasm32-wasip2: rustup target add wasm32-wasip2");
+        return false;
+    }
+    true
+}
+
+/// The component of these tests. `None`: this machine cannot build it.
+fn component() -> Option<Vec<u8>> {
+    if !builds_components() {
         return None;
     }
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..");
@@ -54,6 +62,32 @@ fn wasm_lab(keys: &str) -> Option<Daemon> {
     let daemon = daemon();
     daemon.deploy(&project(&component, keys));
     Some(daemon)
+}
+
+#[test]
+fn new_makes_a_component_that_builds_and_deploys() {
+    needs_root!();
+    if !builds_components() {
+        return;
+    }
+    let daemon = daemon();
+    let home = Project::empty();
+    let folder = home.path().join("greeter");
+    let path = folder.display().to_string();
+    let told = daemon.cli_ok(&["new", "--template", "wasm", &path]);
+    assert!(told.contains("rustup target add wasm32-wasip2") && told.contains("/build"));
+    let built = Command::new("sh")
+        .arg(folder.join("build"))
+        .env_remove("RUSTFLAGS")
+        .env_remove("CARGO_TARGET_DIR")
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&built.stderr);
+    assert!(built.status.success(), "{said}");
+    daemon.deploy_dir(&folder);
+    let response = daemon.get("/fn/greeter/?name=Ada").ok();
+    assert_eq!(response.text(), "Hello, Ada!\n");
+    assert_eq!(daemon.get("/fn/greeter/").ok().text(), "Hello, World!\n");
 }
 
 #[test]

@@ -53,6 +53,8 @@ enum Template {
     Provided,
     /// An HTTP server of its own, in Python
     Http,
+    /// A WebAssembly component in Rust (wasi:http)
+    Wasm,
     /// As event, with an initscript in Rust
     Initscript,
 }
@@ -76,6 +78,7 @@ impl Template {
             Self::Node => files!("node", "pilot.toml", "index.mjs", "package.json"),
             Self::Provided => files!("provided", "pilot.toml", "bootstrap.py"),
             Self::Http => files!("http", "pilot.toml", "server.py"),
+            Self::Wasm => WASM,
             Self::Initscript => INITSCRIPT,
         }
     }
@@ -94,7 +97,9 @@ impl Template {
                 endpoint,
                 &format!("invoke {name} --timeline --data '{{\"name\": \"Ada\"}}'"),
             ),
-            Self::Asgi | Self::Wsgi | Self::Http => format!("curl {functions}/fn/{name}/"),
+            Self::Asgi | Self::Wsgi | Self::Http | Self::Wasm => {
+                format!("curl {functions}/fn/{name}/")
+            }
             Self::Image => {
                 format!("curl --data-binary @photo.jpg {functions}/fn/{name}/ -o small.jpg")
             }
@@ -114,7 +119,13 @@ pub(super) fn run(connection: &Connection, args: &NewArgs) -> anyhow::Result<()>
         text.push_str(&format!("{GOOD}+{GOOD:#} {}\n", path.display()));
     }
     let folder = args.path.display();
-    if matches!(template, Template::Initscript) {
+    if template == Template::Wasm {
+        text.push_str(&format!(
+            "\nrustup target add wasm32-wasip2    {DIM}# once, to build components{DIM:#}\n\
+             sh {folder}/build    {DIM}# makes component.wasm, before each deployment{DIM:#}"
+        ));
+    }
+    if template == Template::Initscript {
         text.push_str(&format!(
             "\nrustup target add wasm32-unknown-unknown    {DIM}# once, to build the initscript{DIM:#}"
         ));
@@ -162,6 +173,33 @@ fn write(folder: &Path, name: &FunctionName, template: Template) -> anyhow::Resu
     });
     written.collect()
 }
+
+/// The template of a component.
+const WASM: &[(&str, &str)] = &[
+    (
+        "pilot.toml",
+        include_str!("../../templates/wasm/pilot.toml"),
+    ),
+    (
+        "Cargo.toml",
+        include_str!("../../templates/wasm/Cargo.toml"),
+    ),
+    (
+        "Cargo.lock",
+        include_str!("../../templates/wasm/Cargo.lock"),
+    ),
+    (
+        "src/lib.rs",
+        include_str!("../../templates/wasm/src/lib.rs"),
+    ),
+    ("build", include_str!("../../templates/wasm/build")),
+    ("README.md", include_str!("../../templates/wasm/README.md")),
+    (
+        ".pilotignore",
+        include_str!("../../templates/wasm/.pilotignore"),
+    ),
+    (".gitignore", include_str!("../../templates/wasm/gitignore")),
+];
 
 /// The template with an initscript, and the library that it is written with.
 const INITSCRIPT: &[(&str, &str)] = &[

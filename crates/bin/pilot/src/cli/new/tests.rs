@@ -24,6 +24,8 @@ fn every_template_is_a_function_that_can_be_deployed() {
             Runtime::Node(_) => "index.mjs",
             Runtime::Provided(ProvidedRuntime { command })
             | Runtime::Http(HttpRuntime { command, .. }) => &command[1],
+            // Made by its build.
+            Runtime::Wasm(_) => "src/lib.rs",
             _ => panic!("{template:?}"),
         };
         assert!(folder.path().join("thing").join(code).is_file());
