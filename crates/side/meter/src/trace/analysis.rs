@@ -6,7 +6,7 @@ use std::ops::AddAssign;
 
 use serde::Serialize;
 
-use super::starts::Starts;
+use super::starts::{PERCENTILES, Starts};
 use crate::bill::Usage;
 use crate::platform::{Size, round_up};
 
@@ -241,8 +241,6 @@ fn percentile(counts: &[u64], all: u64, percent: u64) -> u64 {
 const ALL: u64 = 10_000;
 /// 0 to 100 percent.
 const BINS: usize = 101;
-/// Of shares, and of differences.
-pub(super) const PERCENTILES: [u64; 5] = [5, 25, 50, 75, 95];
 /// Steps and least amounts of time, milliseconds: those of Table 1 that the paper compares.
 const GRANULARITIES: [(u64, u64); 3] = [(1, 0), (100, 0), (1, 100)];
 const MS: u64 = 1_000_000;

@@ -191,7 +191,7 @@ impl Workers {
 /// The smallest values that so many percent of them do not exceed.
 fn percentiles(mut values: Vec<i128>) -> [i64; 5] {
     values.sort_unstable();
-    super::analysis::PERCENTILES.map(|percent| {
+    PERCENTILES.map(|percent| {
         let rank = (values.len() as u64 * percent)
             .div_ceil(100)
             .saturating_sub(1);
@@ -200,6 +200,8 @@ fn percentiles(mut values: Vec<i128>) -> [i64; 5] {
     })
 }
 
+/// Of differences, and of shares.
+pub(super) const PERCENTILES: [u64; 5] = [5, 25, 50, 75, 95];
 /// Most workers that are remembered: they take about 350 MB.
 const WORKERS_MAX: usize = 4 << 20;
 const SHARDS: usize = 64;
