@@ -1,14 +1,19 @@
 //! All buffers: those that are being filled or used, those that are kept for the next fetch, and those that workers keep.
 
+pub(crate) mod buffer;
+pub(crate) mod cache;
+pub(crate) mod index;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use crate::buffer::Buffer;
-use crate::cache::Cache;
-use crate::index::Index;
 use crate::memory::Memory;
+
+use buffer::Buffer;
+use cache::Cache;
+use index::Index;
 
 /// All buffers, and what they share.
 #[derive(Debug)]

@@ -18,11 +18,11 @@ use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-use crate::buffer::{
+use crate::buffers::Buffers;
+use crate::buffers::buffer::{
     Buffer, BufferState, Ends, Head, Progress, Published, Until, Use, Waited, Whole,
 };
-use crate::buffers::Buffers;
-use crate::index::ObjectId;
+use crate::buffers::index::ObjectId;
 use crate::memory::Place;
 use crate::stores::{Got, Object, Store, StoreError, Validator};
 

@@ -229,8 +229,8 @@ mod tests {
 
     use super::*;
     use crate::buffers::HeldBuffers;
-    use crate::cache::Cache;
-    use crate::index::Index;
+    use crate::buffers::cache::Cache;
+    use crate::buffers::index::Index;
     use crate::memory::Memory;
 
     const KIB: u64 = 1024;

@@ -5,13 +5,11 @@
 //! memory, `flight` fills the one from the other, `decode` puts a decoder between them, `streaming` tells a worker how far that is, `raw` passes connections on that initscripts hand over, `index` and `cache` find a buffer that has the object already, and `memory` has the
 //! limits. When a fetch begins, and what waits for it, is decided in `path/invoke`.
 
-mod buffer;
 mod buffers;
-mod cache;
 mod decode;
+mod direct;
 mod flight;
 mod handover;
-mod index;
 mod memory;
 mod networks;
 mod raw;

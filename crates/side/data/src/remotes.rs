@@ -6,7 +6,7 @@ use std::fs::File;
 use std::net::IpAddr;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use pilot_model::initscript::{Place, check_target};
 use pilot_model::inputs::{Location, Scheme, check_key};
@@ -16,16 +16,15 @@ use pilot_model::ports::{
 };
 use pilot_model::{BoxFuture, FunctionConfig, FunctionName};
 
-use crate::buffer::Until;
 use crate::buffers::Buffers;
+use crate::buffers::buffer::Until;
+use crate::buffers::index::ObjectId;
 use crate::flight::{Fetch, fetch};
 use crate::handover::Blank;
-use crate::index::ObjectId;
-use crate::networks::Networks;
-use crate::raw::{Raw, Relays};
+use crate::raw::Raw;
 use crate::source::Data;
-use crate::stores::direct::{DirectHttp, DirectRedis, HttpRequest, STATUS};
-use crate::stores::grpc::{DirectGrpc, GrpcCall};
+use crate::stores::direct::{HttpRequest, STATUS};
+use crate::stores::grpc::GrpcCall;
 use crate::stores::queue::OneAnswer;
 use crate::stores::{Store, StoreError};
 
@@ -41,31 +40,6 @@ enum Target {
     Queues,
     /// A connection without a protocol.
     Raw,
-}
-
-/// Servers without a store of their own.
-#[derive(Debug)]
-pub(crate) struct Direct {
-    http: DirectHttp,
-    grpc: DirectGrpc,
-    redis: DirectRedis,
-    relays: Arc<Relays>,
-    /// Each request is an object of its own: nobody else gets its reply.
-    requests: AtomicU64,
-}
-
-impl Direct {
-    /// # Errors
-    /// The machine's certificates cannot be used.
-    pub(crate) fn new(networks: &Networks) -> Result<Self, String> {
-        Ok(Self {
-            http: DirectHttp::new(networks.clone())?,
-            grpc: DirectGrpc::new(networks.clone())?,
-            redis: DirectRedis::new(networks.clone()),
-            relays: Arc::default(),
-            requests: AtomicU64::new(0),
-        })
-    }
 }
 
 impl Data {

@@ -16,16 +16,16 @@ use pilot_model::ports::{
 use pilot_model::{BoxFuture, FunctionConfig, FunctionName, Instant, Transfer, TransferWay};
 use tokio::time::timeout;
 
-use crate::buffer::Until;
+use crate::buffers::buffer::Until;
+use crate::buffers::cache::Cache;
+use crate::buffers::index::{Index, ObjectId};
 use crate::buffers::{Buffers, HeldBuffers};
-use crate::cache::Cache;
 use crate::decode::{self, Decoders};
+use crate::direct::Direct;
 use crate::flight::{Fetch, fetch};
 use crate::handover::{Blank, Handed};
-use crate::index::{Index, ObjectId};
 use crate::memory::{Memory, SpillConfig};
 use crate::networks::Networks;
-use crate::remotes::Direct;
 use crate::stores::{self, Store, StoreConfig, StoreError};
 use crate::streaming::{Begun, Stream, ToldBy};
 

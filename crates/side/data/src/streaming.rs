@@ -23,8 +23,8 @@ use tokio::net::UnixStream;
 use tokio::net::unix::pipe::Sender;
 use tokio::task::AbortHandle;
 
-use crate::buffer::{Until, Use, Waited};
 use crate::buffers::Buffers;
+use crate::buffers::buffer::{Until, Use, Waited};
 use crate::stores::StoreError;
 
 /// An input that still arrives, or did when the worker got it. Dropping it ends the task.

@@ -9,8 +9,8 @@ use tokio::task::JoinHandle;
 
 use super::*;
 use crate::buffers::HeldBuffers;
-use crate::cache::Cache;
-use crate::index::Index;
+use crate::buffers::cache::Cache;
+use crate::buffers::index::Index;
 use crate::memory::{Memory, SpillConfig};
 use crate::stores::Validator;
 use crate::stores::fake::FakeStore;

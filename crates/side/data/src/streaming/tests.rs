@@ -14,9 +14,9 @@ use tokio::sync::mpsc;
 
 use super::*;
 use crate::buffers::HeldBuffers;
-use crate::cache::Cache;
+use crate::buffers::cache::Cache;
+use crate::buffers::index::{Index, ObjectId};
 use crate::flight::{Fetch, fetch};
-use crate::index::{Index, ObjectId};
 use crate::memory::Memory;
 use crate::stores::{Got, Object, Store, Validator};
 

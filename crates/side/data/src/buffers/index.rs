@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use pilot_model::inputs::Decoder;
 use tokio::sync::Semaphore;
 
-use crate::buffer::Buffer;
+use crate::buffers::buffer::Buffer;
 
 /// An object, for the functions of one owner. Functions of another owner have buffers of their own: they cannot find out by the time
 /// that a fetch takes what others have read, and not keep others' memory.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::buffer::Buffer;
+use crate::buffers::buffer::Buffer;
 
 /// The kept buffers.
 #[derive(Debug)]
