@@ -16,24 +16,6 @@ pub(crate) const MODULE: &str = "pilotlight_v1";
 /// The longest path of a value in the event, bytes. What follows is not looked at.
 const PATH_LEN_MAX: usize = 1024;
 
-/// Why a call failed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(i32)]
-pub(crate) enum Code {
-    /// `allow` does not permit it.
-    Refused = -1,
-    /// The id was used before.
-    Duplicate = -2,
-    /// There is no such connection, request, reply or value.
-    Unknown = -3,
-    /// More than a script may have.
-    Limit = -4,
-    /// The text cannot be used.
-    Invalid = -5,
-    /// The request, or the memory for it, failed.
-    Failed = -6,
-}
-
 type Guest<'a> = Caller<'a, Script>;
 type Host<T> = wasmtime::Result<T>;
 

@@ -8,6 +8,7 @@ use pilot_model::initscript::{InitscriptConfig, ScriptKind};
 use pilot_model::size::Size;
 use wasmtime::{Config, Engine, ExternType, InstancePre, Linker, Module};
 
+use crate::errors::in_words;
 use crate::script::Script;
 
 /// The longest module, bytes.
@@ -131,14 +132,3 @@ fn check_exports(module: &Module, key: &str, memory_mb: u32) -> Result<(), Strin
     }
     Ok(())
 }
-
-/// An error and its causes in one line. Its text may have parts of the module.
-pub(crate) fn in_words(error: &wasmtime::Error) -> String {
-    let text = format!("{error:#}");
-    let plain = text
-        .chars()
-        .map(|char| if char.is_control() { ' ' } else { char });
-    plain.take(WORDS_MAX).collect()
-}
-
-const WORDS_MAX: usize = 400;

@@ -15,6 +15,7 @@ use tokio::sync::Semaphore;
 use tokio::task::{JoinSet, spawn_blocking};
 use wasmtime::{InstancePre, Linker};
 
+use crate::errors::in_words;
 use crate::host;
 use crate::module;
 use crate::room::Room;
@@ -86,7 +87,7 @@ impl Initscripts {
         remotes: Arc<dyn Remotes>,
         clock: Arc<dyn Clock>,
     ) -> Result<Self, String> {
-        let failed = |error: wasmtime::Error| format!("initscripts: {}", module::in_words(&error));
+        let failed = |error: wasmtime::Error| format!("initscripts: {}", in_words(&error));
         let engine = module::engine().map_err(failed)?;
         let linker = host::linker(&engine).map_err(failed)?;
         let threads = Threads::start(&engine)

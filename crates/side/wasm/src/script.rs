@@ -1,5 +1,8 @@
 //! A running script: its connections, requests and messages, its limits, and what becomes of it.
 
+mod raw;
+mod rpc;
+
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::sync::Arc;
@@ -18,13 +21,13 @@ use tokio::runtime::Handle;
 use tokio::time::{Instant as Deadline, timeout_at};
 use wasmtime::{InstancePre, Store, StoreLimits, StoreLimitsBuilder, Trap, UpdateDeadline};
 
-use crate::host::Code;
-use crate::module::in_words;
-use crate::raw::{Connection, Handing};
+use crate::errors::{Code, in_words};
 use crate::request;
 use crate::room::Taken;
-use crate::rpc::{self, Rpc, transfer_of};
 use crate::threads::Running;
+
+use raw::{Connection, Handing};
+use rpc::{Rpc, transfer_of};
 
 /// The state of a running script.
 #[derive(Debug)]

@@ -10,7 +10,7 @@ use pilot_model::ports::{
 use pilot_model::{BoxFuture, FunctionConfig, TransferWay};
 use tokio::time::{Instant as Deadline, timeout_at};
 
-use crate::script::World;
+use super::World;
 use crate::threads::Running;
 
 /// A connection of a script.

@@ -14,8 +14,8 @@ use pilot_model::{Instant, Transfer, TransferWay};
 use tokio::sync::watch;
 use tokio::time::{Instant as Deadline, timeout_at};
 
-use crate::host::Code;
-use crate::script::{Said, World};
+use super::{Said, World};
+use crate::errors::Code;
 use crate::threads::Running;
 
 /// A request.

@@ -1,0 +1,30 @@
+//! The errors of scripts: as codes for their calls, and in words.
+
+/// Why a call failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(i32)]
+pub(crate) enum Code {
+    /// `allow` does not permit it.
+    Refused = -1,
+    /// The id was used before.
+    Duplicate = -2,
+    /// There is no such connection, request, reply or value.
+    Unknown = -3,
+    /// More than a script may have.
+    Limit = -4,
+    /// The text cannot be used.
+    Invalid = -5,
+    /// The request, or the memory for it, failed.
+    Failed = -6,
+}
+
+/// An error and its causes in one line. Its text may have parts of the module.
+pub(crate) fn in_words(error: &wasmtime::Error) -> String {
+    let text = format!("{error:#}");
+    let plain = text
+        .chars()
+        .map(|char| if char.is_control() { ' ' } else { char });
+    plain.take(WORDS_MAX).collect()
+}
+
+const WORDS_MAX: usize = 400;
