@@ -74,7 +74,11 @@ class Worker {
             resolve(JSON.parse(text));
           }
         });
-        this.control.on('close', () => reject(new Error(`the worker closed its control socket: ${text}${this.log()}`)));
+        this.control.on('close', () => {
+          // After a test, its folder is gone, and nobody asks.
+          const log = fs.existsSync(this.logFile) ? this.log() : '';
+          reject(new Error(`the worker closed its control socket: ${text}${log}`));
+        });
       })
     );
     control.catch(() => {}); // not every test waits for it
