@@ -210,9 +210,29 @@ mod tests {
 
     use super::*;
 
+    /// A run directory. At its end, nothing is mounted below it.
+    struct Run(tempfile::TempDir);
+
+    impl Run {
+        fn new() -> Self {
+            Self(tempfile::tempdir().unwrap())
+        }
+
+        fn path(&self) -> &Path {
+            self.0.path()
+        }
+    }
+
+    impl Drop for Run {
+        fn drop(&mut self) {
+            // A failed test has another reason to tell.
+            let _ = remove_all(self.path(), |_| false);
+        }
+    }
+
     #[test]
     fn code_is_shown_in_place_of_what_was_there_and_not_copied() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = Run::new();
         let folder = Folder::make(dir.path(), "c1", VolumeLimit::None).unwrap();
         let code = dir.path().join("code");
         fs::create_dir_all(code.join("lib")).unwrap();
@@ -235,7 +255,7 @@ mod tests {
 
     #[test]
     fn a_volume_is_anybodys_and_what_is_around_it_nobodys() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = Run::new();
         let folder = Folder::make(dir.path(), "c1", VolumeLimit::None).unwrap();
         let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o7777;
         assert_eq!(mode(&folder.volume()), 0o1777);
@@ -245,7 +265,7 @@ mod tests {
 
     #[test]
     fn folders_of_containers_are_removed_but_those_that_are_kept() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = Run::new();
         for name in ["old", "new"] {
             Folder::make(dir.path(), name, VolumeLimit::None).unwrap();
         }
