@@ -1,4 +1,5 @@
-//! What all pools share: engine, sink and clock; the timer task, the sampler, and the task that ends workers off the path.
+//! All pools, and what they share: engine, sink and clock; the timer task, the sampler, and the task that ends workers off the path.
+//! `pool` is one of them, with its leases.
 
 mod memory;
 pub(crate) mod pool;

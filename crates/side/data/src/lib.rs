@@ -1,8 +1,10 @@
 //! The data of invocations: fetched from stores while the worker starts, into memory that the worker maps (Truffle, section III).
 //!
 //! [`Data`] is the port [`InputSource`](pilot_model::ports::InputSource), and in `remotes` the port
-//! [`Remotes`](pilot_model::ports::Remotes). `stores` talks to each kind of store, `buffer` is the
-//! memory, `flight` fills the one from the other, `decode` puts a decoder between them, `streaming` tells a worker how far that is, `raw` passes connections on that initscripts hand over, `index` and `cache` find a buffer that has the object already, and `memory` has the
+//! [`Remotes`](pilot_model::ports::Remotes), with servers that have no store in `direct`. `stores` talks to each kind of store. `buffers`
+//! is the memory: what is filled, what is kept, and how an object is found that is there already. `flight` fills it from a store, `decode`
+//! puts a decoder between them, `streaming` tells a worker how far that is, `raw` passes connections on that initscripts hand over, and
+//! `memory` has the
 //! limits. When a fetch begins, and what waits for it, is decided in `path/invoke`.
 
 mod buffers;

@@ -2,12 +2,13 @@
 //! sections 3 and 4).
 //!
 //! [`Initscripts`] is the port [`InitRunner`](pilot_model::ports::InitRunner). `module` checks and compiles, `host` is what a script can
-//! call, `script` is a running one with its limits, requests and connections, `shared` keeps what shared scripts have sent, and `threads` has the thread that runs scripts
-//! and the clock that stops them. What a script connects to is behind the port [`Remotes`](pilot_model::ports::Remotes). When a script runs, and what waits for it, is decided
-//! in `path/invoke`.
+//! call, `script` is a running one with its limits, requests and connections, `shared` keeps what shared scripts have sent, and `threads`
+//! has the thread that runs scripts and the clock that stops them. What a script connects to is behind the port
+//! [`Remotes`](pilot_model::ports::Remotes). When a script runs, and what waits for it, is decided in `path/invoke`.
 //!
 //! A script is hostile. Its machine code is made here and is never taken from outside. It has no system interface (no WASI). Its memory,
-//! its time, its CPU time, its calls and what it sends are bounded. It runs on a thread of its own, so it takes no time from requests.
+//! its time, its CPU time, its calls and what it sends are bounded. It begins on the thread of
+//! its invocation, for about a millisecond at most, and continues on the thread of scripts (decision 0050).
 
 mod errors;
 mod host;
