@@ -158,9 +158,16 @@ impl BodyReader {
         loop {
             match source.next().await? {
                 Next::Piece(piece) => {
-                    front = self
-                        .add(front, piece, announced, (function, &mut hold))
-                        .await?;
+                    front = match front {
+                        Front::Nothing => {
+                            self.admit(piece.len(), function, &mut hold)?;
+                            Front::One(piece)
+                        }
+                        begun => {
+                            let hold = (function, &mut hold);
+                            Box::pin(self.add(begun, piece, announced, hold)).await?
+                        }
+                    };
                     if front.len() > self.bytes_max {
                         return Ok((front.finish(hold).await?, Some(source.body)));
                     }
@@ -168,7 +175,7 @@ impl BodyReader {
                         break;
                     }
                 }
-                Next::Slow => front = self.put_aside(front, &mut hold).await,
+                Next::Slow => front = Box::pin(self.put_aside(front, &mut hold)).await,
                 Next::End => break,
             }
         }
@@ -291,7 +298,7 @@ impl Front {
             Self::Nothing => Ok(Bytes::new()),
             Self::One(bytes) => Ok(hold.keep(bytes)),
             Self::Several(bytes) => Ok(hold.keep(bytes.freeze())),
-            Self::OnDisk(file) => file.finish().await,
+            Self::OnDisk(file) => Box::pin(file.finish()).await,
         }
     }
 }

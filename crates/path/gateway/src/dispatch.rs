@@ -63,7 +63,7 @@ async fn reply(gate: &Gate, mut head: Parts, body: &mut Option<Incoming>, line: 
         && let Some(body) = body.take()
     {
         head.uri = uri;
-        return control::answer(gate, head, body, line.usage())
+        return Box::pin(control::answer(gate, head, body, line.usage()))
             .await
             .unwrap_or_else(|error| error.into_reply(&new_id()));
     }

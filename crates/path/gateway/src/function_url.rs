@@ -13,6 +13,7 @@ pub(crate) mod fuzzed {
     pub(crate) use super::event::EventSource;
 }
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -122,7 +123,7 @@ async fn invoke(
             }
         })
     };
-    let response = gate.invoker.invoke(request, payload).await?;
+    let response = gate.invoker.invoke(request, pin!(payload)).await?;
     reply(response, handshake, &context).await
 }
 

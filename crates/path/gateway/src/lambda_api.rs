@@ -10,6 +10,7 @@ mod name;
 mod streaming;
 
 use std::borrow::Cow;
+use std::pin::pin;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -98,7 +99,8 @@ pub(crate) async fn invoke(
                 allowed: "RequestResponse, DryRun",
             });
         }
-        return asynchronous::accept(context, &version, named.qualifier, client_context).await;
+        let accepted = asynchronous::accept(context, &version, named.qualifier, client_context);
+        return Box::pin(accepted).await;
     }
     if context
         .head
@@ -128,12 +130,12 @@ pub(crate) async fn invoke(
     };
     let is_chain = !targets.is_empty();
     let response = if is_chain {
-        match chain::invoke(gate, request, payload, targets).await? {
+        match Box::pin(chain::invoke(gate, request, payload, targets)).await? {
             Answered::Here(response) => *response,
             Answered::There(name, answer) => return Ok(far_reply(&name, answer, &context.id)),
         }
     } else {
-        gate.invoker.invoke(request, payload).await?
+        gate.invoker.invoke(request, pin!(payload)).await?
     };
     let answered_by = response.version.config.name.clone();
     let mut reply = match form {
@@ -306,7 +308,8 @@ async fn reply(response: Response, log: LogType, context: &RequestContext<'_>) -
         ResponseBody::FunctionError(error) => (error, true),
         ResponseBody::Http { head, mut body } => {
             let memory = context.holds_answer_of(&response.version.config.name);
-            let (whole, failed) = match collect(&mut body, limit, memory.nothing()).await {
+            let whole = Box::pin(collect(&mut body, limit, memory.nothing()));
+            let (whole, failed) = match whole.await {
                 Ok(whole) => {
                     into.insert(headers::CONTENT_TYPE, media_type(&head));
                     (whole, false)

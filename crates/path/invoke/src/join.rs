@@ -89,7 +89,10 @@ pub(crate) async fn join<E: From<InvokeError>>(
         if !wanted.nothing() {
             announcement.get_or_insert_with(|| pool.announce(admitted));
         }
-        let fault = wanted.fetch(&mut invocation, script).await;
+        let fault = match wanted.nothing() {
+            true => None,
+            false => Box::pin(wanted.fetch(&mut invocation, script)).await,
+        };
         if announcement.is_some() {
             invocation.timeline.inputs_ready = Some(context.clock.now());
         }
@@ -100,7 +103,13 @@ pub(crate) async fn join<E: From<InvokeError>>(
             Some(fault) => Err(NotReady::Input(fault)),
         }
     } else {
-        one_after_the_other(pool, &mut invocation, announcement, wanted).await
+        Box::pin(one_after_the_other(
+            pool,
+            &mut invocation,
+            announcement,
+            wanted,
+        ))
+        .await
     };
     Ok(Joined {
         payload,
@@ -164,15 +173,12 @@ impl Wanted<'_> {
         }
     }
 
-    /// Fetches them. Returns why there is no invocation, if a required one is missing.
+    /// Fetches them, if there are any. Returns why there is no invocation, if a required one is missing.
     async fn fetch(
         self,
         invocation: &mut Invocation,
         script: Option<BoxFuture<'static, Initialised>>,
     ) -> Option<InputFault> {
-        if self.nothing() {
-            return None;
-        }
         let context = Arc::clone(invocation.context());
         let version = &self.request.version;
         let inputs = self.has_inputs().then(|| {
@@ -234,7 +240,7 @@ pub(crate) async fn lease(
     let now = now.unwrap_or(timeline.received);
     let lease = match pool.lease(now, invocation.urgency, announcement)? {
         Leased::Now(lease) => lease,
-        Leased::Later(waiting) => waiting.lease().await?,
+        Leased::Later(waiting) => Box::pin(waiting.lease()).await?,
     };
     invocation.leased(&lease);
     Ok(lease)

@@ -8,6 +8,7 @@ mod released;
 use std::collections::HashMap;
 use std::fmt;
 use std::io;
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -327,15 +328,12 @@ impl ForkedWorker {
         self
     }
 
-    /// Shows the inputs of a call, if the worker takes paths.
-    async fn hold(&self, call: &mut Call) -> Result<Option<HeldFiles>, WorkerFault> {
-        let Some(holders) = self.holders.as_ref().filter(|_| !call.inputs.is_empty()) else {
-            return Ok(None);
-        };
+    /// Shows the inputs of a call to a worker that takes paths.
+    async fn hold(&self, holders: &Holders, call: &mut Call) -> Result<HeldFiles, WorkerFault> {
         match holders.hold(&call.inputs).await {
             Ok(mut held) => {
                 call.paths = std::mem::take(&mut held.paths);
-                Ok(Some(held))
+                Ok(held)
             }
             Err(problem) => {
                 let problem = format!("show it its inputs: {problem}");
@@ -354,7 +352,8 @@ impl ForkedWorker {
         match &*self.link {
             Link::OneAtATime(connection) => {
                 let mut connection = connection.lock().await;
-                match self.while_alive(connection.call(call)).await {
+                let answer = self.while_alive(pin!(connection.call(call))).await;
+                match answer {
                     Ok(answer) => Ok(answer),
                     Err(what) => {
                         let output = connection.output().take();
@@ -362,7 +361,7 @@ impl ForkedWorker {
                     }
                 }
             }
-            Link::Several(mux) => match self.while_alive(mux.call(call)).await {
+            Link::Several(mux) => match self.while_alive(Box::pin(mux.call(call))).await {
                 Ok(answer) => Ok(answer),
                 Err(what) => Err(self.fault(what, Bytes::new()).await),
             },
@@ -373,7 +372,8 @@ impl ForkedWorker {
         match &*self.link {
             Link::OneAtATime(connection) => {
                 let mut connection = connection.lock().await;
-                match self.while_alive(connection.next_part(stream)).await {
+                let part = self.while_alive(pin!(connection.next_part(stream))).await;
+                match part {
                     Ok(part) => Ok(part),
                     Err(what) => {
                         let output = connection.output().take();
@@ -381,7 +381,7 @@ impl ForkedWorker {
                     }
                 }
             }
-            Link::Several(mux) => match self.while_alive(mux.next_part(stream)).await {
+            Link::Several(mux) => match self.while_alive(Box::pin(mux.next_part(stream))).await {
                 Ok(part) => Ok(part),
                 Err(what) => Err(self.fault(what, Bytes::new()).await),
             },
@@ -400,10 +400,10 @@ impl Body {
 }
 
 impl ForkedWorker {
-    /// Runs `work`, but fails when the process ends first.
+    /// Runs `work`, but fails when the process ends first. It takes a reference, because a future that is passed on is copied.
     async fn while_alive<T>(
         &self,
-        work: impl Future<Output = Result<T, CallError>>,
+        work: impl Future<Output = Result<T, CallError>> + Unpin,
     ) -> Result<T, CallError> {
         let end = async { self.end.wait().await.clone() };
         or_end(work, end).await.unwrap_or(Err(CallError::Closed))
@@ -411,16 +411,20 @@ impl ForkedWorker {
 
     /// The process has ended or is unusable. Determines why, for the callers of the running exchanges, and ends the rest of the
     /// sandbox.
-    async fn fault(&self, what: CallError, output: Bytes) -> WorkerFault {
-        let body = self.take_body();
-        self.killed.store(true, Ordering::Relaxed);
-        self.owner.lost();
-        let fault = self.fault_of(what, output, body.as_ref()).await;
-        // Again: a process also takes time to end.
-        if let Some(body) = &body {
-            self.cpu.remember(body);
-        }
-        fault
+    ///
+    /// Boxed, because it is rare, and would make the future of every call larger.
+    fn fault(&self, what: CallError, output: Bytes) -> BoxFuture<'_, WorkerFault> {
+        Box::pin(async move {
+            let body = self.take_body();
+            self.killed.store(true, Ordering::Relaxed);
+            self.owner.lost();
+            let fault = self.fault_of(what, output, body.as_ref()).await;
+            // Again: a process also takes time to end.
+            if let Some(body) = &body {
+                self.cpu.remember(body);
+            }
+            fault
+        })
     }
 
     async fn fault_of(&self, what: CallError, output: Bytes, body: Option<&Body>) -> WorkerFault {
@@ -478,7 +482,12 @@ impl Worker for ForkedWorker {
                 let problem = format!("it takes {} inputs at most", self.inputs_max);
                 return Err(self.fault(CallError::Broken(problem), Bytes::new()).await);
             }
-            let held = self.hold(&mut call).await?;
+            let held = match &self.holders {
+                Some(holders) if !call.inputs.is_empty() => {
+                    Some(Box::pin(self.hold(holders, &mut call)).await?)
+                }
+                _ => None,
+            };
             let answer = self.exchange(&call).await?;
             if let (Answer::Http { done: None, .. }, Some(held)) = (&answer, held) {
                 self.held.lock().insert(call.stream, held);

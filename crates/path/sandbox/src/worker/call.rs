@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, OwnedFd};
+use std::pin::pin;
 
 use bytes::Bytes;
 use pilot_model::ports::{Answer, Call, Done, HttpHead, Input, Part, StartError};
@@ -140,11 +141,9 @@ impl Connection {
         let begin = FirstFrame::new(call)?;
         let mut parts = begin.parts();
         let mut rest = &mut parts[..];
-        let sent = begin.send_inputs(&self.writer);
-        let sent = self
-            .reader
-            .output
-            .drain_while(sent)
+        let output = &mut self.reader.output;
+        let sent = output
+            .drain_while(pin!(begin.send_inputs(&self.writer)))
             .await
             .map_err(closed_or_broken)?;
         IoSlice::advance_slices(&mut rest, sent);
@@ -186,7 +185,10 @@ impl Reader {
                 self.reserved = Some(self.output.drain_while(reserve).await);
             }
             let space = self.decoder.space(READ_LEN);
-            let read = self.output.drain_while(self.stream.read_buf(space)).await;
+            let read = self
+                .output
+                .drain_while(pin!(self.stream.read_buf(space)))
+                .await;
             if read.map_err(closed_or_broken)? == 0 {
                 return Err(CallError::Closed);
             }
