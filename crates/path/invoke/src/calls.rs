@@ -7,7 +7,8 @@
 
 mod arriving;
 mod buffers;
-pub(crate) mod elsewhere;
+mod call;
+mod elsewhere;
 mod target;
 
 use std::io::{self, IoSlice};
@@ -31,7 +32,7 @@ use tokio::time::{Instant as Deadline, timeout};
 
 use crate::invoker::Invoker;
 use buffers::Buffers;
-use target::{Call, Data};
+use call::{Call, Data};
 
 /// Most functions in a chain, the first one included.
 pub(crate) const CALL_DEPTH_MAX: u32 = 16;

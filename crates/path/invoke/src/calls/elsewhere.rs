@@ -1,19 +1,16 @@
-//! A call of a function that is on another node. It is sent to the nodes that have the function, one after the other, until one has run
-//! it, within the caller's deadline. A call that may have run is not sent again.
+//! A handler's call of a function that is on other nodes.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use pilot_model::FunctionName;
-use pilot_model::ports::{
-    BoxFuture, CallAnswer, CallEnd, CallHead, HandedData, InputMemory, NodeCall, Peer, Ran,
-};
-use pilot_wire::calls::{End, Reason, Refusal};
-use tokio::time::{Instant as Deadline, timeout_at};
+use pilot_model::ports::{CallAnswer, CallEnd, CallHead, HandedData, NodeCall, Peer};
+use pilot_wire::calls::{End, Refusal};
 
 use super::Caller;
-use super::target::{Call, Data};
+use super::call::Call;
+use crate::elsewhere::send;
 
 /// Invokes the function on one of the nodes and waits for its answer.
 pub(super) async fn invoke(
@@ -42,69 +39,4 @@ pub(super) async fn invoke(
         CallEnd::FunctionError => End::FunctionError,
     };
     Ok((end, body))
-}
-
-/// Sends a call to the nodes, one after the other, until one has run it.
-pub(crate) async fn send(
-    nodes: &[Arc<dyn Peer>],
-    mut asked: NodeCall,
-    deadline: Deadline,
-) -> Result<CallAnswer, Refusal> {
-    let mut problems: Vec<String> = Vec::new();
-    let mut last = Reason::Unavailable;
-    for node in nodes {
-        asked.head.left = deadline.saturating_duration_since(Deadline::now());
-        let Ok(answer) = timeout_at(deadline, node.call(&asked)).await else {
-            break;
-        };
-        let fault = match answer {
-            Ok(answer) => return Ok(answer),
-            Err(fault) => fault,
-        };
-        let Refusal { reason, problem } = fault.refusal;
-        let problem = format!("node '{}': {problem}", node.name());
-        if fault.ran == Ran::Perhaps || !is_of_the_node(reason) {
-            problems.push(problem);
-            return Err(Refusal::new(reason, problems.join("; ")));
-        }
-        tracing::debug!(function = %asked.head.function, %problem, "a call was not run");
-        last = reason;
-        problems.push(problem);
-    }
-    if problems.len() < nodes.len() {
-        last = Reason::Unavailable;
-        problems.push("no answer before the caller's deadline".to_owned());
-    }
-    Err(Refusal::new(last, problems.join("; ")))
-}
-
-/// Whether another node may do what this one has refused.
-fn is_of_the_node(reason: Reason) -> bool {
-    match reason {
-        Reason::NotFound | Reason::Throttled | Reason::NoRoom | Reason::Unavailable => true,
-        Reason::Forbidden
-        | Reason::TooDeep
-        | Reason::NotSupported
-        | Reason::Invalid
-        | Reason::TooLarge
-        | Reason::StillMapped => false,
-    }
-}
-
-impl HandedData for Data {
-    fn bytes(&self) -> u64 {
-        match self {
-            Self::Buffer(slot) => slot.len(),
-            Self::Input(memory) => memory.bytes(),
-        }
-    }
-
-    fn memory(&self) -> BoxFuture<'_, Result<Arc<dyn InputMemory>, Refusal>> {
-        Box::pin(async move {
-            match self {
-                Self::Buffer(slot) => slot.sealed().await,
-                Self::Input(memory) => Ok(Arc::clone(memory)),
-            }
-        })
-    }
 }
