@@ -28,10 +28,10 @@ use tokio::time::Instant as Deadline;
 use crate::calls::{Calls, events_memory};
 use crate::fault::LastOutput;
 use crate::invoker::Invoker;
-use crate::passing::TunnelTraffic;
 use crate::request::Request;
 use crate::response::{Response, ResponseBody};
 use crate::script::{Begun, Going};
+use crate::traffic::TunnelTraffic;
 use crate::upload::Upload;
 
 /// What every invocation needs.

@@ -1,38 +1,26 @@
-//! A request that is passed through to the function's own HTTP server, and its response. Both bodies are streams: nothing is
-//! buffered here, and each side is read only as fast as the other accepts data.
+//! A request that is passed through to the function's own HTTP server: one exchange, until the head of its response.
 //!
-//! A passed body owns the invocation's lease, as a streamed body of an application does. The difference: dropping it ends the
-//! exchange, but not the worker. Closing the connection tells an HTTP server that nobody waits, and the server can still be used.
 //! The worker ends only if it fails before the response's head, or if there is no head within the timeout.
-//!
-//! Invariants: each exchange has one record, however it ends; the record counts the bytes that passed until then; after the
-//! exchange has ended, no more of the request's body is passed.
 
-mod held;
-mod tunnel;
-mod upload;
-
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http::header::UPGRADE;
 use http::{Method, StatusCode};
-use http_body::{Body, Frame, SizeHint};
-use pilot_model::ports::{BodyError, PassedRequest, PassedResponse, StreamedBody, WorkerFault};
+use http_body::Body as _;
+use pilot_model::ports::{PassedRequest, PassedResponse, WorkerFault};
 use pilot_model::{InvocationId, InvocationRecord, Outcome, StartKind, Timeline, Version};
 use pilot_pool::Lease;
-use tokio::time::{Instant as Deadline, Sleep, sleep_until, timeout_at};
+use tokio::time::{Instant as Deadline, timeout_at};
 
 use crate::error::InvokeError;
 use crate::fault::{Failure, LastOutput};
 use crate::invocation::Invocation;
+use crate::passed::PassedBody;
+use crate::passed::held::{Held, Then};
+use crate::passed::tunnel::Tunnel;
+use crate::passed::upload::watched;
 use crate::response::{Response, ResponseBody};
-use held::{Held, Then};
-
-pub use tunnel::{Tunnel, TunnelEnd, TunnelTraffic};
 
 /// Passes the request to the leased worker's server; resolves at the response's head.
 ///
@@ -47,7 +35,7 @@ pub(crate) async fn pass(
     let patience = invocation.version.config.timeout;
     let wants_no_body = *request.method() == Method::HEAD;
     let wants_upgrade = request.headers().contains_key(UPGRADE);
-    let (request, upload) = upload::watched(request);
+    let (request, upload) = watched(request);
     // Declared before the exchange's future, so that it is dropped after it: a worker is free only when nothing of the exchange
     // is left.
     let mut held = Held::new(lease, invocation, upload);
@@ -92,16 +80,10 @@ fn answered(
     if no_body || body.is_end_stream() {
         drop(body);
         let record = held.end(Then::ServesOn, Outcome::Ok, LastOutput::default());
-        return Shown::of(&held).response(Outcome::Ok, record, passed(PassedBody(None)));
+        return Shown::of(&held).response(Outcome::Ok, record, passed(PassedBody::empty()));
     }
     let shown = Shown::of(&held);
-    let passing = Passing {
-        body,
-        timer: None,
-        deadline,
-        held,
-    };
-    let body = PassedBody(Some(Box::new(passing)));
+    let body = PassedBody::new(body, deadline, held);
     shown.response(Outcome::Ok, None, passed(body))
 }
 
@@ -132,122 +114,6 @@ fn unasked_upgrade() -> WorkerFault {
     WorkerFault::Protocol {
         problem: "the backend switched protocols without being asked".to_owned(),
         output: Bytes::new(),
-    }
-}
-
-/// The body of a response of the function's own server, passed on as it arrives, including trailers.
-///
-/// After its end or an error, there is no more.
-#[derive(Debug)]
-pub struct PassedBody(Option<Box<Passing>>);
-
-/// An exchange whose response is still arriving.
-#[derive(Debug)]
-struct Passing {
-    /// Declared before `held`: the server's connection is closed before the worker is free.
-    body: StreamedBody,
-    /// Created once, at the first wait for the body.
-    timer: Option<Pin<Box<Sleep>>>,
-    deadline: Deadline,
-    held: Held,
-}
-
-impl Body for PassedBody {
-    type Data = Bytes;
-    type Error = InvokeError;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, InvokeError>>> {
-        let Some(passing) = &mut self.0 else {
-            return Poll::Ready(None);
-        };
-        let polled = match Pin::new(&mut passing.body).poll_frame(cx) {
-            Poll::Ready(Some(Ok(frame))) => {
-                passing.held.sent(frame.data_ref().map_or(0, Bytes::len));
-                if frame.is_trailers() || passing.body.is_end_stream() {
-                    Ok(Some(frame))
-                } else if Deadline::now() < passing.deadline {
-                    return Poll::Ready(Some(Ok(frame)));
-                } else {
-                    // If a server sends without pause, the timer is never polled; so check the time here.
-                    Err(passing.timed_out())
-                }
-            }
-            Poll::Ready(Some(Err(error))) => Err(passing.broke(error)),
-            Poll::Ready(None) => Ok(None),
-            Poll::Pending => {
-                let deadline = passing.deadline;
-                let timer = passing
-                    .timer
-                    .get_or_insert_with(|| Box::pin(sleep_until(deadline)));
-                if timer.as_mut().poll(cx).is_pending() {
-                    return Poll::Pending;
-                }
-                Err(passing.timed_out())
-            }
-        };
-        if polled.is_ok() {
-            let held = &mut passing.held;
-            held.end(Then::ServesOn, Outcome::Ok, LastOutput::default());
-        }
-        self.0 = None;
-        Poll::Ready(polled.transpose())
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.0.is_none()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.0
-            .as_ref()
-            .map_or_else(|| SizeHint::with_exact(0), |rest| rest.body.size_hint())
-    }
-}
-
-impl Passing {
-    /// The server broke its response off. That alone does not end the worker: many servers do this when a handler panics, and can
-    /// still be used.
-    fn broke(&mut self, error: BodyError) -> InvokeError {
-        let fault = match error.downcast::<WorkerFault>() {
-            Ok(fault) => *fault,
-            Err(error) => WorkerFault::Protocol {
-                problem: error.to_string(),
-                output: Bytes::new(),
-            },
-        };
-        let invocation = self.held.invocation();
-        let failure = Failure::server(&invocation.version.config.name, &invocation.id, &fault);
-        let lives = self.held.worker().is_some_and(|worker| worker.is_alive());
-        let (then, outcome) = match fault {
-            WorkerFault::Protocol { .. } if lives => (Then::ServesOn, Outcome::FunctionError),
-            _ => (Then::Ends(failure.reason), failure.outcome),
-        };
-        self.held.end(then, outcome, failure.output);
-        InvokeError::BodyBroken { fault }
-    }
-
-    /// A response that has begun but takes too long does not show that the server is stuck, so the worker is not ended.
-    fn timed_out(&mut self) -> InvokeError {
-        let invocation = self.held.invocation();
-        let after = invocation.version.config.timeout;
-        let failure = Failure::timeout(&invocation.id, after, b"");
-        self.held
-            .end(Then::ServesOn, failure.outcome, failure.output);
-        InvokeError::BodyTimedOut { after }
-    }
-}
-
-impl Drop for PassedBody {
-    /// An HTTP server drops a body without reading its end once all announced bytes have been sent.
-    fn drop(&mut self) {
-        if let Some(passing) = self.0.as_mut().filter(|rest| rest.body.is_end_stream()) {
-            passing
-                .held
-                .end(Then::ServesOn, Outcome::Ok, LastOutput::default());
-        }
     }
 }
 

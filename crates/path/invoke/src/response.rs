@@ -9,7 +9,8 @@ use pilot_model::{
 };
 
 use crate::body::HttpBody;
-use crate::passing::{PassedBody, Tunnel};
+use crate::passed::PassedBody;
+use crate::passed::tunnel::Tunnel;
 
 /// An invocation's answer.
 #[derive(Debug)]
