@@ -222,7 +222,7 @@ fn finish(
     let output = invocation.output(&lease, output);
     lease.finish(now);
     invocation.done(&done, now);
-    invocation.answer(now, outcome, output, body)
+    Response::complete(invocation, now, outcome, output, body)
 }
 
 fn fail(mut invocation: Invocation, lease: Lease, failure: Failure) -> Response {
@@ -231,7 +231,7 @@ fn fail(mut invocation: Invocation, lease: Lease, failure: Failure) -> Response 
     let output = invocation.output(&lease, failure.output);
     lease.lose(now, failure.reason);
     let body = ResponseBody::FunctionError(failure.body);
-    invocation.answer(now, failure.outcome, output, body)
+    Response::complete(invocation, now, failure.outcome, output, body)
 }
 
 /// The head of a streamed answer: the body owns the rest.

@@ -6,9 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use bytes::Bytes;
 use http::header::{HeaderName, HeaderValue};
-use pilot_model::hint;
 use pilot_model::initscript::{ScriptRun, connection_name};
 use pilot_model::inputs::Values;
 use pilot_model::ports::{
@@ -29,7 +27,6 @@ use crate::calls::{Calls, events_memory};
 use crate::fault::LastOutput;
 use crate::invoker::Invoker;
 use crate::request::Request;
-use crate::response::{Response, ResponseBody};
 use crate::script::{Begun, Going};
 use crate::traffic::TunnelTraffic;
 use crate::upload::Upload;
@@ -556,45 +553,6 @@ impl Invocation {
             .sink
             .publish(Event::Invoked(Arc::clone(&record)));
         record
-    }
-
-    /// It has ended with a complete answer.
-    pub(crate) fn answer(
-        mut self,
-        now: Instant,
-        outcome: Outcome,
-        output: LastOutput,
-        body: ResponseBody,
-    ) -> Response {
-        self.bytes_out = match &body {
-            ResponseBody::Result(bytes) | ResponseBody::FunctionError(bytes) => bytes.len(),
-            ResponseBody::Http { body, .. } => body.complete().map_or(0, Bytes::len),
-            // Never complete.
-            ResponseBody::Passed(_) | ResponseBody::Upgraded(_) => 0,
-        } as u64;
-        let output = match &body {
-            ResponseBody::FunctionError(error) => with_hint(&self.version, error, output),
-            _ => output,
-        };
-        let record = self.end(now, outcome, output);
-        Response {
-            id: self.id.clone(),
-            version: Arc::clone(&self.version),
-            start: self.start,
-            outcome,
-            timeline: self.timeline,
-            transfers: std::mem::take(&mut self.transfers),
-            body,
-            record: Some(record),
-        }
-    }
-}
-
-/// The output, and a line that says what to change, if that is known.
-fn with_hint(version: &Version, error: &[u8], output: LastOutput) -> LastOutput {
-    match hint::of_error(&version.config, error) {
-        Some(hint) => output.and(&format!("[HINT] {hint}\n")),
-        None => output,
     }
 }
 

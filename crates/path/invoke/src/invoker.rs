@@ -382,7 +382,7 @@ fn without_input(invocation: Invocation, fault: &InputFault) -> Response {
     let (body, output) = Failure::input(&invocation.id, fault);
     let body = ResponseBody::FunctionError(body);
     let now = invocation.now();
-    invocation.answer(now, Outcome::InputError, output, body)
+    Response::complete(invocation, now, Outcome::InputError, output, body)
 }
 
 /// What a client is told to wait: as long as the queue takes now, seconds, or 1 if that is not known.
@@ -409,10 +409,12 @@ fn refused(mut invocation: Invocation, refusal: Refusal) -> Result<Response, Inv
         Refusal::Start(StartError::Import { body, output }) => {
             invocation.start_failed(now);
             let body = ResponseBody::FunctionError(body.into());
-            return Ok(invocation.answer(
+            let output = LastOutput::printed(output.into());
+            return Ok(Response::complete(
+                invocation,
                 now,
                 Outcome::InitError,
-                LastOutput::printed(output.into()),
+                output,
                 body,
             ));
         }
