@@ -27,10 +27,11 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, Interest};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
-use tokio::task::{AbortHandle, JoinSet};
+use tokio::task::JoinSet;
 use tokio::time::{Instant as Deadline, timeout};
 
 use crate::invoker::Invoker;
+use crate::task::Task;
 use buffers::Buffers;
 use call::{Call, Data};
 
@@ -71,45 +72,30 @@ pub(crate) struct Caller {
     pub(crate) inputs: Vec<(String, Arc<dyn InputMemory>)>,
 }
 
-/// The calls of an invocation. Dropping it ends them.
-#[derive(Debug)]
-pub(crate) struct Calls {
-    task: AbortHandle,
-}
-
-impl Calls {
-    /// Returns the worker's end too.
-    ///
-    /// # Errors
-    /// Out of descriptors.
-    pub(crate) fn start(caller: Caller) -> io::Result<(Self, Input)> {
-        let (ours, theirs) = seqpacket::stream_pair_with_untrusted()?;
-        let ours = StdUnixStream::from(ours);
-        ours.set_nonblocking(true)?;
-        let ours = UnixStream::from_std(ours)?;
-        let name = caller.version.config.name.clone();
-        let task = tokio::spawn(async move {
-            if let Err(error) = serve(caller, ours).await {
-                tracing::debug!(function = %name, %error, "the calls of an invocation ended");
-            }
-        });
-        let input = Input {
-            // No declared input can have this name.
-            name: ":calls".to_owned(),
-            kind: InputKind::Calls,
-            descriptor: Arc::new(theirs),
-            object: None,
-            decoded: None,
-        };
-        let task = task.abort_handle();
-        Ok((Self { task }, input))
-    }
-}
-
-impl Drop for Calls {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
+/// Begins to serve the calls of an invocation. Dropping the task ends them. Returns the worker's end too.
+///
+/// # Errors
+/// Out of descriptors.
+pub(crate) fn start(caller: Caller) -> io::Result<(Task, Input)> {
+    let (ours, theirs) = seqpacket::stream_pair_with_untrusted()?;
+    let ours = StdUnixStream::from(ours);
+    ours.set_nonblocking(true)?;
+    let ours = UnixStream::from_std(ours)?;
+    let name = caller.version.config.name.clone();
+    let task = Task::spawn(async move {
+        if let Err(error) = serve(caller, ours).await {
+            tracing::debug!(function = %name, %error, "the calls of an invocation ended");
+        }
+    });
+    let input = Input {
+        // No declared input can have this name.
+        name: ":calls".to_owned(),
+        kind: InputKind::Calls,
+        descriptor: Arc::new(theirs),
+        object: None,
+        decoded: None,
+    };
+    Ok((task, input))
 }
 
 /// An answer that is to be sent, with what it holds until then.

@@ -15,7 +15,9 @@ use pilot_model::ports::{
 use pilot_model::status::{ForecastStatus, PoolStatus, RuntimeStatus};
 use pilot_model::{BoxFuture, FunctionName, Instant, Outcome, ScaleConfig, Version};
 use pilot_pool::{Pool, PoolLimits, Pools, Refusal};
+use pilot_protocols::MemoryBudget;
 
+use crate::calls::events_memory;
 use crate::elsewhere::Elsewhere;
 use crate::error::{InvokeError, ThrottleReason};
 use crate::exchange::exchange;
@@ -33,7 +35,13 @@ use crate::response::{Response, ResponseBody};
 pub struct Invoker {
     engine: Arc<dyn Engine>,
     context: Arc<InvocationContext>,
+    /// Where functions are that are not here.
+    placement: Arc<dyn Placement>,
     limits: Limits,
+    /// For functions that invoke others.
+    pub(crate) itself: Weak<Self>,
+    /// For the events of their calls.
+    pub(crate) events: MemoryBudget,
     /// Read on the path without a lock; replaced as a whole while `change` is held.
     functions: ArcSwap<Functions>,
     /// Serialises activation and removal.
@@ -68,17 +76,13 @@ impl Invoker {
                 start_rule: limits.start_rule,
             },
         );
-        Arc::new_cyclic(|invoker| Self {
+        Arc::new_cyclic(|itself| Self {
             engine,
-            context: Arc::new(InvocationContext::new(
-                pools,
-                sink,
-                clock,
-                inputs,
-                placement,
-                Weak::clone(invoker),
-            )),
+            context: Arc::new(InvocationContext::new(pools, sink, clock, inputs)),
+            placement,
             limits,
+            itself: Weak::clone(itself),
+            events: events_memory(),
             functions: ArcSwap::default(),
             change: Mutex::new(()),
         })
@@ -110,7 +114,9 @@ impl Invoker {
         let pool = self.pool(&request.version)?;
         let joined = join(&self.context, &self.limits, &pool, &request, payload).await?;
         match joined.lease {
-            Ok(lease) => Ok(exchange(request, joined.payload, joined.invocation, lease).await),
+            Ok(lease) => {
+                Ok(exchange(self, request, joined.payload, joined.invocation, lease).await)
+            }
             Err(NotReady::Refused(refusal)) => Ok(refused(joined.invocation, refusal)?),
             Err(NotReady::Input(fault)) => Ok(without_input(joined.invocation, &fault)),
         }
@@ -155,12 +161,12 @@ impl Invoker {
 
     /// The nodes that have this function, which is not here.
     pub(crate) fn nodes_of(&self, function: &str) -> Vec<Arc<dyn Peer>> {
-        self.context.placement.place(function)
+        self.placement.place(function)
     }
 
     /// Another reference. `None`: it is being dropped.
     pub(crate) fn itself(&self) -> Option<Arc<Self>> {
-        self.context.invoker.upgrade()
+        self.itself.upgrade()
     }
 
     /// The present time, on the clock of all stamps.

@@ -21,6 +21,7 @@ mod request;
 mod response;
 mod script;
 mod tail;
+mod task;
 mod traffic;
 mod upload;
 
