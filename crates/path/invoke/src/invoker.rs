@@ -1,5 +1,10 @@
 //! `Invoker`: the interface for the gateway and the control side. It knows the live version of each name.
 
+mod calls;
+mod exchange;
+mod join;
+mod passing;
+
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -17,18 +22,18 @@ use pilot_model::{BoxFuture, FunctionName, Instant, Outcome, ScaleConfig, Versio
 use pilot_pool::{Pool, PoolLimits, Pools, Refusal};
 use pilot_protocols::MemoryBudget;
 
-use crate::calls::events_memory;
 use crate::elsewhere::Elsewhere;
 use crate::error::{InvokeError, ThrottleReason};
-use crate::exchange::exchange;
 use crate::fault::{Failure, LastOutput};
 use crate::functions::{Function, Functions, same};
 use crate::invocation::{Invocation, InvocationContext};
-use crate::join::{NotReady, join, lease};
 use crate::limits::Limits;
-use crate::passing::pass;
 use crate::request::{Payload, Request};
 use crate::response::{Response, ResponseBody};
+use calls::events_memory;
+use exchange::exchange;
+use join::{NotReady, join, lease};
+use passing::pass;
 
 /// The running functions. Shared as `Arc<Invoker>`.
 #[derive(Debug)]
@@ -39,9 +44,9 @@ pub struct Invoker {
     placement: Arc<dyn Placement>,
     limits: Limits,
     /// For functions that invoke others.
-    pub(crate) itself: Weak<Self>,
+    itself: Weak<Self>,
     /// For the events of their calls.
-    pub(crate) events: MemoryBudget,
+    events: MemoryBudget,
     /// Read on the path without a lock; replaced as a whole while `change` is held.
     functions: ArcSwap<Functions>,
     /// Serialises activation and removal.
@@ -160,12 +165,12 @@ impl Invoker {
     }
 
     /// The nodes that have this function, which is not here.
-    pub(crate) fn nodes_of(&self, function: &str) -> Vec<Arc<dyn Peer>> {
+    fn nodes_of(&self, function: &str) -> Vec<Arc<dyn Peer>> {
         self.placement.place(function)
     }
 
     /// Another reference. `None`: it is being dropped.
-    pub(crate) fn itself(&self) -> Option<Arc<Self>> {
+    fn itself(&self) -> Option<Arc<Self>> {
         self.itself.upgrade()
     }
 

@@ -5,18 +5,14 @@
 //! ([`Invoker::pass`]). It contains no code for sockets or processes.
 
 mod body;
-mod calls;
 mod elsewhere;
 mod error;
-mod exchange;
 mod fault;
 mod functions;
 mod invocation;
 mod invoker;
-mod join;
 mod limits;
 mod passed;
-mod passing;
 mod request;
 mod response;
 mod script;

@@ -36,7 +36,7 @@ use buffers::Buffers;
 use call::{Call, Data};
 
 /// Most functions in a chain, the first one included.
-pub(crate) const CALL_DEPTH_MAX: u32 = 16;
+pub(super) const CALL_DEPTH_MAX: u32 = 16;
 
 /// Most calls of one invocation at a time. The next request waits in the socket.
 const CALLS_MAX: usize = 16;
@@ -49,7 +49,7 @@ const EVENTS_BYTES_MAX: usize = 64 << 20;
 const EVENTS_SHARE_MAX: usize = 16 << 20;
 
 /// The memory for the events of all calls.
-pub(crate) fn events_memory() -> MemoryBudget {
+pub(super) fn events_memory() -> MemoryBudget {
     MemoryBudget::new(EVENTS_BYTES_MAX, EVENTS_SHARE_MAX)
 }
 
@@ -58,25 +58,25 @@ const UNREAD_TIME_MAX: Duration = Duration::from_secs(30);
 
 /// The calling invocation.
 #[derive(Debug)]
-pub(crate) struct Caller {
-    pub(crate) invoker: Weak<Invoker>,
-    pub(crate) source: Arc<dyn InputSource>,
-    pub(crate) version: Arc<Version>,
+pub(super) struct Caller {
+    pub(super) invoker: Weak<Invoker>,
+    pub(super) source: Arc<dyn InputSource>,
+    pub(super) version: Arc<Version>,
     /// Its place in the chain, from 1.
-    pub(crate) depth: u32,
-    pub(crate) deadline: Deadline,
-    pub(crate) trace: Option<Trace>,
+    pub(super) depth: u32,
+    pub(super) deadline: Deadline,
+    pub(super) trace: Option<Trace>,
     /// For the events of its calls.
-    pub(crate) events: FunctionBudget,
+    pub(super) events: FunctionBudget,
     /// Its inputs, which it may hand on.
-    pub(crate) inputs: Vec<(String, Arc<dyn InputMemory>)>,
+    pub(super) inputs: Vec<(String, Arc<dyn InputMemory>)>,
 }
 
 /// Begins to serve the calls of an invocation. Dropping the task ends them. Returns the worker's end too.
 ///
 /// # Errors
 /// Out of descriptors.
-pub(crate) fn start(caller: Caller) -> io::Result<(Task, Input)> {
+pub(super) fn start(caller: Caller) -> io::Result<(Task, Input)> {
     let (ours, theirs) = seqpacket::stream_pair_with_untrusted()?;
     let ours = StdUnixStream::from(ours);
     ours.set_nonblocking(true)?;

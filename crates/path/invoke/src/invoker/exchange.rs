@@ -19,11 +19,11 @@ use pilot_model::{HttpRequestHead, Interface, InvocationHead, Outcome, Trace};
 use pilot_pool::Lease;
 use tokio::time::{Instant as Deadline, timeout, timeout_at};
 
+use super::Invoker;
+use super::calls::{self, Caller};
 use crate::body::{HttpBody, Streaming};
-use crate::calls::{self, Caller};
 use crate::fault::{Failure, LastOutput};
 use crate::invocation::Invocation;
-use crate::invoker::Invoker;
 use crate::request::{Payload, Request};
 use crate::response::{Response, ResponseBody};
 use crate::task::Task;
@@ -33,7 +33,7 @@ use crate::upload::Upload;
 const LAST_WORDS: Duration = Duration::from_millis(100);
 
 /// Sends the request to the worker and waits for the answer.
-pub(crate) async fn exchange(
+pub(super) async fn exchange(
     invoker: &Invoker,
     mut request: Request,
     payload: Payload,

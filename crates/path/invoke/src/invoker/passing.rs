@@ -26,7 +26,7 @@ use crate::response::{Response, ResponseBody};
 ///
 /// # Errors
 /// [`InvokeError::UploadBroken`]: the request's body broke off before there was a response.
-pub(crate) async fn pass(
+pub(super) async fn pass(
     request: PassedRequest,
     mut invocation: Invocation,
     mut lease: Lease,
