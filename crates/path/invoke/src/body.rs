@@ -16,7 +16,7 @@ use tokio::time::{Instant as Deadline, timeout_at};
 use crate::error::InvokeError;
 use crate::fault::{Failure, LastOutput};
 use crate::invocation::Invocation;
-use crate::passing::TunnelTraffic;
+use crate::traffic::TunnelTraffic;
 
 /// A response body.
 #[derive(Debug)]

@@ -2,18 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use bytes::Bytes;
 use http::header::{HeaderName, HeaderValue};
-use pilot_model::hint;
 use pilot_model::initscript::{ScriptRun, connection_name};
 use pilot_model::inputs::Values;
 use pilot_model::ports::{
     Clock, Done, EventSink, Fetched, HandedConnection, InitRunner, Initialised, Input, InputFault,
-    InputFaultKind, InputKind, InputMemory, InputSource, PassedInputs, PassedRequest, Placement,
+    InputFaultKind, InputKind, InputMemory, InputSource, PassedInputs, PassedRequest,
 };
 use pilot_model::trigger::FaasTrigger;
 use pilot_model::{
@@ -21,17 +19,14 @@ use pilot_model::{
     StartKind, Timeline, TraceSpan, Transfer, TransferWay, Version, WorkerId, WorkerOrigin,
 };
 use pilot_pool::{Lease, Pools, Urgency};
-use pilot_protocols::MemoryBudget;
 use tokio::sync::Notify;
 use tokio::time::Instant as Deadline;
 
-use crate::calls::{Calls, events_memory};
 use crate::fault::LastOutput;
-use crate::invoker::Invoker;
-use crate::passing::TunnelTraffic;
 use crate::request::Request;
-use crate::response::{Response, ResponseBody};
 use crate::script::{Begun, Going};
+use crate::task::Task;
+use crate::traffic::TunnelTraffic;
 use crate::upload::Upload;
 
 /// What every invocation needs.
@@ -42,12 +37,6 @@ pub(crate) struct InvocationContext {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) inputs: Arc<dyn InputSource>,
     pub(crate) initscripts: Arc<dyn InitRunner>,
-    /// For functions that invoke others.
-    pub(crate) invoker: Weak<Invoker>,
-    /// Where functions are that are not here.
-    pub(crate) placement: Arc<dyn Placement>,
-    /// For the events of their calls.
-    pub(crate) events: MemoryBudget,
     running: AtomicUsize,
     quiet: Notify,
 }
@@ -58,8 +47,6 @@ impl InvocationContext {
         sink: Arc<dyn EventSink>,
         clock: Arc<dyn Clock>,
         (inputs, initscripts): (Arc<dyn InputSource>, Arc<dyn InitRunner>),
-        placement: Arc<dyn Placement>,
-        invoker: Weak<Invoker>,
     ) -> Self {
         Self {
             pools,
@@ -67,9 +54,6 @@ impl InvocationContext {
             clock,
             inputs,
             initscripts,
-            invoker,
-            placement,
-            events: events_memory(),
             running: AtomicUsize::new(0),
             quiet: Notify::new(),
         }
@@ -110,7 +94,7 @@ pub(crate) struct Invocation {
     /// The rest of the request's body, until the end.
     pub(crate) upload: Option<Upload>,
     /// The handler's calls to other functions, until the end.
-    pub(crate) calls: Option<Calls>,
+    pub(crate) calls: Option<Task>,
     /// The inputs for the worker, until they are sent.
     pub(crate) inputs: Vec<Input>,
     /// What follows them: how far those are that still arrive, and connections of initscripts.
@@ -556,45 +540,6 @@ impl Invocation {
             .sink
             .publish(Event::Invoked(Arc::clone(&record)));
         record
-    }
-
-    /// It has ended with a complete answer.
-    pub(crate) fn answer(
-        mut self,
-        now: Instant,
-        outcome: Outcome,
-        output: LastOutput,
-        body: ResponseBody,
-    ) -> Response {
-        self.bytes_out = match &body {
-            ResponseBody::Result(bytes) | ResponseBody::FunctionError(bytes) => bytes.len(),
-            ResponseBody::Http { body, .. } => body.complete().map_or(0, Bytes::len),
-            // Never complete.
-            ResponseBody::Passed(_) | ResponseBody::Upgraded(_) => 0,
-        } as u64;
-        let output = match &body {
-            ResponseBody::FunctionError(error) => with_hint(&self.version, error, output),
-            _ => output,
-        };
-        let record = self.end(now, outcome, output);
-        Response {
-            id: self.id.clone(),
-            version: Arc::clone(&self.version),
-            start: self.start,
-            outcome,
-            timeline: self.timeline,
-            transfers: std::mem::take(&mut self.transfers),
-            body,
-            record: Some(record),
-        }
-    }
-}
-
-/// The output, and a line that says what to change, if that is known.
-fn with_hint(version: &Version, error: &[u8], output: LastOutput) -> LastOutput {
-    match hint::of_error(&version.config, error) {
-        Some(hint) => output.and(&format!("[HINT] {hint}\n")),
-        None => output,
     }
 }
 

@@ -1,5 +1,10 @@
 //! `Invoker`: the interface for the gateway and the control side. It knows the live version of each name.
 
+mod calls;
+mod exchange;
+mod join;
+mod passing;
+
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -15,25 +20,33 @@ use pilot_model::ports::{
 use pilot_model::status::{ForecastStatus, PoolStatus, RuntimeStatus};
 use pilot_model::{BoxFuture, FunctionName, Instant, Outcome, ScaleConfig, Version};
 use pilot_pool::{Pool, PoolLimits, Pools, Refusal};
+use pilot_protocols::MemoryBudget;
 
 use crate::elsewhere::Elsewhere;
 use crate::error::{InvokeError, ThrottleReason};
-use crate::exchange::exchange;
 use crate::fault::{Failure, LastOutput};
 use crate::functions::{Function, Functions, same};
 use crate::invocation::{Invocation, InvocationContext};
-use crate::join::{NotReady, join, lease};
 use crate::limits::Limits;
-use crate::passing::pass;
 use crate::request::{Payload, Request};
 use crate::response::{Response, ResponseBody};
+use calls::events_memory;
+use exchange::exchange;
+use join::{NotReady, join, lease};
+use passing::pass;
 
 /// The running functions. Shared as `Arc<Invoker>`.
 #[derive(Debug)]
 pub struct Invoker {
     engine: Arc<dyn Engine>,
     context: Arc<InvocationContext>,
+    /// Where functions are that are not here.
+    placement: Arc<dyn Placement>,
     limits: Limits,
+    /// For functions that invoke others.
+    itself: Weak<Self>,
+    /// For the events of their calls.
+    events: MemoryBudget,
     /// Read on the path without a lock; replaced as a whole while `change` is held.
     functions: ArcSwap<Functions>,
     /// Serialises activation and removal.
@@ -68,17 +81,13 @@ impl Invoker {
                 start_rule: limits.start_rule,
             },
         );
-        Arc::new_cyclic(|invoker| Self {
+        Arc::new_cyclic(|itself| Self {
             engine,
-            context: Arc::new(InvocationContext::new(
-                pools,
-                sink,
-                clock,
-                inputs,
-                placement,
-                Weak::clone(invoker),
-            )),
+            context: Arc::new(InvocationContext::new(pools, sink, clock, inputs)),
+            placement,
             limits,
+            itself: Weak::clone(itself),
+            events: events_memory(),
             functions: ArcSwap::default(),
             change: Mutex::new(()),
         })
@@ -110,7 +119,9 @@ impl Invoker {
         let pool = self.pool(&request.version)?;
         let joined = join(&self.context, &self.limits, &pool, &request, payload).await?;
         match joined.lease {
-            Ok(lease) => Ok(exchange(request, joined.payload, joined.invocation, lease).await),
+            Ok(lease) => {
+                Ok(exchange(self, request, joined.payload, joined.invocation, lease).await)
+            }
             Err(NotReady::Refused(refusal)) => Ok(refused(joined.invocation, refusal)?),
             Err(NotReady::Input(fault)) => Ok(without_input(joined.invocation, &fault)),
         }
@@ -154,13 +165,13 @@ impl Invoker {
     }
 
     /// The nodes that have this function, which is not here.
-    pub(crate) fn nodes_of(&self, function: &str) -> Vec<Arc<dyn Peer>> {
-        self.context.placement.place(function)
+    fn nodes_of(&self, function: &str) -> Vec<Arc<dyn Peer>> {
+        self.placement.place(function)
     }
 
     /// Another reference. `None`: it is being dropped.
-    pub(crate) fn itself(&self) -> Option<Arc<Self>> {
-        self.context.invoker.upgrade()
+    fn itself(&self) -> Option<Arc<Self>> {
+        self.itself.upgrade()
     }
 
     /// The present time, on the clock of all stamps.
@@ -382,7 +393,7 @@ fn without_input(invocation: Invocation, fault: &InputFault) -> Response {
     let (body, output) = Failure::input(&invocation.id, fault);
     let body = ResponseBody::FunctionError(body);
     let now = invocation.now();
-    invocation.answer(now, Outcome::InputError, output, body)
+    Response::complete(invocation, now, Outcome::InputError, output, body)
 }
 
 /// What a client is told to wait: as long as the queue takes now, seconds, or 1 if that is not known.
@@ -409,10 +420,12 @@ fn refused(mut invocation: Invocation, refusal: Refusal) -> Result<Response, Inv
         Refusal::Start(StartError::Import { body, output }) => {
             invocation.start_failed(now);
             let body = ResponseBody::FunctionError(body.into());
-            return Ok(invocation.answer(
+            let output = LastOutput::printed(output.into());
+            return Ok(Response::complete(
+                invocation,
                 now,
                 Outcome::InitError,
-                LastOutput::printed(output.into()),
+                output,
                 body,
             ));
         }

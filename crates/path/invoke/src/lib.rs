@@ -5,21 +5,20 @@
 //! ([`Invoker::pass`]). It contains no code for sockets or processes.
 
 mod body;
-mod calls;
 mod elsewhere;
 mod error;
-mod exchange;
 mod fault;
 mod functions;
 mod invocation;
 mod invoker;
-mod join;
 mod limits;
-mod passing;
+mod passed;
 mod request;
 mod response;
 mod script;
 mod tail;
+mod task;
+mod traffic;
 mod upload;
 
 pub use body::HttpBody;
@@ -27,7 +26,9 @@ pub use elsewhere::Elsewhere;
 pub use error::{InvokeError, ThrottleReason};
 pub use invoker::Invoker;
 pub use limits::Limits;
-pub use passing::{PassedBody, Tunnel, TunnelEnd, TunnelTraffic};
+pub use passed::PassedBody;
+pub use passed::tunnel::{Tunnel, TunnelEnd};
 pub use pilot_pool::{Class, Urgency};
 pub use request::{Chain, Payload, Request};
 pub use response::{Response, ResponseBody};
+pub use traffic::TunnelTraffic;

@@ -5,11 +5,14 @@ use std::sync::Arc;
 use bytes::Bytes;
 use pilot_model::ports::HttpHead;
 use pilot_model::{
-    InvocationId, InvocationRecord, Outcome, StartKind, Timeline, Transfer, Version,
+    Instant, InvocationId, InvocationRecord, Outcome, StartKind, Timeline, Transfer, Version, hint,
 };
 
 use crate::body::HttpBody;
-use crate::passing::{PassedBody, Tunnel};
+use crate::fault::LastOutput;
+use crate::invocation::Invocation;
+use crate::passed::PassedBody;
+use crate::passed::tunnel::Tunnel;
 
 /// An invocation's answer.
 #[derive(Debug)]
@@ -33,6 +36,37 @@ pub struct Response {
 }
 
 impl Response {
+    /// The complete answer of an invocation, which ends with it.
+    pub(crate) fn complete(
+        mut invocation: Invocation,
+        now: Instant,
+        outcome: Outcome,
+        output: LastOutput,
+        body: ResponseBody,
+    ) -> Self {
+        invocation.bytes_out = match &body {
+            ResponseBody::Result(bytes) | ResponseBody::FunctionError(bytes) => bytes.len(),
+            ResponseBody::Http { body, .. } => body.complete().map_or(0, Bytes::len),
+            // Never complete.
+            ResponseBody::Passed(_) | ResponseBody::Upgraded(_) => 0,
+        } as u64;
+        let output = match &body {
+            ResponseBody::FunctionError(error) => with_hint(&invocation.version, error, output),
+            _ => output,
+        };
+        let record = invocation.end(now, outcome, output);
+        Self {
+            id: invocation.id.clone(),
+            version: Arc::clone(&invocation.version),
+            start: invocation.start,
+            outcome,
+            timeline: invocation.timeline,
+            transfers: std::mem::take(&mut invocation.transfers),
+            body,
+            record: Some(record),
+        }
+    }
+
     /// False while a body is still arriving, or a tunnel is open.
     #[must_use]
     pub fn is_complete(&self) -> bool {
@@ -68,4 +102,12 @@ pub enum ResponseBody {
     Passed(http::Response<PassedBody>),
     /// Its server has switched protocols (status 101): now the connection is a tunnel.
     Upgraded(http::Response<Tunnel>),
+}
+
+/// The output, and a line that says what to change, if that is known.
+fn with_hint(version: &Version, error: &[u8], output: LastOutput) -> LastOutput {
+    match hint::of_error(&version.config, error) {
+        Some(hint) => output.and(&format!("[HINT] {hint}\n")),
+        None => output,
+    }
 }

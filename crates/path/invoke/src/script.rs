@@ -22,7 +22,8 @@ use pilot_wire::script::{Note, encode};
 use tokio::io::{AsyncWriteExt as _, Interest};
 use tokio::net::UnixStream;
 use tokio::sync::mpsc;
-use tokio::task::AbortHandle;
+
+use crate::task::Task;
 
 /// What is to be written. A script sends a limited number.
 #[derive(Debug)]
@@ -124,7 +125,7 @@ impl Begun {
 pub(crate) struct Going {
     sink: Arc<Sink>,
     began: Instant,
-    tasks: [AbortHandle; 2],
+    _tasks: [Task; 2],
 }
 
 /// What the record of the invocation gets of a script.
@@ -154,7 +155,7 @@ impl Going {
             began,
         } = begun;
         let of_script = Arc::clone(&sink);
-        let running = tokio::spawn(async move {
+        let running = Task::spawn(async move {
             let done = script.await;
             let scripts = done.fetched.transfers.iter();
             let problem = scripts
@@ -163,7 +164,7 @@ impl Going {
             of_script.seen.lock().end = Some(done);
             of_script.push(Event::End(problem));
         });
-        let writing = tokio::spawn(async move {
+        let writing = Task::spawn(async move {
             // An error means that the worker reads no more.
             let _ = write(queue, ours).await;
         });
@@ -178,7 +179,7 @@ impl Going {
         let going = Self {
             sink,
             began,
-            tasks: [running.abort_handle(), writing.abort_handle()],
+            _tasks: [running, writing],
         };
         Ok((going, input))
     }
@@ -213,14 +214,6 @@ impl Going {
             transfers,
             said: Some(format!("left behind: {UNFINISHED}\n")),
             run: None,
-        }
-    }
-}
-
-impl Drop for Going {
-    fn drop(&mut self) {
-        for task in &self.tasks {
-            task.abort();
         }
     }
 }

@@ -15,13 +15,14 @@ use pilot_model::ports::{Input, InputKind, StreamedBody};
 use pilot_sys::seqpacket;
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::UnixStream;
-use tokio::task::AbortHandle;
+
+use crate::task::Task;
 
 /// A body that is being passed. Dropping it stops that.
 #[derive(Debug)]
 pub(crate) struct Upload {
     passed: Arc<AtomicU64>,
-    task: AbortHandle,
+    _task: Task,
 }
 
 impl Upload {
@@ -38,7 +39,7 @@ impl Upload {
         let ours = UnixStream::from_std(ours)?;
         let passed = Arc::<AtomicU64>::default();
         let counted = Arc::clone(&passed);
-        let task = tokio::spawn(async move {
+        let task = Task::spawn(async move {
             // An error means that the worker reads no more of it.
             let _ = pass(body, ours, &counted).await;
         });
@@ -49,19 +50,18 @@ impl Upload {
             object: None,
             decoded: None,
         };
-        let task = task.abort_handle();
-        Ok((Self { passed, task }, input))
+        Ok((
+            Self {
+                passed,
+                _task: task,
+            },
+            input,
+        ))
     }
 
     /// Bytes that were passed so far.
     pub(crate) fn passed(&self) -> u64 {
         self.passed.load(Ordering::Relaxed)
-    }
-}
-
-impl Drop for Upload {
-    fn drop(&mut self) {
-        self.task.abort();
     }
 }
 

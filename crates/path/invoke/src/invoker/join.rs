@@ -24,16 +24,16 @@ use crate::request::{Payload, Request};
 use crate::script::Begun;
 
 /// The requirements of an exchange.
-pub(crate) struct Joined {
-    pub(crate) payload: Payload,
-    pub(crate) invocation: Invocation,
+pub(super) struct Joined {
+    pub(super) payload: Payload,
+    pub(super) invocation: Invocation,
     /// The worker, or why there is none.
-    pub(crate) lease: Result<Lease, NotReady>,
+    pub(super) lease: Result<Lease, NotReady>,
 }
 
 /// Why there can be no exchange.
 #[derive(Debug)]
-pub(crate) enum NotReady {
+pub(super) enum NotReady {
     /// There is no worker.
     Refused(Refusal),
     /// An input is missing.
@@ -44,7 +44,7 @@ pub(crate) enum NotReady {
 ///
 /// # Errors
 /// The payload's own error, and [`InvokeError::PayloadTooLarge`].
-pub(crate) async fn join<E: From<InvokeError>>(
+pub(super) async fn join<E: From<InvokeError>>(
     context: &Arc<InvocationContext>,
     limits: &Limits,
     pool: &Arc<Pool>,
@@ -230,7 +230,7 @@ fn values<'a>(config: &'a FunctionConfig, payload: &'a Payload) -> Values<'a> {
 }
 
 /// Waits for a worker, for as long as [`Invoker::invoke`](crate::Invoker::invoke) says.
-pub(crate) async fn lease(
+pub(super) async fn lease(
     pool: &Arc<Pool>,
     invocation: &mut Invocation,
     announcement: Option<Announcement>,

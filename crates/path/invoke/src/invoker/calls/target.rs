@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use pilot_model::invokes::not_named;
-use pilot_model::ports::{InputMemory, Peer};
+use pilot_model::ports::Peer;
 use pilot_model::trigger::FaasTrigger;
 use pilot_model::{FunctionConfig, FunctionName, Interface, InvocationId, Version};
 use pilot_pool::Urgency;
@@ -13,29 +13,12 @@ use pilot_wire::calls::{End, Reason, Refusal};
 use serde_json::value::RawValue;
 use tokio::time::Instant as Deadline;
 
-use super::buffers::Slot;
+use super::call::{Call, Data};
 use super::{CALL_DEPTH_MAX, Caller, elsewhere};
 use crate::error::InvokeError;
 use crate::invoker::Invoker;
 use crate::request::{Chain, Payload, Request};
 use crate::response::ResponseBody;
-
-/// What is called.
-#[derive(Debug)]
-pub(super) struct Call {
-    pub(super) function: String,
-    pub(super) event: Bytes,
-    pub(super) data: Option<Data>,
-}
-
-/// The data that goes along.
-#[derive(Debug)]
-pub(super) enum Data {
-    /// A buffer, which may still be filled.
-    Buffer(Arc<Slot>),
-    /// An input of the caller.
-    Input(Arc<dyn InputMemory>),
-}
 
 /// The name of the input that the target gets.
 pub(super) const DATA_NAME: &str = "data";

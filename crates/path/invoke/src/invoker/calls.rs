@@ -7,7 +7,8 @@
 
 mod arriving;
 mod buffers;
-pub(crate) mod elsewhere;
+mod call;
+mod elsewhere;
 mod target;
 
 use std::io::{self, IoSlice};
@@ -26,15 +27,16 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, Interest};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
-use tokio::task::{AbortHandle, JoinSet};
+use tokio::task::JoinSet;
 use tokio::time::{Instant as Deadline, timeout};
 
 use crate::invoker::Invoker;
+use crate::task::Task;
 use buffers::Buffers;
-use target::{Call, Data};
+use call::{Call, Data};
 
 /// Most functions in a chain, the first one included.
-pub(crate) const CALL_DEPTH_MAX: u32 = 16;
+pub(super) const CALL_DEPTH_MAX: u32 = 16;
 
 /// Most calls of one invocation at a time. The next request waits in the socket.
 const CALLS_MAX: usize = 16;
@@ -47,7 +49,7 @@ const EVENTS_BYTES_MAX: usize = 64 << 20;
 const EVENTS_SHARE_MAX: usize = 16 << 20;
 
 /// The memory for the events of all calls.
-pub(crate) fn events_memory() -> MemoryBudget {
+pub(super) fn events_memory() -> MemoryBudget {
     MemoryBudget::new(EVENTS_BYTES_MAX, EVENTS_SHARE_MAX)
 }
 
@@ -56,59 +58,44 @@ const UNREAD_TIME_MAX: Duration = Duration::from_secs(30);
 
 /// The calling invocation.
 #[derive(Debug)]
-pub(crate) struct Caller {
-    pub(crate) invoker: Weak<Invoker>,
-    pub(crate) source: Arc<dyn InputSource>,
-    pub(crate) version: Arc<Version>,
+pub(super) struct Caller {
+    pub(super) invoker: Weak<Invoker>,
+    pub(super) source: Arc<dyn InputSource>,
+    pub(super) version: Arc<Version>,
     /// Its place in the chain, from 1.
-    pub(crate) depth: u32,
-    pub(crate) deadline: Deadline,
-    pub(crate) trace: Option<Trace>,
+    pub(super) depth: u32,
+    pub(super) deadline: Deadline,
+    pub(super) trace: Option<Trace>,
     /// For the events of its calls.
-    pub(crate) events: FunctionBudget,
+    pub(super) events: FunctionBudget,
     /// Its inputs, which it may hand on.
-    pub(crate) inputs: Vec<(String, Arc<dyn InputMemory>)>,
+    pub(super) inputs: Vec<(String, Arc<dyn InputMemory>)>,
 }
 
-/// The calls of an invocation. Dropping it ends them.
-#[derive(Debug)]
-pub(crate) struct Calls {
-    task: AbortHandle,
-}
-
-impl Calls {
-    /// Returns the worker's end too.
-    ///
-    /// # Errors
-    /// Out of descriptors.
-    pub(crate) fn start(caller: Caller) -> io::Result<(Self, Input)> {
-        let (ours, theirs) = seqpacket::stream_pair_with_untrusted()?;
-        let ours = StdUnixStream::from(ours);
-        ours.set_nonblocking(true)?;
-        let ours = UnixStream::from_std(ours)?;
-        let name = caller.version.config.name.clone();
-        let task = tokio::spawn(async move {
-            if let Err(error) = serve(caller, ours).await {
-                tracing::debug!(function = %name, %error, "the calls of an invocation ended");
-            }
-        });
-        let input = Input {
-            // No declared input can have this name.
-            name: ":calls".to_owned(),
-            kind: InputKind::Calls,
-            descriptor: Arc::new(theirs),
-            object: None,
-            decoded: None,
-        };
-        let task = task.abort_handle();
-        Ok((Self { task }, input))
-    }
-}
-
-impl Drop for Calls {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
+/// Begins to serve the calls of an invocation. Dropping the task ends them. Returns the worker's end too.
+///
+/// # Errors
+/// Out of descriptors.
+pub(super) fn start(caller: Caller) -> io::Result<(Task, Input)> {
+    let (ours, theirs) = seqpacket::stream_pair_with_untrusted()?;
+    let ours = StdUnixStream::from(ours);
+    ours.set_nonblocking(true)?;
+    let ours = UnixStream::from_std(ours)?;
+    let name = caller.version.config.name.clone();
+    let task = Task::spawn(async move {
+        if let Err(error) = serve(caller, ours).await {
+            tracing::debug!(function = %name, %error, "the calls of an invocation ended");
+        }
+    });
+    let input = Input {
+        // No declared input can have this name.
+        name: ":calls".to_owned(),
+        kind: InputKind::Calls,
+        descriptor: Arc::new(theirs),
+        object: None,
+        decoded: None,
+    };
+    Ok((task, input))
 }
 
 /// An answer that is to be sent, with what it holds until then.

@@ -12,7 +12,7 @@ use pilot_model::ports::{BodyError, PassedRequest, StreamedBody};
 
 /// The state of a request's body, shared by its exchange and by the body that the server reads.
 #[derive(Debug, Default)]
-pub(super) struct Watch(Mutex<State>);
+pub(crate) struct Watch(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
@@ -32,7 +32,7 @@ struct Upload {
 }
 
 /// The request with its body wrapped, if it has one.
-pub(super) fn watched(request: PassedRequest) -> (PassedRequest, Option<Arc<Watch>>) {
+pub(crate) fn watched(request: PassedRequest) -> (PassedRequest, Option<Arc<Watch>>) {
     if request.body().is_end_stream() {
         return (request, None);
     }

@@ -2,13 +2,14 @@
 //! gateway carries the bytes; this module keeps the lease and the record.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use pilot_model::{EndReason, Outcome};
 
 use super::held::{Held, Then};
 use crate::fault::{Failure, LastOutput};
+use crate::traffic::TunnelTraffic;
 
 /// The invocation of a tunnel. If it is dropped before [`Tunnel::end`], the tunnel was cut; its worker can still be used.
 #[derive(Debug)]
@@ -16,15 +17,6 @@ pub struct Tunnel {
     traffic: Arc<TunnelTraffic>,
     /// Boxed, because otherwise every response would have its size.
     held: Box<Held>,
-}
-
-/// Bytes that have passed so far. The gateway counts them.
-#[derive(Debug, Default)]
-pub struct TunnelTraffic {
-    /// From the client to the server.
-    pub bytes_in: AtomicU64,
-    /// From the server to the client.
-    pub bytes_out: AtomicU64,
 }
 
 /// How a tunnel ended.
@@ -39,7 +31,7 @@ pub enum TunnelEnd {
 }
 
 impl Tunnel {
-    pub(super) fn new(held: Held) -> Self {
+    pub(crate) fn new(held: Held) -> Self {
         Self {
             traffic: Arc::default(),
             held: Box::new(held),

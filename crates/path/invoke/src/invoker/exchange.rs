@@ -7,7 +7,7 @@
 use std::io;
 use std::mem::take;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
@@ -19,19 +19,22 @@ use pilot_model::{HttpRequestHead, Interface, InvocationHead, Outcome, Trace};
 use pilot_pool::Lease;
 use tokio::time::{Instant as Deadline, timeout, timeout_at};
 
+use super::Invoker;
+use super::calls::{self, Caller};
 use crate::body::{HttpBody, Streaming};
-use crate::calls::{Caller, Calls};
 use crate::fault::{Failure, LastOutput};
 use crate::invocation::Invocation;
 use crate::request::{Payload, Request};
 use crate::response::{Response, ResponseBody};
+use crate::task::Task;
 use crate::upload::Upload;
 
 /// How long to wait for the output of a killed worker.
 const LAST_WORDS: Duration = Duration::from_millis(100);
 
 /// Sends the request to the worker and waits for the answer.
-pub(crate) async fn exchange(
+pub(super) async fn exchange(
+    invoker: &Invoker,
     mut request: Request,
     payload: Payload,
     mut invocation: Invocation,
@@ -49,7 +52,7 @@ pub(crate) async fn exchange(
     }
     let is_websocket = payload.websocket.is_some();
     let sent = inputs(payload.rest, payload.websocket, &mut invocation).and_then(|mut sent| {
-        if let Some((calls, input)) = calls(&request, &head, &invocation, &sent)? {
+        if let Some((calls, input)) = serve_calls(invoker, &request, &head, &invocation, &sent)? {
             invocation.calls = Some(calls);
             sent.push(input);
         }
@@ -156,19 +159,19 @@ fn time_left(request: &Request) -> Duration {
 }
 
 /// The handler's way to invoke other functions, if it may invoke some.
-fn calls(
+fn serve_calls(
+    invoker: &Invoker,
     request: &Request,
     head: &InvocationHead,
     invocation: &Invocation,
     inputs: &[Input],
-) -> io::Result<Option<(Calls, Input)>> {
+) -> io::Result<Option<(Task, Input)>> {
     if request.version.config.invokes.is_empty() {
         return Ok(None);
     }
-    let context = invocation.context();
     let caller = Caller {
-        invoker: Weak::clone(&context.invoker),
-        source: Arc::clone(&context.inputs),
+        invoker: invoker.itself.clone(),
+        source: Arc::clone(&invocation.context().inputs),
         version: Arc::clone(&request.version),
         depth: request.chain.map_or(1, |chain| chain.depth),
         deadline: Deadline::now() + time_left(request),
@@ -177,10 +180,10 @@ fn calls(
             header: head.trace.clone().unwrap_or_default(),
             ..trace
         }),
-        events: context.events.of(&request.version.config.name),
+        events: invoker.events.of(&request.version.config.name),
         inputs: invocation.memory_of(inputs),
     };
-    Calls::start(caller).map(Some)
+    calls::start(caller).map(Some)
 }
 
 /// The descriptors that go with the call: the function's inputs, the rest of a large body, which begins to pass, the messages of a WebSocket,
@@ -222,7 +225,7 @@ fn finish(
     let output = invocation.output(&lease, output);
     lease.finish(now);
     invocation.done(&done, now);
-    invocation.answer(now, outcome, output, body)
+    Response::complete(invocation, now, outcome, output, body)
 }
 
 fn fail(mut invocation: Invocation, lease: Lease, failure: Failure) -> Response {
@@ -231,7 +234,7 @@ fn fail(mut invocation: Invocation, lease: Lease, failure: Failure) -> Response 
     let output = invocation.output(&lease, failure.output);
     lease.lose(now, failure.reason);
     let body = ResponseBody::FunctionError(failure.body);
-    invocation.answer(now, failure.outcome, output, body)
+    Response::complete(invocation, now, failure.outcome, output, body)
 }
 
 /// The head of a streamed answer: the body owns the rest.

@@ -13,7 +13,7 @@ use crate::invocation::Invocation;
 
 /// What an exchange holds. If it is dropped before [`Held::end`], the exchange was cancelled; its worker can still be used.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(crate) struct Held {
     /// `None` after the end.
     lease: Option<Lease>,
     /// `None` if the request has no body.
@@ -23,7 +23,7 @@ pub(super) struct Held {
 
 /// What happens to the worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Then {
+pub(crate) enum Then {
     /// It can serve the next request.
     ServesOn,
     /// It has ended or must not be used again, for this reason.
@@ -32,7 +32,7 @@ pub(super) enum Then {
 
 impl Held {
     /// The exchange begins.
-    pub(super) fn new(
+    pub(crate) fn new(
         lease: Lease,
         mut invocation: Invocation,
         upload: Option<Arc<Watch>>,
@@ -45,39 +45,39 @@ impl Held {
         }
     }
 
-    pub(super) fn invocation(&self) -> &Invocation {
+    pub(crate) fn invocation(&self) -> &Invocation {
         &self.invocation
     }
 
     /// The worker; `None` after the end.
-    pub(super) fn worker(&self) -> Option<&Arc<dyn Worker>> {
+    pub(crate) fn worker(&self) -> Option<&Arc<dyn Worker>> {
         self.lease.as_ref().map(Lease::worker)
     }
 
     /// The response's head has arrived.
-    pub(super) fn head_came(&mut self) {
+    pub(crate) fn head_came(&mut self) {
         self.invocation.timeline.first_byte = Some(self.invocation.now());
     }
 
     /// Counts bytes of the response that were passed on.
-    pub(super) fn sent(&mut self, bytes: usize) {
+    pub(crate) fn sent(&mut self, bytes: usize) {
         self.invocation.bytes_out += bytes as u64;
     }
 
     /// Counts all bytes that passed through a tunnel.
-    pub(super) fn tunnelled(&mut self, bytes_in: u64, bytes_out: u64) {
+    pub(crate) fn tunnelled(&mut self, bytes_in: u64, bytes_out: u64) {
         self.invocation.bytes_in = bytes_in;
         self.invocation.bytes_out = bytes_out;
     }
 
     /// Why the request's body broke off, if it did.
-    pub(super) fn upload_broke(&self) -> Option<String> {
+    pub(crate) fn upload_broke(&self) -> Option<String> {
         self.upload.as_ref()?.broke()
     }
 
     /// The exchange has ended. `output` is the message about its end, which follows what the worker has printed. The worker goes
     /// back first, so that the next request need not wait for the record. A second call does nothing.
-    pub(super) fn end(
+    pub(crate) fn end(
         &mut self,
         then: Then,
         outcome: Outcome,
