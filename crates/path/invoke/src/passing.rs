@@ -32,6 +32,8 @@ use crate::invocation::Invocation;
 use crate::response::{Response, ResponseBody};
 use held::{Held, Then};
 
+pub(crate) use upload::{Watch, watched};
+
 pub use tunnel::{Tunnel, TunnelEnd, TunnelTraffic};
 
 /// Passes the request to the leased worker's server; resolves at the response's head.
@@ -47,7 +49,7 @@ pub(crate) async fn pass(
     let patience = invocation.version.config.timeout;
     let wants_no_body = *request.method() == Method::HEAD;
     let wants_upgrade = request.headers().contains_key(UPGRADE);
-    let (request, upload) = upload::watched(request);
+    let (request, upload) = upload::watched_request(request);
     // Declared before the exchange's future, so that it is dropped after it: a worker is free only when nothing of the exchange
     // is left.
     let mut held = Held::new(lease, invocation, upload);
