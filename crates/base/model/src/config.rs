@@ -145,6 +145,14 @@ impl FunctionConfig {
         !self.inputs.is_empty() || self.initscripts().next().is_some()
     }
 
+    /// The name of the input that is the body of the request. Then the event does not have it.
+    #[must_use]
+    pub fn body_input(&self) -> Option<&str> {
+        let mut inputs = self.inputs.iter();
+        let (name, _) = inputs.find(|(_, input)| input.is_body())?;
+        Some(name)
+    }
+
     /// The kinds of stores for whose clients its workers have drop-ins, as the drop-ins are called, and `lambda` if it may invoke functions.
     #[must_use]
     pub fn drop_ins(&self) -> Vec<&'static str> {
@@ -167,7 +175,8 @@ impl FunctionConfig {
                 | Scheme::Sqs
                 | Scheme::Grpc
                 | Scheme::Grpcs
-                | Scheme::Tcp => None,
+                | Scheme::Tcp
+                | Scheme::Direct => None,
             })
             // Inputs of HTTP servers have no drop-ins: only a script says which request it has sent.
             .chain((self.drop_ins && asks_servers).then_some("http"))

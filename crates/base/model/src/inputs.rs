@@ -81,6 +81,8 @@ pub(crate) struct Takes {
     pub(crate) descriptors: bool,
     /// Also while they arrive.
     pub(crate) streams: bool,
+    /// Whether it is invoked by triggers, too.
+    pub(crate) has_triggers: bool,
 }
 
 /// Checks the inputs of a function. `refusal`: why its workers cannot have any.
@@ -123,6 +125,7 @@ pub(crate) fn check(
         Ok((name.clone(), input))
     });
     let checked: BTreeMap<_, _> = checked.collect::<Result<_, String>>()?;
+    check_body(&checked, takes.has_triggers)?;
     let streamed = checked.values().filter(|input| input.stream).count();
     if streamed > STREAMED_MAX {
         return Err(format!(
@@ -139,6 +142,12 @@ pub(crate) fn check(
 }
 
 impl InputConfig {
+    /// Whether it is the body of the request.
+    #[must_use]
+    pub fn is_body(&self) -> bool {
+        self.from.scheme() == Scheme::Direct
+    }
+
     fn of(spec: &InputSpec) -> Result<Self, String> {
         Ok(match spec {
             InputSpec::From(from) => Self {
@@ -155,6 +164,27 @@ impl InputConfig {
             },
         })
     }
+}
+
+/// A body comes once, and only with a request.
+fn check_body(checked: &BTreeMap<String, InputConfig>, has_triggers: bool) -> Result<(), String> {
+    let mut bodies = checked.iter().filter(|(_, input)| input.is_body());
+    let Some((name, body)) = bodies.next() else {
+        return Ok(());
+    };
+    let from = Location::BODY;
+    if let Some((other, _)) = bodies.next() {
+        return Err(format!(
+            "has the inputs \"{name}\" and \"{other}\" from \"{from}\", which comes once: leave one of them out"
+        ));
+    }
+    if has_triggers && !body.optional {
+        return Err(format!(
+            "has the input \"{name}\" from \"{from}\", which invocations by triggers do not have: \
+             write {name} = {{ from = \"{from}\", optional = true }}"
+        ));
+    }
+    Ok(())
 }
 
 /// Whether an input can be read while it arrives.
@@ -174,7 +204,7 @@ fn check_stream(input: &InputConfig, can_stream: bool) -> Result<(), String> {
             "stream is not for Redis: only at its end is it known whether a value has changed while it was read; leave stream out"
                 .to_owned(),
         ),
-        // The last ones are no stores.
+        // Others than the last one are no stores.
         Scheme::S3
         | Scheme::Http
         | Scheme::Https
@@ -182,7 +212,8 @@ fn check_stream(input: &InputConfig, can_stream: bool) -> Result<(), String> {
         | Scheme::Sqs
         | Scheme::Grpc
         | Scheme::Grpcs
-        | Scheme::Tcp => Ok(()),
+        | Scheme::Tcp
+        | Scheme::Direct => Ok(()),
     }
 }
 
@@ -291,6 +322,28 @@ mod tests {
         let many: Vec<String> = many.collect();
         let found = checked(&format!("handler = \"a.b\"\n[inputs]\n{}", many.join("\n")));
         assert!(found.unwrap_err().contains("may have at most 8"));
+    }
+
+    #[test]
+    fn the_body_of_the_request_is_one_input() {
+        let inputs = checked(
+            "handler = \"a.b\"\n[inputs]\nfile = { from = \"direct://request/body\", stream = true }",
+        )
+        .unwrap();
+        assert!(inputs["file"].is_body() && inputs["file"].stream);
+        let trigger = "[[triggers]]\ntype = \"schedule\"\ncron = \"0 3 * * *\"\n";
+        let found = checked(&format!(
+            "handler = \"a.b\"\n{trigger}[inputs]\nfile = \"direct://request/body\""
+        ));
+        assert!(found.unwrap_err().contains("by triggers do not have"));
+        checked(&format!(
+            "handler = \"a.b\"\n{trigger}[inputs]\nfile = {{ from = \"direct://request/body\", optional = true }}"
+        ))
+        .unwrap();
+        let found = checked(
+            "handler = \"a.b\"\n[inputs]\na = \"direct://request/body\"\nb = \"direct://request/body\"",
+        );
+        assert!(found.unwrap_err().contains("comes once"));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! head needs no copy, no timer and no permit. A body that arrives slowly is kept in a file (`disk`), if there is room for it.
 //!
 //! Used for events, which are one JSON document, and for applications, whose worker gets a request in one frame. Bodies for a
-//! function's own server are streamed instead (`upload`).
+//! function's own server, and those that are inputs, are streamed instead (`upload`).
 
 pub(crate) mod disk;
 

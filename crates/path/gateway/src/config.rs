@@ -30,8 +30,8 @@ pub struct GatewayConfig {
     pub tunnel_idle: Duration,
     /// Time that running requests get when the daemon stops.
     pub grace: Duration,
-    /// Largest request body, bytes. Bodies that are streamed to a function's server have no limit. Not more than the invoker's
-    /// `payload_bytes_max`, which applies after base64 has made a binary body a third larger.
+    /// Largest request body, bytes. Bodies that are streamed to a function's server, or are inputs, have no limit here. Not more than the
+    /// invoker's `payload_bytes_max`, which applies after base64 has made a binary body a third larger.
     pub body_bytes_max: usize,
     /// Limit for all request bodies of more than 64 KiB together, bytes.
     pub bodies_bytes_max: usize,

@@ -9,7 +9,7 @@ use http::{HeaderValue, StatusCode};
 use pilot_invoke::InvokeError;
 use pilot_model::calls::Reason;
 use pilot_model::log_line::visible;
-use pilot_model::ports::{NotAccepted, StartError};
+use pilot_model::ports::{InputFaultKind, NotAccepted, StartError};
 use pilot_model::version::REGION;
 use pilot_model::{InvocationId, Seldom};
 use serde::{Deserialize, Serialize};
@@ -357,6 +357,21 @@ fn invoke_row(error: &InvokeError) -> Row {
         InvokeError::UploadBroken { .. } => {
             Row::user(S::REQUEST_TIMEOUT, "RequestTimeoutException")
         }
+        InvokeError::BodyInput { fault } => match fault.kind {
+            InputFaultKind::TooLarge => Row::user(S::PAYLOAD_TOO_LARGE, "RequestTooLargeException"),
+            InputFaultKind::TimedOut | InputFaultKind::Broken => {
+                Row::user(S::REQUEST_TIMEOUT, "RequestTimeoutException")
+            }
+            InputFaultKind::Decode => Row::user(S::BAD_REQUEST, "InvalidRequestContentException"),
+            // A body has no key and no rights.
+            InputFaultKind::Unavailable
+            | InputFaultKind::Key
+            | InputFaultKind::Forbidden
+            | InputFaultKind::NotFound
+            | InputFaultKind::Denied => {
+                Row::service(S::SERVICE_UNAVAILABLE, "ServiceException").retry_after(1)
+            }
+        },
         InvokeError::ShuttingDown => {
             Row::service(S::SERVICE_UNAVAILABLE, "ServiceException").retry_after(1)
         }

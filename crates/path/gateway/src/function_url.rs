@@ -90,6 +90,7 @@ async fn invoke(
     // Whoever may not call functions is not told which there are.
     let version = found?;
     let interface = version.config.interface;
+    let has_body_input = version.config.body_input().is_some();
     let inputs = requested_inputs::of(&context.head.headers, &version.config)?;
     if interface == Interface::Http {
         return passing::call(context, place, named, version).await;
@@ -112,18 +113,32 @@ async fn invoke(
     };
     let (handshake, messages) = websocket.unzip();
     let payload = async {
-        Ok::<_, RequestError>(if interface == Interface::Event {
-            let body = context.read_body(&named.name).await?;
-            event_payload(&mut context, place, &named.name, &body)
-        } else {
-            let (body, rest) = context.read_front(&named.name).await?;
-            Payload {
+        let direct = has_body_input.then(|| context.direct_body());
+        Ok::<_, RequestError>(match (interface, direct) {
+            (Interface::Event, Some(direct)) => Payload {
+                direct: Some(direct),
+                ..event_payload(&mut context, place, &named.name, None)
+            },
+            (Interface::Event, None) => {
+                let body = context.read_body(&named.name).await?;
+                event_payload(&mut context, place, &named.name, Some(&body))
+            }
+            (_, Some(direct)) => Payload {
                 websocket: messages,
-                ..application_payload(&mut context, place, body, rest)
+                direct: Some(direct),
+                ..application_payload(&mut context, place, Bytes::new(), None)
+            },
+            (_, None) => {
+                let (body, rest) = context.read_front(&named.name).await?;
+                Payload {
+                    websocket: messages,
+                    ..application_payload(&mut context, place, body, rest)
+                }
             }
         })
     };
-    let response = gate.invoker.invoke(request, pin!(payload)).await?;
+    let response = gate.invoker.invoke(request, pin!(payload)).await;
+    let response = response.map_err(|error| context.known_body_fault(error))?;
     reply(response, handshake, &context).await
 }
 
@@ -132,13 +147,14 @@ const ROUTE: &str = "/fn/{name}";
 /// The status by which an application accepts a WebSocket.
 const SWITCHING: u16 = 101;
 
+/// An event without `body`: the function has that as an input.
 fn event_payload(
     context: &mut RequestContext<'_>,
     place: Place<'_>,
     name: &str,
-    body: &[u8],
+    body: Option<&[u8]>,
 ) -> Payload {
-    let origin = prepare(context, place, Some(body.len()));
+    let origin = prepare(context, place, body.map(<[u8]>::len));
     let source = EventSource {
         id: context.id.as_str(),
         name,
@@ -148,7 +164,7 @@ fn event_payload(
         query: place.query,
         headers: &context.head.headers,
         client: origin.client.ip(),
-        body,
+        body: body.unwrap_or_default(),
         unix_ms: unix_ms(SystemTime::now()),
     };
     Payload::event(source.build())
@@ -167,6 +183,7 @@ fn application_payload(
         http: Some(head),
         body,
         rest,
+        direct: None,
         websocket: None,
         data: None,
     }

@@ -124,18 +124,18 @@ pub(crate) async fn invoke(
         urgency: deadline::of(&context.head.headers, context.received)?,
         chain: None,
     };
-    let payload = async {
-        let body = context.read_body(&named.name).await?;
-        checked_event(body).map(Payload::event)
-    };
+    let has_body_input = request.version.config.body_input().is_some();
+    let payload = payload(&mut context, &named.name, has_body_input);
     let is_chain = !targets.is_empty();
     let response = if is_chain {
-        match Box::pin(chain::invoke(gate, request, payload, targets)).await? {
+        let answered = Box::pin(chain::invoke(gate, request, payload, targets)).await;
+        match answered.map_err(|error| context.known_body_fault(error))? {
             Answered::Here(response) => *response,
             Answered::There(name, answer) => return Ok(far_reply(&name, answer, &context.id)),
         }
     } else {
-        gate.invoker.invoke(request, pin!(payload)).await?
+        let response = gate.invoker.invoke(request, pin!(payload)).await;
+        response.map_err(|error| context.known_body_fault(error))?
     };
     let answered_by = response.version.config.name.clone();
     let mut reply = match form {
@@ -146,6 +146,22 @@ pub(crate) async fn invoke(
         reply.headers_mut().insert(headers::PILOT_TARGET, name);
     }
     Ok(reply)
+}
+
+/// The body as the event, or as an input of the function. Then there is no event.
+async fn payload(
+    context: &mut RequestContext<'_>,
+    function: &str,
+    has_body_input: bool,
+) -> Result<Payload, RequestError> {
+    if has_body_input {
+        return Ok(Payload {
+            direct: Some(context.direct_body()),
+            ..Payload::event(Bytes::from_static(NO_EVENT))
+        });
+    }
+    let body = context.read_body(function).await?;
+    checked_event(body).map(Payload::event)
 }
 
 /// Refuses the parameters that would change what happens, where ignoring them would do something else.
@@ -246,7 +262,7 @@ fn client_context(headers: &HeaderMap) -> Result<Option<String>, RequestError> {
 /// The event, checked to be JSON. An empty body is the event `{}`, as in Lambda.
 fn checked_event(body: Bytes) -> Result<Bytes, RequestError> {
     if body.is_empty() {
-        return Ok(Bytes::from_static(b"{}"));
+        return Ok(Bytes::from_static(NO_EVENT));
     }
     match is_json(&body) {
         Ok(()) => Ok(body),
@@ -412,6 +428,8 @@ fn too_large_message(limit: usize) -> String {
     format!("Response payload size exceeded maximum allowed payload size ({limit} bytes).")
 }
 
+/// The event of an invocation that has none.
+const NO_EVENT: &[u8] = b"{}";
 /// The Invoke API, for traces.
 const INVOKE_ROUTE: &str = "/2015-03-31/functions/{name}/invocations";
 /// Lambda's name of the error for a result that is too large.

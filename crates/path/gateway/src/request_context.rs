@@ -6,7 +6,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use http::Uri;
 use http::request::Parts;
+use http_body_util::{BodyExt as _, Empty, Full};
 use hyper::body::{Body as _, Incoming};
+use pilot_invoke::InvokeError;
 use pilot_model::access::{Grant, Role};
 use pilot_model::ports::StreamedBody;
 use pilot_model::{FunctionName, Instant, InvocationId, TraceSpan};
@@ -185,6 +187,39 @@ impl RequestContext<'_> {
             self.line.usage().body_was_read();
         }
         Ok((front, self.upload(None).map(StreamedBody::new)))
+    }
+
+    /// The body, unread, for a function that has it as an input.
+    pub(crate) fn direct_body(&mut self) -> StreamedBody {
+        let upload = self.upload(None);
+        self.streamed(upload)
+    }
+
+    /// The body as a stream: what is unread of it, or what was read for its signature, or nothing.
+    pub(crate) fn streamed(&mut self, upload: Option<Upload<Incoming>>) -> StreamedBody {
+        match (upload, self.held.take()) {
+            (Some(upload), _) => StreamedBody::new(upload),
+            (None, Some(held)) => {
+                StreamedBody::new(Full::new(held).map_err(|never| match never {}))
+            }
+            (None, None) => StreamedBody::new(Empty::new().map_err(|never| match never {})),
+        }
+    }
+
+    /// The error of an invocation. That of a streamed body becomes the client's, if it sent no valid HTTP.
+    pub(crate) fn known_body_fault(&self, error: RequestError) -> RequestError {
+        let is_malformed = self.line.usage().has_malformed_body();
+        match error {
+            RequestError::Invoke(InvokeError::UploadBroken { problem }) if is_malformed => {
+                RequestError::Malformed { problem }
+            }
+            RequestError::Invoke(InvokeError::BodyInput { fault }) if is_malformed => {
+                RequestError::Malformed {
+                    problem: fault.problem,
+                }
+            }
+            other => other,
+        }
     }
 
     /// The memory of this function's answers, which the response holds until the client has it.

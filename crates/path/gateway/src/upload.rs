@@ -1,5 +1,5 @@
-//! A request's body that is streamed to the function's server. The server sets the pace: until it asks for the first part, nothing
-//! is read from the client, and no `100 Continue` is sent. If the client waits for that, the server decides (`expectation`).
+//! A request's body that is streamed: to the function's server, or into an input. Who reads it sets the pace: until the first part is asked
+//! for, nothing is read from the client, and no `100 Continue` is sent. If the client waits for that, the server decides (`expectation`).
 //!
 //! Only the time between two parts is limited. At most one part is in memory.
 

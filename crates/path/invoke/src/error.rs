@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use pilot_model::FunctionName;
 use pilot_model::calls::Refusal;
-use pilot_model::ports::{StartError, WorkerFault};
+use pilot_model::ports::{InputFault, StartError, WorkerFault};
 use pilot_model::size::Size;
 
 /// Why an invocation has no answer.
@@ -86,6 +86,12 @@ pub enum InvokeError {
     UploadBroken {
         /// Why.
         problem: String,
+    },
+    /// The request's body is an input of the function, and cannot be used.
+    #[error("the request's body cannot be the input \"{}\": {}", .fault.input, .fault.problem)]
+    BodyInput {
+        /// Why.
+        fault: InputFault,
     },
     /// It is on other nodes, and none has run it, or none has answered.
     #[error("function '{name}' is on other nodes: {}", .refusal.problem)]

@@ -6,12 +6,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use http::header::{HeaderName, HeaderValue};
+use http::header::{CONTENT_LENGTH, HeaderName, HeaderValue, TRANSFER_ENCODING};
+use http_body_util::{BodyExt as _, Empty};
 use pilot_model::initscript::{ScriptRun, connection_name};
 use pilot_model::inputs::Values;
 use pilot_model::ports::{
     Clock, Done, EventSink, Fetched, HandedConnection, InitRunner, Initialised, Input, InputFault,
     InputFaultKind, InputKind, InputMemory, InputSource, PassedInputs, PassedRequest,
+    StreamedBody,
 };
 use pilot_model::trigger::FaasTrigger;
 use pilot_model::{
@@ -23,6 +25,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant as Deadline;
 
 use crate::fault::LastOutput;
+use crate::passed::upload::{Watch, watched};
 use crate::request::Request;
 use crate::script::{Begun, Going};
 use crate::task::Task;
@@ -93,6 +96,8 @@ pub(crate) struct Invocation {
     pub(crate) traffic: Option<Arc<TunnelTraffic>>,
     /// The rest of the request's body, until the end.
     pub(crate) upload: Option<Upload>,
+    /// The request's body that is an input, until the end.
+    direct: Option<Arc<Watch>>,
     /// The handler's calls to other functions, until the end.
     pub(crate) calls: Option<Task>,
     /// The inputs for the worker, until they are sent.
@@ -147,6 +152,7 @@ impl Invocation {
             shared: None,
             traffic: None,
             upload: None,
+            direct: None,
             calls: None,
             inputs: Vec::new(),
             more: Vec::new(),
@@ -179,6 +185,18 @@ impl Invocation {
         self.input_memory.extend(fetched.memory);
         self.transfers.extend(fetched.transfers);
         fetched.fault
+    }
+
+    /// The request's body, which is an input: it counts as far as it arrives.
+    pub(crate) fn counted(&mut self, body: StreamedBody) -> StreamedBody {
+        let (body, watch) = watched(body);
+        self.direct = Some(watch);
+        body
+    }
+
+    /// Whether an input is the body of its request.
+    pub(crate) fn is_body(&self, input: &str) -> bool {
+        self.direct.is_some() && self.version.config.body_input() == Some(input)
     }
 
     /// Takes what an initscript has sent. A message whose id the invocation has already is left out: its own script is taken first, then
@@ -259,9 +277,11 @@ impl Invocation {
         Ok(Some(input))
     }
 
-    /// Fetches the inputs of a request that is passed through, and puts them into its extensions. Returns why there is no invocation, if a
-    /// required input is missing.
+    /// Fetches the inputs of a request that is passed through, and puts them into its extensions. If its body is one of them, it has none
+    /// any more. Returns why there is no invocation, if a required input is missing.
     pub(crate) async fn fetch_for(&mut self, passed: &mut PassedRequest) -> Option<InputFault> {
+        let is_taken = self.version.config.body_input().is_some();
+        let direct = is_taken.then(|| self.counted(take_body(passed)));
         let config = &self.version.config;
         let text = |(name, value): (&HeaderName, &HeaderValue)| {
             let value = String::from_utf8_lossy(value.as_bytes()).into_owned();
@@ -277,7 +297,7 @@ impl Invocation {
         let inputs = Arc::clone(&self.context.inputs);
         // Only the function names inputs of such requests.
         let requested = BTreeMap::new();
-        let fetched = inputs.fetch(config, &requested, values).await;
+        let fetched = inputs.fetch(config, &requested, values, direct).await;
         let fault = self.fetched(fetched);
         self.timeline.inputs_ready = Some(self.now());
         let inputs = PassedInputs {
@@ -502,6 +522,9 @@ impl Invocation {
         if let Some(upload) = self.upload.take() {
             self.bytes_in += upload.passed();
         }
+        if let Some(direct) = self.direct.take() {
+            self.bytes_in += direct.close();
+        }
         if let Some(traffic) = self.traffic.take() {
             self.bytes_in += traffic.bytes_in.load(Ordering::Relaxed);
             self.bytes_out += traffic.bytes_out.load(Ordering::Relaxed);
@@ -541,6 +564,18 @@ impl Invocation {
             .publish(Event::Invoked(Arc::clone(&record)));
         record
     }
+
+}
+
+/// The body of a request that is passed through, which has none after that. Its headers say so.
+fn take_body(passed: &mut PassedRequest) -> StreamedBody {
+    let headers = passed.headers_mut();
+    let is_chunked = headers.remove(TRANSFER_ENCODING).is_some();
+    if is_chunked || headers.contains_key(CONTENT_LENGTH) {
+        headers.insert(CONTENT_LENGTH, HeaderValue::from_static("0"));
+    }
+    let nothing = Empty::new().map_err(|never| match never {});
+    std::mem::replace(passed.body_mut(), StreamedBody::new(nothing))
 }
 
 impl Drop for Invocation {

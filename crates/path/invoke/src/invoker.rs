@@ -122,8 +122,7 @@ impl Invoker {
             Ok(lease) => {
                 Ok(exchange(self, request, joined.payload, joined.invocation, lease).await)
             }
-            Err(NotReady::Refused(refusal)) => Ok(refused(joined.invocation, refusal)?),
-            Err(NotReady::Input(fault)) => Ok(without_input(joined.invocation, &fault)),
+            Err(not_ready) => Ok(without_exchange(joined.invocation, not_ready)?),
         }
     }
 
@@ -143,7 +142,8 @@ impl Invoker {
         if !request.version.config.inputs.is_empty() {
             announcement = Some(pool.announce(self.now()));
             if let Some(fault) = invocation.fetch_for(&mut passed).await {
-                return Ok(without_input(invocation, &fault));
+                let not_ready = NotReady::without(&invocation, fault);
+                return without_exchange(invocation, not_ready);
             }
         }
         match lease(&pool, &mut invocation, announcement).await {
@@ -385,6 +385,19 @@ impl Platform for Invoker {
         let functions = self.functions.load();
         let live = &functions.running(name.as_str())?.live;
         self.engine.runtimes(live.version())
+    }
+}
+
+/// An invocation that has not all that it needs.
+fn without_exchange(invocation: Invocation, not_ready: NotReady) -> Result<Response, InvokeError> {
+    match not_ready {
+        NotReady::Refused(refusal) => refused(invocation, refusal),
+        NotReady::Input(fault) => Ok(without_input(invocation, &fault)),
+        NotReady::Body(fault) => {
+            // The record and the function's log say it, too.
+            drop(without_input(invocation, &fault));
+            Err(InvokeError::BodyInput { fault })
+        }
     }
 }
 

@@ -55,6 +55,8 @@ pub struct Payload {
     pub body: Bytes,
     /// What follows `body`, of a request that is too large to be kept. Only for applications.
     pub rest: Option<StreamedBody>,
+    /// The request's body, if the function has it as an input: then `body` is not that. `None`: it has not, or there is no request.
+    pub direct: Option<StreamedBody>,
     /// The worker's end of a WebSocket's messages, for an ASGI application. The timeout then ends with the head of the answer.
     pub websocket: Option<OwnedFd>,
     /// What another function hands over, and which function (of another node: `NAME@NODE`): the input `data`.
@@ -69,6 +71,7 @@ impl Payload {
             http: None,
             body: json,
             rest: None,
+            direct: None,
             websocket: None,
             data: None,
         }

@@ -1,7 +1,7 @@
-//! Servers of the internet that initscripts name by their hosts.
+//! What needs no store of the operator: servers of the internet that initscripts name by their hosts, and the numbers of requests.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::networks::Networks;
 use crate::raw::Relays;
@@ -15,8 +15,7 @@ pub(crate) struct Direct {
     pub(crate) grpc: DirectGrpc,
     pub(crate) redis: DirectRedis,
     pub(crate) relays: Arc<Relays>,
-    /// Each request is an object of its own: nobody else gets its reply.
-    pub(crate) requests: AtomicU64,
+    requests: AtomicU64,
 }
 
 impl Direct {
@@ -30,5 +29,10 @@ impl Direct {
             relays: Arc::default(),
             requests: AtomicU64::new(0),
         })
+    }
+
+    /// A number for a request, which is an object of its own: nobody else gets its body, or the reply to it.
+    pub(crate) fn number(&self) -> u64 {
+        self.requests.fetch_add(1, Ordering::Relaxed)
     }
 }

@@ -6,7 +6,6 @@ use std::fs::File;
 use std::net::IpAddr;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use pilot_model::initscript::{Place, check_target};
 use pilot_model::inputs::{Location, Scheme, check_key};
@@ -97,7 +96,7 @@ impl Data {
         if !matches!(target, Target::Http | Target::Grpc) {
             check_key(&request.key).map_err(|missing| wrong(&missing.to_string()))?;
         }
-        let number = self.direct.requests.fetch_add(1, Ordering::Relaxed);
+        let number = self.direct.number();
         let mut object = ObjectId {
             owner: config.owner().to_owned(),
             // The name of a store has no slash.

@@ -11,7 +11,7 @@ use ipnet::IpNet;
 use pilot_model::inputs::{InputConfig, Location, Scheme, Values, keys};
 use pilot_model::ports::{
     BlankMemory, Clock, DecoderHost, Fetched, Input, InputFault, InputFaultKind, InputKind,
-    InputMemory, InputSource, MemoryFault, Queues,
+    InputMemory, InputSource, MemoryFault, Queues, StreamedBody,
 };
 use pilot_model::{BoxFuture, FunctionConfig, FunctionName, Instant, Transfer, TransferWay};
 use tokio::time::timeout;
@@ -26,6 +26,7 @@ use crate::flight::{Fetch, fetch};
 use crate::handover::{Blank, Handed};
 use crate::memory::{Memory, SpillConfig};
 use crate::networks::Networks;
+use crate::stores::request::RequestBody;
 use crate::stores::{self, Store, StoreConfig, StoreError};
 use crate::streaming::{Begun, Stream, ToldBy};
 
@@ -184,6 +185,36 @@ impl Data {
     }
 }
 
+/// What an input comes from.
+struct Origin {
+    /// The name of its store, for the index of buffers.
+    name: String,
+    store: Arc<dyn Store>,
+}
+
+impl Data {
+    /// What an input comes from. `body` is taken if it is that.
+    fn origin(
+        &self,
+        config: &FunctionConfig,
+        input: &InputConfig,
+        body: &mut Option<StreamedBody>,
+    ) -> Result<Origin, String> {
+        if !input.is_body() {
+            let open = self.store(config.name.as_str(), &input.from)?;
+            return Ok(Origin {
+                name: open.config.name.clone(),
+                store: Arc::clone(&open.store),
+            });
+        }
+        Ok(Origin {
+            // The name of a store has no slash, and nobody else has the number.
+            name: format!("request/{}", self.direct.number()),
+            store: Arc::new(RequestBody::new(body.take())),
+        })
+    }
+}
+
 /// One input, complete or failed.
 struct Arrival {
     index: usize,
@@ -203,7 +234,8 @@ struct Given {
 
 impl InputSource for Data {
     fn check(&self, config: &FunctionConfig) -> Result<(), String> {
-        for (name, input) in &config.inputs {
+        let of_stores = config.inputs.iter().filter(|(_, input)| !input.is_body());
+        for (name, input) in of_stores {
             self.store(config.name.as_str(), &input.from)
                 .map_err(|problem| {
                     format!("functions.{}.inputs: \"{name}\": {problem}", config.name)
@@ -217,6 +249,7 @@ impl InputSource for Data {
         config: &FunctionConfig,
         requested: &BTreeMap<String, InputConfig>,
         values: Values<'_>,
+        mut body: Option<StreamedBody>,
     ) -> BoxFuture<'static, Fetched> {
         let inputs: Vec<_> = config.inputs.iter().chain(requested).collect();
         let locations = inputs.iter().map(|(_, input)| &input.from);
@@ -226,13 +259,13 @@ impl InputSource for Data {
             .zip(keys)
             .enumerate()
             .map(|(index, ((name, input), key))| {
-                let store = self.store(config.name.as_str(), &input.from).cloned();
-                let wanted = match (store, key) {
+                let origin = self.origin(config, input, &mut body);
+                let wanted = match (origin, key) {
                     (Err(problem), _) => Err(StoreError::new(InputFaultKind::Forbidden, &problem)),
                     (_, Err(missing)) => {
                         Err(StoreError::new(InputFaultKind::Key, &missing.to_string()))
                     }
-                    (Ok(store), Ok(key)) => Ok((store, key)),
+                    (Ok(origin), Ok(key)) => Ok((origin, key)),
                 };
                 let one = One {
                     index,
@@ -325,14 +358,15 @@ struct One {
 }
 
 impl One {
-    async fn fetch(self, wanted: Result<(Arc<OpenStore>, String), StoreError>) -> Arrival {
+    async fn fetch(self, wanted: Result<(Origin, String), StoreError>) -> Arrival {
         let began = self.clock.now();
         let (from, end) = match wanted {
             Err(error) => (self.input.from.to_string(), Err(error)),
-            Ok((store, key)) => {
-                let scheme = self.input.from.scheme().as_str();
-                let from = format!("{scheme}://{}/{key}", store.config.name);
-                let end = self.fetch_from(&store, key, &from, began).await;
+            Ok((origin, key)) => {
+                let location = &self.input.from;
+                let scheme = location.scheme().as_str();
+                let from = format!("{scheme}://{}/{key}", location.store());
+                let end = self.fetch_from(origin, key, &from, began).await;
                 (from, end)
             }
         };
@@ -372,23 +406,22 @@ impl One {
 
     async fn fetch_from(
         &self,
-        store: &OpenStore,
+        Origin { name, store }: Origin,
         key: String,
         from: &str,
         began: Instant,
     ) -> Result<(Given, TransferWay), StoreError> {
         let object = ObjectId {
             owner: self.owner.clone(),
-            store: store.config.name.clone(),
+            store: name,
             key: key.clone(),
             decoder: self.input.decode,
         };
         // What clients of the store call an object is the store's bytes, so that a decoded one has no such name.
         let from_store = match self.input.decode {
-            None => Arc::clone(&store.store),
+            None => store,
             Some(by) => {
-                let decoded =
-                    Arc::clone(&self.decoders).over(&store.store, by, self.buffers.bytes_max);
+                let decoded = Arc::clone(&self.decoders).over(&store, by, self.buffers.bytes_max);
                 Arc::new(decoded) as Arc<dyn Store>
             }
         };

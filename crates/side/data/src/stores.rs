@@ -10,6 +10,7 @@ pub(crate) mod grpc;
 pub(crate) mod http;
 pub(crate) mod queue;
 pub(crate) mod redis;
+pub(crate) mod request;
 pub(crate) mod s3;
 
 use std::fmt::Debug;

@@ -43,7 +43,8 @@ impl Place {
             Scheme::Http | Scheme::Grpc => Some(80),
             Scheme::Https | Scheme::Grpcs => Some(443),
             Scheme::Redis | Scheme::Rediss => Some(6379),
-            Scheme::S3 | Scheme::File | Scheme::Sqs | Scheme::Tcp => None,
+            // The last one is no place.
+            Scheme::S3 | Scheme::File | Scheme::Sqs | Scheme::Tcp | Scheme::Direct => None,
         })
     }
 

@@ -42,6 +42,8 @@ pub enum Scheme {
     Grpcs,
     /// A connection without a protocol. Only for initscripts.
     Tcp,
+    /// The request itself: its only location is [`Location::BODY`].
+    Direct,
 }
 
 impl Scheme {
@@ -84,6 +86,7 @@ impl Scheme {
             Self::Grpc => "grpc",
             Self::Grpcs => "grpcs",
             Self::Tcp => "tcp",
+            Self::Direct => "direct",
         }
     }
 }
@@ -124,6 +127,9 @@ pub enum Missing {
 }
 
 impl Location {
+    /// The body of the request.
+    pub const BODY: &str = "direct://request/body";
+
     /// How its store is spoken to.
     #[must_use]
     pub fn scheme(&self) -> Scheme {
@@ -274,7 +280,19 @@ impl FromStr for Location {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        Self::parse(text, pieces)
+        match text.strip_prefix("direct://") {
+            None => Self::parse(text, pieces),
+            Some("request/body") => Ok(Self {
+                scheme: Scheme::Direct,
+                store: "request".to_owned(),
+                key: vec![Piece::Text("body".to_owned())],
+            }),
+            Some(_) => Err(format!(
+                "\"{}\" is not a location: the body of the request is \"{}\"",
+                shown(text),
+                Self::BODY
+            )),
+        }
     }
 }
 
@@ -463,12 +481,30 @@ mod tests {
     }
 
     #[test]
+    fn the_body_of_the_request_is_a_location_that_only_a_function_declares() {
+        let body: Location = Location::BODY.parse().unwrap();
+        assert_eq!(body.scheme(), Scheme::Direct);
+        assert_eq!(body.to_string(), Location::BODY);
+        let values = Values {
+            event: b"",
+            headers: None,
+            environment: &BTreeMap::new(),
+        };
+        assert_eq!(keys([&body].into_iter(), values), [Ok("body".to_owned())]);
+        assert!(Location::literal(Location::BODY).is_err());
+    }
+
+    #[test]
     fn a_location_that_cannot_be_read_says_what_to_write() {
         for (text, problem) in [
             ("photos/x", "is not a location"),
             (
                 "ftp://photos/x",
                 "is not a kind of store: use one of s3, http, https, redis, rediss, file",
+            ),
+            (
+                "direct://body",
+                "the body of the request is \"direct://request/body\"",
             ),
             ("s3://photos", "has no key"),
             ("s3://{event.bucket}/x", "is not the name of a store"),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use super::{BlankMemory, BoxFuture, Input, InputMemory, MemoryFault};
+use super::{BlankMemory, BoxFuture, Input, InputMemory, MemoryFault, StreamedBody};
 use crate::config::FunctionConfig;
 use crate::ids::FunctionName;
 use crate::inputs::{InputConfig, Values};
@@ -19,12 +19,14 @@ pub trait InputSource: Send + Sync + Debug {
     fn check(&self, config: &FunctionConfig) -> Result<(), String>;
 
     /// Begins to fetch all inputs of one invocation: those that the function declares, and those that the request names, which the
-    /// function allows and does not declare. Dropping the future ends that.
+    /// function allows and does not declare. `body`: that of the request, if the function has it as an input and there is a request.
+    /// Dropping the future ends that.
     fn fetch(
         &self,
         config: &FunctionConfig,
         requested: &BTreeMap<String, InputConfig>,
         values: Values<'_>,
+        body: Option<StreamedBody>,
     ) -> BoxFuture<'static, Fetched>;
 
     /// Whether fetches begin before there is a worker. False only to measure what that gains.
@@ -127,6 +129,7 @@ impl InputSource for NoInputs {
         _: &FunctionConfig,
         _: &BTreeMap<String, InputConfig>,
         _: Values<'_>,
+        _: Option<StreamedBody>,
     ) -> BoxFuture<'static, Fetched> {
         Box::pin(std::future::ready(Fetched::default()))
     }

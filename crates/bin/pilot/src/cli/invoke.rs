@@ -34,6 +34,9 @@ pub(super) struct InvokeArgs {
     /// A file with the event; - reads standard input
     #[arg(short, long, value_name = "FILE")]
     file: Option<PathBuf>,
+    /// A file that is the request's body, for a function that has that as an input; - reads standard input
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["data", "file"])]
+    body: Option<PathBuf>,
     /// Show what the function printed (the last 4 KB)
     #[arg(long)]
     log: bool,
@@ -108,7 +111,8 @@ pub(super) fn run(client: &Client, args: &InvokeArgs) -> anyhow::Result<()> {
 
 fn event(args: &InvokeArgs) -> anyhow::Result<Vec<u8>> {
     let stdin = Path::new("-");
-    let (event, source) = match (&args.data, &args.file) {
+    let file = args.body.as_ref().or(args.file.as_ref());
+    let (event, source) = match (&args.data, file) {
         (Some(data), _) if data != "-" => (data.clone().into_bytes(), "--data".to_owned()),
         (None, Some(path)) if path != stdin => {
             let event = fs::read(path)
@@ -125,6 +129,9 @@ fn event(args: &InvokeArgs) -> anyhow::Result<Vec<u8>> {
             (event, "standard input".to_owned())
         }
     };
+    if args.body.is_some() {
+        return Ok(event);
+    }
     serde_json::from_slice::<serde::de::IgnoredAny>(&event).map_err(|error| {
         Failure::usage(format!(
             "{source} is not JSON: {error}; for other bodies call the function's URL (`pilot describe` shows it)"

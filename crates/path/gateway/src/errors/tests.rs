@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use pilot_invoke::{InvokeError, ThrottleReason};
 use pilot_model::access::Role;
-use pilot_model::ports::{StartError, WorkerFault};
+use pilot_model::ports::{InputFault, StartError, WorkerFault};
 
 use pilot_model::calls::Refusal;
 
@@ -218,6 +218,19 @@ fn invoke_errors() -> Vec<InvokeError> {
         InvokeError::UploadBroken {
             problem: "no data for 30 s".to_owned(),
         },
+        of_body(
+            InputFaultKind::TooLarge,
+            "it has 2 GB, and one input may have 1 GB: see data.input_mb",
+        ),
+        of_body(
+            InputFaultKind::Broken,
+            "it did not arrive: no data for 30 s",
+        ),
+        of_body(
+            InputFaultKind::Decode,
+            "it cannot be decoded as npy: no numpy file",
+        ),
+        of_body(InputFaultKind::Unavailable, "no memory for it"),
         of_node(Reason::NoRoom),
         of_node(Reason::Unavailable),
         of_node(Reason::NotFound),
@@ -225,6 +238,17 @@ fn invoke_errors() -> Vec<InvokeError> {
         of_node(Reason::NotSupported),
         InvokeError::ShuttingDown,
     ]
+}
+
+fn of_body(kind: InputFaultKind, problem: &str) -> InvokeError {
+    InvokeError::BodyInput {
+        fault: InputFault {
+            input: "file".to_owned(),
+            source_text: "direct://request/body".to_owned(),
+            kind,
+            problem: problem.to_owned(),
+        },
+    }
 }
 
 fn of_node(reason: Reason) -> InvokeError {

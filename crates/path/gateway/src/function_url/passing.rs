@@ -14,10 +14,9 @@ use bytes::Bytes;
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, Version};
 use http_body::Body as _;
-use http_body_util::{BodyExt as _, Empty, Full};
 use hyper::upgrade::OnUpgrade;
-use pilot_invoke::{InvokeError, PassedBody, Request, ResponseBody};
-use pilot_model::ports::{PassedRequest, StreamedBody};
+use pilot_invoke::{PassedBody, Request, ResponseBody};
+use pilot_model::ports::PassedRequest;
 use pilot_model::trigger::FaasTrigger;
 
 use super::Place;
@@ -48,7 +47,8 @@ pub(super) async fn call(
     let wants_head = context.head.method == Method::HEAD;
     let trace = context.trace(super::ROUTE);
     let urgency = deadline::of(&context.head.headers, context.received)?;
-    let (request, client) = passed(&mut context, place)?;
+    let has_body_input = version.config.body_input().is_some();
+    let (request, client) = passed(&mut context, place, has_body_input)?;
     let call = Request {
         id: context.id.clone(),
         arn: version.arn(named.qualifier.as_deref()),
@@ -61,15 +61,8 @@ pub(super) async fn call(
         urgency,
         chain: None,
     };
-    let response = invoker
-        .pass(call, request)
-        .await
-        .map_err(|error| match error {
-            InvokeError::UploadBroken { problem } if context.line.usage().has_malformed_body() => {
-                RequestError::Malformed { problem }
-            }
-            other => other.into(),
-        })?;
+    let response = invoker.pass(call, request).await;
+    let response = response.map_err(|error| context.known_body_fault(error.into()))?;
     let mut reply = match response.body {
         ResponseBody::Passed(passed) => answered(passed, wants_head),
         ResponseBody::Upgraded(upgraded) => match client {
@@ -93,24 +86,22 @@ pub(super) async fn call(
     Ok(reply)
 }
 
-/// The request for the server, and the client's connection if it may become a tunnel.
+/// The request for the server, and the client's connection if it may become a tunnel. `has_body_input`: the daemon reads the body, so
+/// that the server is not asked whether it wants it.
 fn passed(
     context: &mut RequestContext<'_>,
     place: Place<'_>,
+    has_body_input: bool,
 ) -> Result<(PassedRequest, Option<OnUpgrade>), RequestError> {
     let uri = uri(place)?;
     // HTTP/1.0 has neither interim responses nor expectations.
     let takes_interim = context.line.usage().takes_interim();
-    let expects = takes_interim && forward::expects_continue(&context.head.headers);
+    let expects = forward::expects_continue(&context.head.headers);
+    let expects = expects && takes_interim && !has_body_input;
     let permission = expects.then(Arc::<Permission>::default);
     let upload = context.upload(permission.clone().map(Expectation::new));
     let permission = permission.filter(|_| upload.is_some());
-    let held = context.held.take();
-    let body = match (upload, held) {
-        (Some(upload), _) => StreamedBody::new(upload),
-        (None, Some(held)) => StreamedBody::new(Full::new(held).map_err(|never| match never {})),
-        (None, None) => no_body(),
-    };
+    let body = context.streamed(upload);
     let trust = context.gate.config.trust_forwarded;
     let line = context.line;
     let head = &mut context.head;
@@ -143,10 +134,6 @@ fn passed(
     }
     let client = client.filter(|_| upgrades == Upgrades::Pass);
     Ok((request, client))
-}
-
-fn no_body() -> StreamedBody {
-    StreamedBody::new(Empty::new().map_err(|never| match never {}))
 }
 
 /// Path and query, as sent.

@@ -33,6 +33,12 @@ pub(super) async fn accept(
             instead: "declare the input in pilot.toml",
         });
     }
+    if version.config.body_input().is_some() {
+        return Err(RequestError::NotSupported {
+            feature: "InvocationType Event on a function that has the request's body as an input",
+            instead: "put the data into a store, declare the input from there, and send its key as the event",
+        });
+    }
     let key = idempotency_key(&context.head.headers)?;
     let body = context.read_body(version.config.name.as_str()).await?;
     let payload = within_limit(checked_event(body)?)?;

@@ -113,6 +113,15 @@ pub(super) fn links(targets: &[Named], gate: &Gate, form: Form) -> Result<Vec<Li
                 ),
             });
         }
+        let mut inputs = version.config.inputs.values();
+        if inputs.any(|input| input.is_body() && !input.optional) {
+            return Err(RequestError::Target {
+                problem: format!(
+                    "'{}' needs the body of a request as an input, which only the first function of a chain has: name another function",
+                    named.name
+                ),
+            });
+        }
         let arn = version.arn(qualifier);
         Ok(Link::Here { version, arn })
     };

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use pilot_model::FunctionConfig;
 use pilot_model::initscript::During;
 use pilot_model::inputs::Values;
-use pilot_model::ports::{BoxFuture, Fetched, Initialised, InputFault};
+use pilot_model::ports::{BoxFuture, Fetched, Initialised, InputFault, StreamedBody};
 use pilot_pool::{Announcement, Lease, Leased, Pool, Refusal};
 
 use crate::error::InvokeError;
@@ -38,6 +38,19 @@ pub(super) enum NotReady {
     Refused(Refusal),
     /// An input is missing.
     Input(InputFault),
+    /// The same, and it is the body of the request.
+    Body(InputFault),
+}
+
+impl NotReady {
+    /// There is no exchange without this input.
+    pub(crate) fn without(invocation: &Invocation, fault: InputFault) -> Self {
+        if invocation.is_body(&fault.input) {
+            Self::Body(fault)
+        } else {
+            Self::Input(fault)
+        }
+    }
 }
 
 /// Waits for the payload, the inputs and a worker. Dropping the future cancels both.
@@ -71,6 +84,7 @@ pub(super) async fn join<E: From<InvokeError>>(
     }
     let mut invocation = Invocation::new(context, request, admitted);
     invocation.bytes_in = bytes as u64;
+    let direct = payload.direct.take().map(|body| invocation.counted(body));
     let handed = payload.data.take();
     let not_handed = handed.and_then(|data| invocation.handed(data));
     let config = &request.version.config;
@@ -91,7 +105,7 @@ pub(super) async fn join<E: From<InvokeError>>(
         }
         let fault = match wanted.nothing() {
             true => None,
-            false => Box::pin(wanted.fetch(&mut invocation, script)).await,
+            false => Box::pin(wanted.fetch(&mut invocation, script, direct)).await,
         };
         if announcement.is_some() {
             invocation.timeline.inputs_ready = Some(context.clock.now());
@@ -100,16 +114,11 @@ pub(super) async fn join<E: From<InvokeError>>(
             None => lease(pool, &mut invocation, announcement)
                 .await
                 .map_err(NotReady::Refused),
-            Some(fault) => Err(NotReady::Input(fault)),
+            Some(fault) => Err(NotReady::without(&invocation, fault)),
         }
     } else {
-        Box::pin(one_after_the_other(
-            pool,
-            &mut invocation,
-            announcement,
-            wanted,
-        ))
-        .await
+        let after = one_after_the_other(pool, &mut invocation, announcement, wanted, direct);
+        Box::pin(after).await
     };
     Ok(Joined {
         payload,
@@ -124,15 +133,16 @@ async fn one_after_the_other(
     invocation: &mut Invocation,
     announcement: Option<Announcement>,
     wanted: Wanted<'_>,
+    direct: Option<StreamedBody>,
 ) -> Result<Lease, NotReady> {
     let lease = lease(pool, invocation, announcement).await;
     let lease = lease.map_err(NotReady::Refused)?;
     let script = wanted.begin(invocation);
-    let fault = wanted.fetch(invocation, script).await;
+    let fault = wanted.fetch(invocation, script, direct).await;
     invocation.timeline.inputs_ready = Some(invocation.now());
     match fault {
         None => Ok(lease),
-        Some(fault) => Err(NotReady::Input(fault)),
+        Some(fault) => Err(NotReady::without(invocation, fault)),
     }
 }
 
@@ -178,6 +188,7 @@ impl Wanted<'_> {
         self,
         invocation: &mut Invocation,
         script: Option<BoxFuture<'static, Initialised>>,
+        direct: Option<StreamedBody>,
     ) -> Option<InputFault> {
         let context = Arc::clone(invocation.context());
         let version = &self.request.version;
@@ -185,7 +196,7 @@ impl Wanted<'_> {
             let requested = &self.request.inputs;
             context
                 .inputs
-                .fetch(&version.config, requested, self.values)
+                .fetch(&version.config, requested, self.values, direct)
         });
         // An input that is missing ends the script, which nobody needs any more.
         let inputs = async {

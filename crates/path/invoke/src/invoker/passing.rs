@@ -19,7 +19,7 @@ use crate::invocation::Invocation;
 use crate::passed::PassedBody;
 use crate::passed::held::{Held, Then};
 use crate::passed::tunnel::Tunnel;
-use crate::passed::upload::watched;
+use crate::passed::upload::watched_request;
 use crate::response::{Response, ResponseBody};
 
 /// Passes the request to the leased worker's server; resolves at the response's head.
@@ -35,7 +35,7 @@ pub(super) async fn pass(
     let patience = invocation.version.config.timeout;
     let wants_no_body = *request.method() == Method::HEAD;
     let wants_upgrade = request.headers().contains_key(UPGRADE);
-    let (request, upload) = watched(request);
+    let (request, upload) = watched_request(request);
     // Declared before the exchange's future, so that it is dropped after it: a worker is free only when nothing of the exchange
     // is left.
     let mut held = Held::new(lease, invocation, upload);

@@ -32,19 +32,24 @@ struct Upload {
 }
 
 /// The request with its body wrapped, if it has one.
-pub(crate) fn watched(request: PassedRequest) -> (PassedRequest, Option<Arc<Watch>>) {
+pub(crate) fn watched_request(request: PassedRequest) -> (PassedRequest, Option<Arc<Watch>>) {
     if request.body().is_end_stream() {
         return (request, None);
     }
-    let watch = Arc::new(Watch::default());
+    let (head, body) = request.into_parts();
+    let (body, watch) = watched(body);
+    (PassedRequest::from_parts(head, body), Some(watch))
+}
+
+/// A body that is watched.
+pub(crate) fn watched(body: StreamedBody) -> (StreamedBody, Arc<Watch>) {
+    let watch = Arc::<Watch>::default();
     let theirs = Arc::clone(&watch);
-    let request = request.map(|body| {
-        StreamedBody::new(Upload {
-            body,
-            watch: theirs,
-        })
-    });
-    (request, Some(watch))
+    let body = Upload {
+        body,
+        watch: theirs,
+    };
+    (StreamedBody::new(body), watch)
 }
 
 impl Watch {
@@ -54,7 +59,7 @@ impl Watch {
     }
 
     /// The exchange has ended: the rest of the body is not passed. Returns the bytes that were.
-    pub(super) fn close(&self) -> u64 {
+    pub(crate) fn close(&self) -> u64 {
         let (bytes, reader) = {
             let mut state = self.0.lock();
             state.closed = true;

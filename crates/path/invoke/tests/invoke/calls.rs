@@ -13,7 +13,7 @@ use pilot_model::inputs::{InputConfig, Values};
 use pilot_model::ports::{
     BlankMemory, BoxFuture, CallAnswer, CallEnd, Clock, Fetched, Input, InputKind, InputMemory,
     InputSource, Local, MemoryFault, NoInitscripts, NodeCall, NodeFault, Peer, Placement, Platform,
-    Ran,
+    Ran, StreamedBody,
 };
 use pilot_model::{FunctionConfig, FunctionName, Invokes};
 use pilot_testkit::{FakeEngine, Reaction, RecordingSink, TokioClock};
@@ -75,6 +75,7 @@ impl InputSource for Memories {
         _: &FunctionConfig,
         _: &BTreeMap<String, InputConfig>,
         _: Values<'_>,
+        _: Option<StreamedBody>,
     ) -> BoxFuture<'static, Fetched> {
         Box::pin(std::future::ready(Fetched::default()))
     }

@@ -147,6 +147,7 @@ impl Fixture {
         head.method = method.to_owned();
         let payload = Payload {
             rest: None,
+            direct: None,
             websocket: None,
             data: None,
             http: Some(head),

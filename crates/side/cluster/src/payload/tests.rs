@@ -10,7 +10,9 @@ use http_body::Frame;
 use http_body_util::StreamBody;
 use pilot_model::FunctionConfig;
 use pilot_model::inputs::{InputConfig, Values};
-use pilot_model::ports::{BlankMemory, BoxFuture, Fetched, Input, InputKind, MemoryFault};
+use pilot_model::ports::{
+    BlankMemory, BoxFuture, Fetched, Input, InputKind, MemoryFault, StreamedBody,
+};
 use pilot_protocols::MemoryBudget;
 
 use super::*;
@@ -63,6 +65,7 @@ impl InputSource for Files {
         _: &FunctionConfig,
         _: &BTreeMap<String, InputConfig>,
         _: Values<'_>,
+        _: Option<StreamedBody>,
     ) -> BoxFuture<'static, Fetched> {
         Box::pin(std::future::ready(Fetched::default()))
     }

@@ -3,19 +3,25 @@
 
 mod server;
 
+use std::collections::HashMap;
 use std::fs;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::TryStreamExt;
-use pilot_model::ports::InputFaultKind as Kind;
+use http_body::Frame;
+use http_body_util::StreamBody;
+use parking_lot::Mutex;
+use pilot_model::BoxFuture;
+use pilot_model::ports::{BodyError, InputFaultKind as Kind, StreamedBody};
 use tokio::time::timeout;
 
 use super::fake::FakeStore;
 use super::file::{FileConfig, FileStore};
 use super::http::{HttpConfig, HttpStore};
 use super::redis::{RedisConfig, RedisStore};
+use super::request::RequestBody;
 use super::s3::{S3Config, S3Credentials, S3Store};
 use super::{Got, Object, Store, StoreError, Validator};
 use server::Server;
@@ -191,6 +197,62 @@ async fn a_folder_conforms() {
         revalidates: false,
     })
     .await;
+}
+
+/// Each read of an object is a request with the object as its body.
+#[derive(Debug, Default)]
+struct Requests(Mutex<HashMap<String, Vec<u8>>>);
+
+impl Store for Requests {
+    fn get<'a>(
+        &'a self,
+        key: &'a str,
+        known: Option<&'a Validator>,
+    ) -> BoxFuture<'a, Result<Got, StoreError>> {
+        let objects = self.0.lock();
+        let request = RequestBody::new(objects.get(key).map(|object| {
+            let parts: Vec<_> = object.chunks(5000).map(Bytes::copy_from_slice).collect();
+            body(parts.into_iter().map(Ok))
+        }));
+        Box::pin(async move { Store::get(&request, key, known).await })
+    }
+
+    fn retries(&self) -> u32 {
+        0
+    }
+}
+
+fn body<I>(parts: I) -> StreamedBody
+where
+    I: Iterator<Item = Result<Bytes, BodyError>> + Send + 'static,
+{
+    let frames = parts.map(|part| part.map(Frame::data));
+    StreamedBody::new(StreamBody::new(futures_util::stream::iter(frames)))
+}
+
+#[tokio::test]
+async fn the_body_of_a_request_conforms() {
+    let requests = Arc::new(Requests::default());
+    let puts = Arc::clone(&requests);
+    conforms(&Backend {
+        store: requests,
+        put: Box::new(move |key, object| drop(puts.0.lock().insert(key.to_owned(), object))),
+        revalidates: false,
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_body_of_a_request_is_read_once_and_not_before_it_is_asked_for() {
+    let parts = [Ok(Bytes::from("a")), Err("the client is gone".into())];
+    let request = RequestBody::new(Some(body(parts.into_iter())));
+    // Whoever waits for room drops the object, and asks again.
+    drop(object(&request, "body").await.unwrap());
+    let error = read(&request, "body").await.unwrap_err();
+    assert_eq!(error.kind, Kind::Broken);
+    assert_eq!(error.problem, "it did not arrive: the client is gone");
+    let again = read(&request, "body").await.unwrap_err();
+    assert!(again.problem.contains("read once"), "{}", again.problem);
 }
 
 #[tokio::test]
