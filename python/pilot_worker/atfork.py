@@ -13,7 +13,9 @@ import os
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, List
+    from typing import Any, Callable, Dict, List, Optional
+
+    from .channel import Channel
 
     Registration = Dict[str, Callable[[], Any]]
 
@@ -27,6 +29,8 @@ _registrations: List[Registration] = []
 
 class _State:
     is_template = True
+    # A worker's, until user code forks for the first time.
+    channel: Optional[Channel] = None
 
 
 _state = _State()
@@ -51,15 +55,19 @@ def hold_back(modules: List[str]) -> None:
         os.register_at_fork = register
 
 
-def now_a_worker() -> None:
-    """In a worker: from now on, forks work as in any Python process."""
+def now_a_worker(channel: Channel) -> None:
+    """In a worker: from now on, forks work as in any Python process. Only the worker itself has its channel."""
     _state.is_template = False
+    _state.channel = channel
 
 
 def _before_fork() -> None:
     """Registers the recorded functions just before the first fork of a worker, and calls those that run before a fork."""
     if _state.is_template:
         return
+    channel, _state.channel = _state.channel, None
+    if channel is not None:
+        os.register_at_fork(after_in_child=channel.leave)
     while _registrations:
         functions = _registrations.pop()
         os.register_at_fork(**functions)

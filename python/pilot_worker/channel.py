@@ -6,6 +6,7 @@ One thread reads. Several threads may write; a lock keeps frames complete. `aio.
 from __future__ import annotations
 
 import _socket
+import os
 import threading
 
 from . import inputs, wire
@@ -87,6 +88,14 @@ class Channel:
         if self.when_idle is not None:
             self.when_idle()
         return self._receive()
+
+    def leave(self) -> None:
+        """In a process that user code forks: its answer would be a second one, which the daemon reads during the next
+        invocation. The descriptor stays valid and reads as closed by the daemon, so the process ends where it would answer."""
+        ended, peer = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_STREAM)
+        peer.close()
+        os.dup2(ended.fileno(), self.socket.fileno(), inheritable=False)
+        ended.close()
 
     def write(self, kind: int, stream: int, meta: bytes, body: bytes) -> None:
         """Sends one frame."""

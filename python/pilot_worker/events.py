@@ -169,7 +169,7 @@ def decode_event(kind: int, body: bytes) -> Any:
         except (ValueError, StopIteration):
             pass  # surrounding white space, or an error, for which the full decoder has a better message
         return _decoder.decode(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise errors.Fault("Runtime.UnmarshalError", f"Unable to unmarshal input: {error}") from error
 
 

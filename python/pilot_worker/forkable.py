@@ -172,6 +172,26 @@ def _stop_executors(module: Any) -> None:
             pool._idle_semaphore = threading.Semaphore(0)
 
 
+def _stop_listeners(module: Any) -> Optional[Callable[[], None]]:
+    """`logging.handlers.QueueListener`: a thread that hands records of a queue to handlers. Those of the import come first."""
+    stopped = []
+    for listener in _instances(module.QueueListener):
+        thread = listener._thread
+        if thread is None:
+            continue
+        listener.enqueue_sentinel()  # `stop` would wait without limit
+        thread.join(JOIN_S_MAX)
+        if not thread.is_alive():
+            listener._thread = None
+            stopped.append(listener)
+
+    def again() -> None:
+        for listener in stopped:
+            listener.start()
+
+    return again if stopped else None
+
+
 def _stop_opencv(module: Any) -> None:
     """The pool ends when one thread is asked for. With the old number it starts at the next parallel function."""
     count = module.getNumThreads()
@@ -331,6 +351,7 @@ STOPS: Dict[str, Callable[[Any], Optional[Callable[[], None]]]] = {
     "cv2": _stop_opencv,
     "duckdb": _stop_duckdb,
     "fsspec.asyn": _stop_file_systems,
+    "logging.handlers": _stop_listeners,
     "numexpr": _stop_numexpr,
     "numpy": _stop_openblas,
     "opentelemetry.sdk._shared_internal": _stop_batches,

@@ -23,6 +23,9 @@ _REGISTRATION = re.compile(r"tfd:\s*(\d+)\s+events:\s*([0-9a-f]+)\s+data:\s*([0-
 # What a worker sees there is an overlay over the template's files (crates/path/sandbox/src/init/folders.rs).
 _OWN_FOLDERS = ("/tmp/", "/dev/shm/")
 
+# eventlet and gevent take it out of the module at import.
+_new_epoll = select.epoll
+
 # CPython specialises bytecode after about eight runs, and inlined calls in it after eight more.
 ROUNDS = 32
 
@@ -125,7 +128,7 @@ def make_epolls(epolls: List[Epoll]) -> None:
     made = []
     for one in epolls:
         if identity(one.number) == one.identity:
-            epoll = select.epoll()
+            epoll = _new_epoll()
             os.dup2(epoll.fileno(), one.number, one.is_inheritable)
             made.append((epoll, one))
     for epoll, one in made:

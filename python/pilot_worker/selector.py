@@ -48,7 +48,10 @@ class FrameSelector(selectors.EpollSelector):
         self._epoll.register(self._frames_fd, _IN)
 
     def forget(self) -> None:
-        self._epoll.unregister(self._frames_fd)
+        try:
+            self._epoll.unregister(self._frames_fd)
+        except FileNotFoundError:
+            pass  # in a process that user code forked: `Channel.leave` has replaced the socket, and the epoll is the worker's
         self._frames_fd = -1
         self._awaits_room = False
 

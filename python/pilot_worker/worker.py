@@ -99,7 +99,7 @@ class Prepared:
         try:
             if problem:
                 raise fork.SandboxError(problem)
-            atfork.now_a_worker()
+            atfork.now_a_worker(channel)
             entropy.in_child()
             hooks.run_after_restore()
         except SystemExit as error:
@@ -121,7 +121,7 @@ class Prepared:
 def run(channel: Channel, function: Optional[handler.Function], spec: Optional[TemplateSpec], stamps: Stamps) -> NoReturn:
     """Serves `function`. If it is None, loads the function that `spec` names. Ends the process."""
     try:
-        atfork.now_a_worker()
+        atfork.now_a_worker(channel)
         entropy.in_child()
         if descriptors.has_work():
             descriptors.in_child()

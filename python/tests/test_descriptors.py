@@ -257,6 +257,16 @@ def handler(event, context):
 """
 
 
+def test_an_epoll_is_made_again_though_the_module_has_lost_it(functions: Functions) -> None:
+    """As after `eventlet.monkey_patch()`."""
+    code = "import select\npoll = select.epoll()\ndel select.epoll\ndef handler(e, c): return poll.poll(0)\n"
+    template = functions.template(code)
+    assert "must_not_fork" not in template.report and findings(template) == []
+    worker = template.worker()
+    worker.ready()
+    assert worker.result({}) == []
+
+
 def test_eventfds_timerfds_and_epolls_are_made_again(functions: Functions) -> None:
     template = functions.template(OBJECTS)
     assert findings(template) == []

@@ -101,10 +101,11 @@ def test_a_failure_leaves_the_worker_alive(start: Start, body: str, kind: str, m
 
 def test_an_event_that_is_not_json_is_an_error_of_its_own(start: Start) -> None:
     worker = start("def handler(e, c): return 1\n")
-    worker.send(wire.INVOKE, 9, invoke_meta(), b"{")
-    kind, stream, _, body = worker.frame()
-    assert (kind, stream) == (wire.ERROR, 9)
-    assert json.loads(body)["errorType"] == "Runtime.UnmarshalError"
+    for event in (b"{", b"[" * 100_000 + b"]" * 100_000):
+        worker.send(wire.INVOKE, 9, invoke_meta(), event)
+        kind, stream, _, body = worker.frame()
+        assert (kind, stream) == (wire.ERROR, 9)
+        assert json.loads(body)["errorType"] == "Runtime.UnmarshalError"
     worker.ask_http()
     assert json.loads(worker.frame()[3])["errorType"] == "Runtime.BadRequest"
 
@@ -195,6 +196,25 @@ def handler(event, context):
             signal.getsignal(signal.SIGCHLD) == signal.SIG_DFL]
 """)
     assert worker.result({}) == [42, 0, "x\n", 3, True]
+
+
+FORKS = """
+import os, sys
+{prefix}def handler(event, context):
+    child = os.fork()
+    if child == 0:
+        if event == "exit": sys.exit(3)
+        if event == "raise": raise KeyError("child")
+        return "child"
+    return ["parent", os.waitpid(child, 0)[1]]
+"""
+
+
+@pytest.mark.parametrize("prefix", ["", "async "])
+def test_a_process_that_a_handler_forks_gives_no_answer(start: Start, prefix: str) -> None:
+    worker = start(FORKS.format(prefix=prefix))
+    for event, status in [("return", 0), ("exit", 3 << 8), ("raise", 0), ("return", 0)]:
+        assert worker.result(event) == ["parent", status]
 
 
 @pytest.mark.parametrize("size", [0, 65_000, 70_000, 3_000_000])

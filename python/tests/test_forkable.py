@@ -126,6 +126,36 @@ def test_a_pool_of_threads_that_is_busy_is_left_alone(functions: Functions) -> N
     assert worker.result({}) == [True, True]
 
 
+LISTENER = """
+import logging, logging.handlers, queue
+class Kept(logging.Handler):
+    def emit(self, record): kept.append(record.getMessage())
+kept, records = [], queue.Queue()
+listener = logging.handlers.QueueListener(records, Kept())
+never_started = logging.handlers.QueueListener(queue.Queue())
+listener.start()
+log = logging.getLogger("app")
+log.addHandler(logging.handlers.QueueHandler(records))
+log.setLevel("INFO")
+log.info("import")
+def handler(event, context):
+    log.info("worker %s", event)
+    listener.stop()
+    listener.start()
+    return kept
+"""
+
+
+def test_a_listener_of_a_queue_of_log_records_is_ended_and_starts_again_in_each_worker(functions: Functions) -> None:
+    template = functions.template(LISTENER)
+    assert template.report["threads"] == 1 and template.report["findings"] == []
+    for number in range(2):
+        worker = template.worker()
+        worker.ready()
+        assert worker.result(number) == ["import", f"worker {number}"]
+        assert worker.result("again") == ["import", f"worker {number}", "worker again"]
+
+
 def test_a_loop_in_a_thread_runs_again_in_each_worker(functions: Functions) -> None:
     functions.write("", "fsspec/__init__.py")
     functions.write(ASYN, "fsspec/asyn.py")
