@@ -12,6 +12,7 @@
 mod access;
 mod apps;
 mod asynchronous;
+mod back_to_back;
 mod bench;
 mod bench_ends;
 mod bounds;

@@ -85,6 +85,8 @@ pub struct PoolState<W, Q> {
     floor: u32,
     /// Current leases of all workers.
     leased: u32,
+    /// Those of them that are about to end.
+    answered: u32,
     /// When the current leases began, if each worker has one slot.
     lease_ages: LeaseAges,
     /// Most leases and waiting requests at one instant since [`PoolState::observe`].
@@ -114,9 +116,19 @@ enum Place<W> {
         leases: u32,
         /// Sum of the times at which the current leases began, nanoseconds. The sizing rule needs their mean age.
         since_sum: u128,
+        /// Those of its leases that are about to end.
+        answered: Answered,
         /// Set if the worker will not be leased again: the reason for its end.
         draining: Option<EndReason>,
     },
+}
+
+/// Leases whose whole answer is with its caller, and whose exchange has not ended.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Answered {
+    leases: u32,
+    /// Sum of the times of the answers, nanoseconds.
+    at_sum: u128,
 }
 
 #[derive(Debug)]
@@ -185,6 +197,7 @@ impl<W: Clone, Q> PoolState<W, Q> {
             reap_after: settings.reap_after,
             cap: u32::MAX,
             leased: 0,
+            answered: 0,
             lease_ages: LeaseAges::default(),
             demand_max: 0,
             leased_max: 0,
@@ -436,6 +449,7 @@ impl<W: Clone, Q> PoolState<W, Q> {
             worker,
             leases: 0,
             since_sum: 0,
+            answered: Answered::default(),
             draining: None,
         });
         if self.mode == Mode::Closed {
@@ -483,6 +497,25 @@ impl<W: Clone, Q> PoolState<W, Q> {
         }
         self.order_starts(now, None, actions);
         self.refill(now, actions);
+    }
+
+    /// The whole answer of a lease is with its caller, but its exchange has not ended. Its caller may send the next request at once, so
+    /// the worker is expected to be free soon, and requests wait for it for a moment (`sizing.rs`).
+    pub fn answered(&mut self, now: Instant, key: Key) {
+        if let Some(Place::Up { answered, .. }) = self.place_mut(key) {
+            answered.leases += 1;
+            answered.at_sum += u128::from(now.0);
+            self.answered += 1;
+        }
+    }
+
+    /// A lease that was answered at `at` is about to be released. To be called before [`PoolState::release`].
+    pub fn answered_lease_ends(&mut self, at: Instant, key: Key) {
+        if let Some(Place::Up { answered, .. }) = self.place_mut(key) {
+            answered.leases = answered.leases.saturating_sub(1);
+            answered.at_sum = answered.at_sum.saturating_sub(u128::from(at.0));
+            self.answered = self.answered.saturating_sub(1);
+        }
     }
 
     /// A lease that began at `since` ended.

@@ -3,7 +3,7 @@
 //! A streamed body owns the invocation's lease. At its end, or if the application raises in the middle, the worker goes back. If
 //! it is dropped before, the worker is ended and the invocation recorded as cancelled. An HTTP server stops reading after
 //! `content-length` bytes (or at once, for `HEAD`, 204 and 304). A body that is dropped there was not cancelled: a task waits for
-//! the rest of the exchange.
+//! the rest of the exchange. Its worker is expected to be free soon: the next request waits for it.
 
 use std::sync::Arc;
 
@@ -117,6 +117,10 @@ impl HttpBody {
 
     fn hand_out(&mut self, bytes: Bytes) -> Bytes {
         self.sent += bytes.len() as u64;
+        let is_whole = self.enough.is_some_and(|enough| self.sent >= enough);
+        if let Some(rest) = self.rest.as_mut().filter(|_| is_whole) {
+            rest.answered();
+        }
         bytes
     }
 }
@@ -225,6 +229,15 @@ impl Streaming {
                 self.over(Outcome::FunctionError, done);
                 Err(InvokeError::BodyRaised { body })
             }
+        }
+    }
+
+    /// What is handed out now completes the answer, as its head announced it. The caller may send its next request before the worker
+    /// has said that this exchange is over.
+    fn answered(&mut self) {
+        let now = self.invocation.now();
+        if let Some(lease) = &mut self.lease {
+            lease.answered(now);
         }
     }
 

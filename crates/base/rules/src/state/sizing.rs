@@ -5,8 +5,14 @@
 //! starting would not have taken every waiting request: the new worker serves the rest sooner. How many they would have taken follows
 //! from the time at which each becomes free, and from S. An invocation that has run for longer than S (or if S is unknown) is expected
 //! to run for as long again, because nothing else is known about it.
+//!
+//! An invocation whose answer is complete counts as free: its worker says within microseconds that the exchange is over. Only if that
+//! has taken for longer than [`OVER_WITHIN`], it is expected to take for as long again.
 
 use std::ops::RangeInclusive;
+
+/// An exchange whose answer is complete is over within this time, nanoseconds, also on a busy machine. Most take some microseconds.
+const OVER_WITHIN: u64 = 20_000_000;
 
 /// When one worker can take waiting requests.
 #[derive(Debug, Clone, Copy)]
@@ -15,6 +21,8 @@ pub(crate) enum Availability {
     Starting { ready_in: u64, slots: u32 },
     /// It serves this many invocations, whose mean age is `age` nanoseconds.
     Busy { age: u64, leases: u32 },
+    /// The answers of so many invocations are with their callers since `age` nanoseconds on average; their exchanges are about to end.
+    Answered { age: u64, leases: u32 },
 }
 
 /// The input of the rule.
@@ -119,8 +127,9 @@ fn free_in_time(demand: Demand, worker: Availability) -> Option<(u64, u64)> {
     let (free_in, slots) = match worker {
         // A new worker cannot overtake a starting one, even if the estimate for that one was longer.
         Availability::Starting { ready_in, slots } => (ready_in.min(demand.start), slots),
-        Availability::Busy { .. } if demand.once => return None,
+        Availability::Busy { .. } | Availability::Answered { .. } if demand.once => return None,
         Availability::Busy { age, leases } => (remaining(demand.service, age), leases),
+        Availability::Answered { age, leases } => (until_over(age), leases),
     };
     let time = demand.start.checked_sub(free_in)?;
     Some((u64::from(slots), time))
@@ -130,6 +139,11 @@ fn free_in_time(demand: Demand, worker: Availability) -> Option<(u64, u64)> {
 fn taken_by(demand: Demand, slots: u64, time: u64, service: u64) -> u64 {
     let each = if demand.once { 1 } else { 1 + time / service };
     each.saturating_mul(slots)
+}
+
+/// How much longer an exchange is expected to go on whose answer is complete since `age`.
+fn until_over(age: u64) -> u64 {
+    if age < OVER_WITHIN { 0 } else { age }
 }
 
 /// How much longer an invocation of this age is expected to run.
@@ -275,8 +289,11 @@ mod tests {
         let taken = workers.iter().fold(0_u64, |taken, worker| {
             let (free_in, slots) = match *worker {
                 Availability::Starting { ready_in, slots } => (ready_in.min(demand.start), slots),
-                Availability::Busy { .. } if demand.once => return taken,
+                Availability::Busy { .. } | Availability::Answered { .. } if demand.once => {
+                    return taken;
+                }
                 Availability::Busy { age, leases } => (remaining(demand.service, age), leases),
+                Availability::Answered { age, leases } => (until_over(age), leases),
             };
             let each = match demand.start.checked_sub(free_in) {
                 None => 0,
@@ -291,7 +308,9 @@ mod tests {
     fn availability() -> impl Strategy<Value = Availability> {
         let starting = (0..4 * MS, 1_u32..4);
         let busy = (0..8 * MS, 1_u32..4);
+        let answered = (0..8 * MS, 1_u32..4);
         prop_oneof![
+            1 => answered.prop_map(|(age, leases)| Availability::Answered { age, leases }),
             1 => starting.prop_map(|(ready_in, slots)| Availability::Starting { ready_in, slots }),
             3 => busy.prop_map(|(age, leases)| Availability::Busy { age, leases }),
         ]

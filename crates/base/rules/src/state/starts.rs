@@ -6,7 +6,7 @@ use super::estimate::nanos;
 use super::rule::{Question, SHORT, Situation, Starting, horizon, patience, questions};
 use super::sizing::{Availability, Load, start_pays, start_pays_by_counts};
 use super::words::{Action, Key, WaiterId};
-use super::{Place, PoolState, Waiter};
+use super::{Answered, Place, PoolState, Waiter};
 
 impl<W: Clone, Q> PoolState<W, Q> {
     const REVIEW_MIN: u64 = 1_000_000;
@@ -70,7 +70,8 @@ impl<W: Clone, Q> PoolState<W, Q> {
     /// The answer to one question of the rule.
     fn pays(&self, now: Instant, question: Question) -> bool {
         let demand = question.demand;
-        if self.settings.concurrency > 1 {
+        // The counts take no notice of leases that are about to end.
+        if self.settings.concurrency > 1 || self.answered > 0 {
             return self.start_pays_to_each(now, question);
         }
         let left_out = question.starting == Starting::LeftOut;
@@ -120,32 +121,41 @@ impl<W: Clone, Q> PoolState<W, Q> {
             };
             Some(Availability::Starting { ready_in, slots })
         };
-        let availabilities = self
-            .places
-            .iter()
-            .flatten()
-            .filter_map(|place| match place {
-                Place::Starting { expected, .. } => starting(*expected),
-                Place::Up {
-                    draining: Some(_), ..
-                }
-                | Place::Up { leases: 0, .. } => None,
-                Place::Up {
-                    leases, since_sum, ..
-                } => {
-                    // A division of 128 bits takes as long as the rest of this function.
-                    let since = match leases {
-                        1 => u64::try_from(*since_sum),
-                        more => u64::try_from(since_sum / u128::from(*more)),
-                    }
-                    .unwrap_or(now.0);
-                    Some(Availability::Busy {
-                        age: nanos(now.since(Instant(since))),
-                        leases: *leases,
-                    })
-                }
+        let age = |sum: u128, leases: u32| {
+            // A division of 128 bits takes as long as the rest of this function.
+            let mean = match leases {
+                1 => u64::try_from(sum),
+                more => u64::try_from(sum / u128::from(more)),
+            };
+            nanos(now.since(Instant(mean.unwrap_or(now.0))))
+        };
+        let busy = |leases: u32, since_sum: u128, answered: Answered| {
+            let runs = leases.saturating_sub(answered.leases);
+            let running = (runs > 0).then(|| Availability::Busy {
+                age: age(since_sum, leases),
+                leases: runs,
             });
-        start_pays(question.demand, availabilities)
+            let ending = (answered.leases > 0).then(|| Availability::Answered {
+                age: age(answered.at_sum, answered.leases),
+                leases: answered.leases,
+            });
+            [running, ending]
+        };
+        let of_place = |place: &Place<W>| match *place {
+            Place::Starting { expected, .. } => [starting(expected), None],
+            Place::Up {
+                draining: Some(_), ..
+            }
+            | Place::Up { leases: 0, .. } => [None; 2],
+            Place::Up {
+                leases,
+                since_sum,
+                answered,
+                ..
+            } => busy(leases, since_sum, answered),
+        };
+        let places = self.places.iter().flatten();
+        start_pays(question.demand, places.flat_map(of_place).flatten())
     }
 
     pub(super) fn oldest_without_start(&self) -> Option<WaiterId> {

@@ -3,6 +3,7 @@
 
 mod admission;
 mod announced;
+mod answered;
 mod long_run;
 mod start_rules;
 
@@ -41,6 +42,7 @@ enum Step {
     Retract(usize),
     Ready(usize),
     StartFailed(usize, StartFault),
+    Answer(usize),
     Release(usize, Ending),
     FoundDead,
     Abandon(usize),
@@ -107,6 +109,7 @@ fn step() -> impl Strategy<Value = Step> {
         20 => any::<usize>().prop_map(Step::Ready),
         4 => (any::<usize>(), fault).prop_map(|(at, fault)| Step::StartFailed(at, fault)),
         25 => (any::<usize>(), ending).prop_map(|(at, ending)| Step::Release(at, ending)),
+        10 => any::<usize>().prop_map(Step::Answer),
         2 => Just(Step::FoundDead),
         4 => any::<usize>().prop_map(Step::Abandon),
         15 => (0_u64..300 * MS).prop_map(Step::Pass),
@@ -151,6 +154,9 @@ prop_compose! {
     }
 }
 
+/// A lease: on which place, since when, and when its answer was complete.
+type Leased = (Key, Instant, Option<Instant>);
+
 /// The environment of the state machine.
 struct World {
     state: PoolState<u64, u64>,
@@ -158,7 +164,7 @@ struct World {
     now: Instant,
     starting: BTreeSet<u32>,
     /// Workers that are up and not retired, with the leases of each.
-    workers: BTreeMap<u64, Vec<(Key, Instant)>>,
+    workers: BTreeMap<u64, Vec<Leased>>,
     /// Those that were told to rest since their last lease, and whether it was the second time.
     rested: BTreeSet<(u64, bool)>,
     waiting: Vec<(WaiterId, u64)>,
@@ -198,7 +204,7 @@ impl World {
     fn lease(&mut self, key: Key, worker: u64) {
         let leases = self.workers.get_mut(&worker).expect("the worker is up");
         self.rested.retain(|(other, _)| *other != worker);
-        leases.push((key, self.now));
+        leases.push((key, self.now, None));
         assert!(
             leases.len() <= self.settings.concurrency as usize,
             "too many leases"
@@ -384,12 +390,26 @@ impl World {
                     assert_eq!(failed.count(), self.waiting.len());
                 }
             }
+            Step::Answer(at) => {
+                let leases = self.leases();
+                let Some((worker, at)) = leases.get(at % leases.len().max(1)).copied() else {
+                    return;
+                };
+                let (key, _, answered) = &mut self.workers.get_mut(&worker).expect("up")[at];
+                if answered.is_none() {
+                    *answered = Some(self.now);
+                    self.state.answered(self.now, *key);
+                }
+            }
             Step::Release(at, ending) => {
                 let leases = self.leases();
                 let Some((worker, at)) = leases.get(at % leases.len().max(1)).copied() else {
                     return;
                 };
-                let (key, since) = self.workers.get_mut(&worker).expect("up").remove(at);
+                let (key, since, answered) = self.workers.get_mut(&worker).expect("up").remove(at);
+                if let Some(answered) = answered {
+                    self.state.answered_lease_ends(answered, key);
+                }
                 self.state
                     .release(self.now, key, since, ending, &mut actions);
             }
@@ -504,12 +524,17 @@ impl World {
                 if *leases < self.settings.concurrency);
             assert_eq!(free.contains(&at), open);
             if let Some(Place::Up {
-                worker, since_sum, ..
+                worker,
+                since_sum,
+                answered,
+                ..
             }) = place
             {
                 let leases = self.workers[worker].iter();
-                let sum: u128 = leases.map(|(_, since)| u128::from(since.0)).sum();
-                assert_eq!(*since_sum, sum);
+                let answers = leases.clone().filter_map(|lease| lease.2);
+                let answers: u128 = answers.map(|at| u128::from(at.0)).sum();
+                let sum: u128 = leases.map(|lease| u128::from(lease.1.0)).sum();
+                assert_eq!((*since_sum, answered.at_sum), (sum, answers));
             }
         }
     }

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 use pilot_invoke::{HttpBody, InvokeError, Response, ResponseBody, TunnelTraffic};
 use pilot_model::ports::{HttpHead, WorkerFault};
-use pilot_model::{Interface, Outcome};
+use pilot_model::{Interface, Outcome, StartKind};
 use pilot_testkit::{Deal, Reaction};
 
 use crate::fixture::{Fixture, ms, pass};
@@ -142,6 +142,44 @@ async fn dropped_once_the_declared_length_is_there_the_worker_serves_on() {
     pass(ms(60)).await;
     assert_eq!(fixture.workers().idle, 1);
     assert_eq!(fixture.sink.records()[0].outcome, Outcome::Ok);
+}
+
+/// An application whose answer of two bytes takes `after` milliseconds, and whose exchange goes on for so many after it.
+fn answers_and_goes_on(after: u64, on: u64) -> Fixture {
+    let fixture = Fixture::new();
+    fixture.engine.starts_take(ms(3), ms(0));
+    let rest = vec![(after, chunk("b")), (on, end(""))];
+    deploy(&fixture, head(&[("content-length", "2")]), "a", rest);
+    fixture
+}
+
+/// Reads two bytes and drops the body, as an HTTP server does that has sent the announced length.
+async fn read_as_announced(response: Response) {
+    let mut body = body(response);
+    assert_eq!(body.next().await.unwrap().unwrap(), "a");
+    assert_eq!(body.next().await.unwrap().unwrap(), "b");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_next_request_waits_for_the_worker_whose_answer_is_complete() {
+    let fixture = answers_and_goes_on(30, 1);
+    for wanted in [StartKind::Cold, StartKind::Warm, StartKind::Warm] {
+        let response = fixture.http("GET").await.unwrap();
+        assert_eq!(response.start, wanted);
+        read_as_announced(response).await;
+    }
+    assert_eq!(fixture.engine.workers().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_exchange_that_goes_on_long_after_its_answer_is_not_waited_for() {
+    let fixture = answers_and_goes_on(30, 1000);
+    read_as_announced(fixture.http("GET").await.unwrap()).await;
+    let began = tokio::time::Instant::now();
+    let response = fixture.http("GET").await.unwrap();
+    assert_eq!(response.start, StartKind::Cold);
+    assert!(began.elapsed() < ms(50), "{:?}", began.elapsed());
+    assert_eq!(fixture.engine.workers().len(), 2);
 }
 
 #[tokio::test(start_paused = true)]

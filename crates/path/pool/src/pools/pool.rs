@@ -309,11 +309,19 @@ impl Pool {
         key: Key,
         since: Instant,
         ending: Ending,
+        answered: Option<Instant>,
     ) {
         let mut todo = Todo::new();
         let mut state = self.state.lock();
+        if let Some(at) = answered {
+            state.answered_lease_ends(at, key);
+        }
         state.release(now, key, since, ending, &mut todo);
         self.act(state, now, todo, None);
+    }
+
+    pub(crate) fn answered(&self, now: Instant, key: Key) {
+        self.state.lock().answered(now, key);
     }
 
     pub(crate) fn abandon(&self, waiter: WaiterId) {

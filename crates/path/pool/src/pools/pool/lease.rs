@@ -29,6 +29,8 @@ pub struct Lease {
     kind: StartKind,
     fresh: bool,
     ending: Option<Ending>,
+    /// When its answer was complete, before the exchange has ended.
+    answered: Option<Instant>,
     /// The exchange has begun, and its worker must not rest.
     awake: bool,
     thawed: Option<Instant>,
@@ -55,6 +57,7 @@ impl Lease {
             kind,
             fresh,
             ending: Some(Ending::Unused),
+            answered: None,
             awake: false,
             thawed: None,
             begun: None,
@@ -113,6 +116,15 @@ impl Lease {
     /// The worker itself notices when the exchange is abandoned, and can still be used: dropping the lease gives it back.
     pub fn outlives_exchange(&mut self) {
         self.ending = Some(Ending::Reusable);
+    }
+
+    /// The whole answer is about to be with the caller, but the exchange has not ended. A request that comes now waits for this worker
+    /// for a moment, and no other one is started for it.
+    pub fn answered(&mut self, now: Instant) {
+        if self.answered.is_none() {
+            self.answered = Some(now);
+            self.pool.answered(now, self.key);
+        }
     }
 
     /// The worker.
@@ -221,7 +233,8 @@ impl Lease {
             if let (true, Some(resting)) = (self.awake, &self.pooled.resting) {
                 resting.end(&*self.pooled.worker);
             }
-            self.pool.release(now, self.key, self.since, ending);
+            self.pool
+                .release(now, self.key, self.since, ending, self.answered);
         }
     }
 }
