@@ -17,7 +17,7 @@ import pytest
 from conftest import KEY_ID, SECRET, Bucket
 from pilot_daemon import ROOT, Daemon, binary
 from test_inputs import MIB, invoke, timing
-from wasm import module, needs_rust
+from wasm import module, needs_rust, nested_loops
 
 HERE = Path(__file__).resolve().parent
 FUNCTION = """
@@ -219,6 +219,16 @@ def test_a_bad_script_is_refused_when_it_is_deployed(
     )
     done = daemon.up(tmp_path)
     assert done.returncode != 0 and problem in done.stdout + done.stderr, done.stdout + done.stderr
+
+
+def test_a_module_that_keeps_the_compiler_busy_is_refused(daemon: Daemon, tmp_path: Path) -> None:
+    shutil.copy(HERE / "scripted" / "app.py", tmp_path)
+    (tmp_path / "init.wasm").write_bytes(nested_loops(2000, 2000))
+    (tmp_path / "pilot.toml").write_text(
+        '[functions.client-busy]\nhandler = "app.messages"\n[functions.client-busy.initscript]\nmodule = "init.wasm"\n'
+    )
+    done = daemon.up(tmp_path)
+    assert done.returncode != 0 and "the compiler takes more than" in done.stdout + done.stderr, done.stdout + done.stderr
 
 
 def test_the_example_of_the_sdk_is_small_and_fetches_two_objects(daemon: Daemon, bucket: Bucket, tmp_path: Path) -> None:

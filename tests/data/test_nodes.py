@@ -336,3 +336,51 @@ def test_a_function_that_a_node_may_not_invoke_is_refused(nodes: Nodes, folder: 
     finally:
         first.stop()
         strict.stop()
+
+
+#: A node that calls a function nine times on one connection and opens no window for the answers (RFC 9113, sections 6.5.2 and 6.9).
+HOARDER = """
+import socket, ssl, struct, sys, time
+context = ssl.create_default_context(cafile=sys.argv[1])
+context.set_alpn_protocols(["h2"])
+context.load_cert_chain(sys.argv[2], sys.argv[3])
+stream = context.wrap_socket(socket.create_connection(("10.99.0.2", 7443), 10), server_hostname="b")
+
+def frame(kind, flags, number, content):
+    return struct.pack(">I", len(content))[1:] + bytes([kind, flags]) + struct.pack(">I", number) + content
+
+def field(name, value):
+    return b"\\x00" + bytes([len(name)]) + name + bytes([len(value)]) + value
+
+event = b'{"size": 5500000}'
+head = {
+    b":method": b"POST", b":scheme": b"https", b":authority": b"b", b":path": b"/v1/functions/far-large/call",
+    b"pilot-caller": b"first", b"pilot-depth": b"2", b"pilot-left-ms": b"60000", b"pilot-event-bytes": b"%d" % len(event),
+}
+block = b"".join(field(*one) for one in head.items())
+no_window = struct.pack(">HI", 4, 0)
+stream.sendall(b"PRI * HTTP/2.0\\r\\n\\r\\nSM\\r\\n\\r\\n" + frame(4, 0, 0, no_window))
+for number in range(1, 19, 2):
+    stream.sendall(frame(1, 4, number, block) + frame(0, 1, number, event))
+print("asked", flush=True)
+while stream.recv(65536):
+    pass
+print("cut off", flush=True)
+"""
+
+
+def test_a_node_that_does_not_take_its_answers_holds_up_nobody(nodes: Nodes) -> None:
+    files = nodes.authority.issue("a")
+    command = ["nsenter", f"--net=/run/netns/{nodes.cable.names['a']}", "python3", "-c", HOARDER]
+    hoarder = subprocess.Popen([*command, nodes.authority.certificate, *files], stdout=subprocess.PIPE, text=True)
+    try:
+        assert hoarder.stdout and hoarder.stdout.readline() == "asked\n"
+        # The share of the function is eight of these answers. One that finds it taken waits until the other node is cut off.
+        for _ in range(3):
+            assert len(invoke(nodes.b, "far-large", {"size": 5_500_000}, 50)) == 5_500_000
+        assert hoarder.stdout.readline() == "cut off\n"
+    finally:
+        hoarder.kill()
+        hoarder.communicate()
+    assert "it does not take the answers to its calls" in nodes.b.log.read_text()
+    assert nodes.invoke("first", {"to": "next"})["answers"]

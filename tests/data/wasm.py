@@ -89,6 +89,20 @@ def module(*calls: tuple[str | int | bytes, ...], loops: bool = False) -> bytes:
     return b"\0asm\x01\0\0\0" + b"".join(bytes([number]) + _text(content) for number, content in sections.items())
 
 
+def nested_loops(depth: int, variables: int) -> bytes:
+    """A module that changes many variables in loops in loops: a few KB that keep a compiler busy for very long."""
+    adds = b"".join(b"\x20" + _count(at) + b"\x41\x01\x6a\x21" + _count(at) for at in range(variables))
+    body = b"\x03\x40" * depth + adds + b"\x20\x00\x0d\x00\x0b" * depth
+    sections = {
+        1: _list([b"\x60\x00\x00"]),
+        3: _list([b"\x00"]),
+        5: _list([b"\x00\x01"]),
+        7: _list([_text(b"memory") + b"\x02\x00", _text(b"run") + b"\x00\x00"]),
+        10: _list([_text(b"\x01" + _count(variables) + b"\x7f" + body + b"\x0b")]),
+    }
+    return b"\0asm\x01\0\0\0" + b"".join(bytes([number]) + _text(content) for number, content in sections.items())
+
+
 def needs_rust() -> None:
     """Skips a test that builds a script of Rust, where there is no target for it."""
     command = ["rustc", "--print", "target-libdir", "--target", "wasm32-unknown-unknown"]

@@ -66,6 +66,25 @@ fn no_control_character_of_a_function_reaches_whoever_reads_its_log() {
 }
 
 #[test]
+fn no_control_character_of_a_deployer_reaches_whoever_describes_its_function() {
+    let attack = "a\u{9b}31m\u{202e}b\u{1b}]0;title\u{7}c";
+    let daemon = lab(PRINT, json!({"environment": {"ATTACK": attack}}));
+    for text in [
+        daemon.cli_ok(&["describe", "lab", "--values"]),
+        daemon.cli_ok(&["describe", "lab", "--values", "--json"]),
+        daemon.cli_ok(&["list"]),
+    ] {
+        let control = |c: char| (c.is_control() && c != '\n' && c != '\t') || c == '\u{202e}';
+        assert!(!text.contains(control), "{text:?}");
+    }
+    let shown = daemon.cli_ok(&["describe", "lab", "--values"]);
+    assert!(shown.contains("ATTACK=a"), "{shown}");
+    let exact = daemon.cli_ok(&["describe", "lab", "--values", "--json"]);
+    let exact: Value = serde_json::from_str(&exact).unwrap();
+    assert_eq!(exact["config"]["environment"]["ATTACK"], attack, "{exact}");
+}
+
+#[test]
 fn a_log_is_filtered_by_time_and_by_request() {
     let daemon = lab(PRINT, plain());
     let first = daemon.invoke("lab", &json!("first")).ok();

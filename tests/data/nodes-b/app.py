@@ -30,3 +30,7 @@ def back(event, context):
         return pilotlight.invoke("first", {"to": "far-back"})
     except pilotlight.Refused as error:
         return ["refused", error.reason, error.problem]
+
+
+def large(event, context):
+    return "x" * event["size"]

@@ -12,6 +12,9 @@ use crate::checks::{in_range, one_of};
 
 pub use place::{Allowed, Place, check_target};
 
+/// The command of this binary that compiles a module on trial, with limits.
+pub const TRIAL_VERB: &str = "initscript-trial";
+
 /// The `[functions.NAME.initscript]` table, and the `[functions.NAME.shared_initscript]` table.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]

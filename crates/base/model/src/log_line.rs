@@ -71,20 +71,28 @@ impl LogLine {
     #[must_use]
     pub fn to_json(&self) -> String {
         let json = serde_json::to_string(self).expect("strings and words can be written as JSON");
-        if !json.chars().any(is_unsafe) {
-            return json;
-        }
-        let mut safe = String::with_capacity(json.len() + 16);
-        for character in json.chars() {
-            if is_unsafe(character) {
-                // All of them are in the Basic Multilingual Plane. Writing to a String cannot fail.
-                let _ = write!(safe, "\\u{:04x}", u32::from(character));
-            } else {
-                safe.push(character);
-            }
-        }
-        safe
+        safe_json(json)
     }
+}
+
+/// JSON of which every control character in a text is an escape sequence of JSON, also those that JSON allows.
+#[must_use]
+pub fn safe_json(json: String) -> String {
+    // Line breaks are between the texts.
+    let is_unsafe = |character| character != '\n' && is_unsafe(character);
+    if !json.chars().any(is_unsafe) {
+        return json;
+    }
+    let mut safe = String::with_capacity(json.len() + 16);
+    for character in json.chars() {
+        if is_unsafe(character) {
+            // All of them are in the Basic Multilingual Plane. Writing to a String cannot fail.
+            let _ = write!(safe, "\\u{:04x}", u32::from(character));
+        } else {
+            safe.push(character);
+        }
+    }
+    safe
 }
 
 /// The text with every character visible that a terminal may obey: control characters except the tabulator, and characters that
@@ -110,6 +118,17 @@ pub fn visible(text: &str) -> String {
 pub fn visible_lines(text: &str) -> String {
     let lines: Vec<String> = text.split('\n').map(visible).collect();
     lines.join("\n")
+}
+
+/// The text with U+FFFD for every character that [`visible_lines`] would escape. For texts that are read again.
+#[must_use]
+pub fn without_controls(text: &str) -> String {
+    let plain = |character| match character {
+        '\t' | '\n' => character,
+        other if is_unsafe(other) => char::REPLACEMENT_CHARACTER,
+        other => other,
+    };
+    text.chars().map(plain).collect()
 }
 
 /// Category Cc, bidirectional formatting, line and paragraph separators.

@@ -1,6 +1,7 @@
 //! Assembles the daemon. This is the only file that knows every crate. It connects the parts and does not serve requests.
 
 use std::collections::HashSet;
+use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -33,7 +34,7 @@ use pilot_sandbox::{
 };
 use pilot_telemetry::{Bus, BusConfig, Metrics};
 use pilot_trigger::{ConnectedQueues, Connections, Delivery, Triggers};
-use pilot_wasm::{Initscripts, InitscriptsConfig};
+use pilot_wasm::{Initscripts, InitscriptsConfig, Trials};
 use tower::ServiceExt;
 
 use crate::async_runner::InvokerRunner;
@@ -323,7 +324,9 @@ fn data(
     let settings = InitscriptsConfig {
         memory_mb: config.initscripts.memory_mb,
     };
-    let initscripts = Initscripts::start(settings, Arc::clone(&data) as _, Arc::clone(clock));
+    let trials = Trials::By(PathBuf::from("/proc/self/exe"));
+    let clock = Arc::clone(clock);
+    let initscripts = Initscripts::start(settings, Arc::clone(&data) as _, clock, trials);
     let initscripts = initscripts.map_err(anyhow::Error::msg)?;
     Ok((data, Arc::new(initscripts)))
 }

@@ -1,10 +1,11 @@
-//! The commands of this binary that the daemon runs in sandboxes: the worker of a WebAssembly component, its compiler, and the decoder of
-//! an input. They are no verbs for people, so the command line does not know them, and a start does not wait for it.
+//! The commands of this binary that the daemon runs: the worker of a WebAssembly component, its compiler, and the decoder of an input, in
+//! sandboxes; and the trial of an initscript's compilation, with limits. They are no verbs for people, so the command line does not know them, and a start does not wait for it.
 
 use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
 
+use pilot_model::initscript::TRIAL_VERB;
 use pilot_model::inputs::decoded::DECODE_VERB;
 use pilot_model::runtime::wasm::{COMPILE_VERB, WORKER_VERB};
 
@@ -19,6 +20,7 @@ pub(crate) fn main() -> Option<ExitCode> {
             pilot_component::compile(Path::new(component), Path::new(into))
         }
         (DECODE_VERB, []) => pilot_decode::run(),
+        (TRIAL_VERB, []) => pilot_wasm::trial(),
         _ => return None,
     };
     Some(match done {

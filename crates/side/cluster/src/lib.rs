@@ -6,6 +6,7 @@
 //!
 //! Not here: whether a function may invoke another, and what follows when a node fails (`path/invoke`); the files of certificates.
 
+mod answering;
 mod cluster;
 mod config;
 mod link;

@@ -7,7 +7,6 @@ use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::{Method, Request, Response, StatusCode};
-use http_body_util::Full;
 use pilot_model::calls::{Reason, Refusal};
 use pilot_model::ports::{CallAnswer, CallEnd, CallHead, NodeCall, NodeFault, Ran};
 use pilot_model::trace::{Cause, Recorded, TraceContext};
@@ -171,10 +170,10 @@ struct Refused {
 }
 
 /// The response to a call.
-pub(crate) fn response(end: Result<CallAnswer, NodeFault>) -> Response<Full<Bytes>> {
+pub(crate) fn response(end: Result<CallAnswer, NodeFault>) -> Response<Bytes> {
     let fault = match end {
         Ok(CallAnswer { end, body }) => {
-            let mut response = Response::new(Full::new(body));
+            let mut response = Response::new(body);
             let word = HeaderValue::from_static(word(end));
             response.headers_mut().insert(END, word);
             return response;
@@ -187,7 +186,7 @@ pub(crate) fn response(end: Result<CallAnswer, NodeFault>) -> Response<Full<Byte
         problem: problem.chars().take(PROBLEM_CHARS_MAX).collect(),
         ran: fault.ran == Ran::Perhaps,
     });
-    let mut response = Response::new(Full::new(body.unwrap_or_default().into()));
+    let mut response = Response::new(body.unwrap_or_default().into());
     *response.status_mut() = status(reason);
     response
 }
@@ -363,9 +362,6 @@ mod tests {
         ] {
             let sent = response(end.clone());
             let (parts, body) = sent.into_parts();
-            let body =
-                futures_util::FutureExt::now_or_never(http_body_util::BodyExt::collect(body));
-            let body = body.unwrap().unwrap().to_bytes();
             assert_eq!(is_answer(&parts.headers), end.is_ok());
             assert_eq!(answer(parts.status, &parts.headers, body), end);
         }

@@ -186,7 +186,7 @@ where
 
 const SHORT: &str = "less was sent than announced: nothing was run";
 /// So many bytes must come within the time for silence.
-const PACE_BYTES: usize = 64 << 10;
+pub(crate) const PACE_BYTES: usize = 64 << 10;
 /// How long an event waits for memory.
 const ROOM_TIME_MAX: Duration = Duration::from_secs(2);
 

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Request, Response};
-use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
@@ -24,6 +23,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
+use crate::answering::Answers;
 use crate::config::NodeConfig;
 use crate::link;
 use crate::message;
@@ -122,9 +122,14 @@ impl Receiver {
         let tasks = Tasks::default();
         let _ends = EndTasks(tasks.clone());
         let receiver = Arc::clone(&self);
+        let answers = Answers::default();
+        let given = answers.clone();
         let service = service_fn(move |request| {
-            let (receiver, node) = (Arc::clone(&receiver), served.clone());
-            async move { Ok::<_, Infallible>(receiver.respond(node, request).await) }
+            let (receiver, node, given) = (Arc::clone(&receiver), served.clone(), given.clone());
+            async move {
+                let response = receiver.respond(node, request).await;
+                Ok::<_, Infallible>(response.map(|answer| given.give(answer)))
+            }
         });
         let serving = http2::Builder::new(tasks)
             .initial_stream_window_size(link::STREAM_WINDOW)
@@ -142,14 +147,22 @@ impl Receiver {
                 false => tokio::time::sleep(STRANGER_TIME_MAX).await,
             }
         };
-        let ended = tokio::select! {
-            ended = serving.as_mut() => ended,
-            () = until => {
-                if !is_known {
-                    return;
+        let served = async {
+            tokio::select! {
+                ended = serving.as_mut() => ended,
+                () = until => {
+                    if !is_known {
+                        return Ok(());
+                    }
+                    serving.as_mut().graceful_shutdown();
+                    serving.await
                 }
-                serving.as_mut().graceful_shutdown();
-                serving.await
+            }
+        };
+        let ended = tokio::select! {
+            ended = served => ended,
+            () = answers.too_slow(self.silence_max) => {
+                return self.tell(address, "it does not take the answers to its calls");
             }
         };
         if let Err(error) = ended {
@@ -175,14 +188,14 @@ impl Receiver {
         &self,
         node: Option<Arc<CallingNode>>,
         request: Request<Incoming>,
-    ) -> Response<Full<Bytes>> {
+    ) -> Response<Bytes> {
         let Some(node) = node else {
             let problem = "the certificate's name is none of [nodes] in its pilotd.toml";
             let refusal = Refusal::new(Reason::Forbidden, problem);
             return message::response(Err(NodeFault::not_run(refusal)));
         };
         if request.uri().path() == message::HELLO {
-            return Response::new(Full::default());
+            return Response::new(Bytes::new());
         }
         message::response(self.call(&node, request).await)
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http::{Request, StatusCode};
 use http_body_util::{BodyExt, Limited};
 use hyper::body::{Body, Incoming};
@@ -22,12 +22,13 @@ use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout, timeout_at};
 use tokio_rustls::TlsConnector;
 
 use crate::config::NodeConfig;
 use crate::link::{self, chain};
 use crate::message;
+use crate::payload::PACE_BYTES;
 use crate::sent::{SentBody, feed};
 use crate::tasks::{EndTasks, Tasks};
 
@@ -235,7 +236,9 @@ impl CalledNode {
         };
         let len = usize::try_from(len).unwrap_or(usize::MAX);
         let reserved = self.answers.of(caller).reserve(len).await;
-        let body = read(body, len).await.map_err(|problem| {
+        // The memory is not held for a node that only says what it will send.
+        let body = read_at_pace(body, len, self.silence_max).await;
+        let body = body.map_err(|problem| {
             has_run(format!("the link was lost while it answered: {problem}"))
         })?;
         message::answer(parts.status, &parts.headers, reserved.keep(body))
@@ -252,6 +255,37 @@ impl Peer for CalledNode {
     }
 }
 
+/// All of a body of `len` bytes, of which a part must come within this time, again and again.
+async fn read_at_pace<B>(body: B, len: usize, silence_max: Duration) -> Result<Bytes, String>
+where
+    B: Body<Data = Bytes> + Unpin,
+    B::Error: Error + Send + Sync + 'static,
+{
+    let mut body = Limited::new(body, len);
+    let mut whole = BytesMut::new();
+    let (mut since, mut came) = (Instant::now(), 0);
+    while let Some(frame) = timeout_at(since + silence_max, body.frame())
+        .await
+        .map_err(|_| {
+            let kib = PACE_BYTES >> 10;
+            let silence_s = silence_max.as_secs_f64();
+            format!("less than {kib} KiB came within {silence_s} s")
+        })?
+    {
+        let frame = frame.map_err(|error| {
+            let error: &(dyn Error + 'static) = &*error;
+            chain(error)
+        })?;
+        let part = frame.into_data().unwrap_or_default();
+        whole.extend_from_slice(&part);
+        came += part.len();
+        if came >= PACE_BYTES {
+            (since, came) = (Instant::now(), 0);
+        }
+    }
+    Ok(whole.freeze())
+}
+
 /// All of a body of at most `len_max` bytes.
 async fn read(body: Incoming, len_max: usize) -> Result<Bytes, String> {
     let whole = Limited::new(body, len_max).collect().await;
@@ -260,4 +294,46 @@ async fn read(body: Incoming, len_max: usize) -> Result<Bytes, String> {
         chain(error)
     })?;
     Ok(whole.to_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use futures_util::stream;
+    use http_body::Frame;
+    use http_body_util::StreamBody;
+    use tokio::time::sleep;
+
+    use super::*;
+
+    const SILENCE: Duration = Duration::from_secs(3);
+
+    /// A body of parts with this pause before each.
+    fn slow(
+        part_len: usize,
+        pause: Duration,
+        count: usize,
+    ) -> impl Body<Data = Bytes, Error = Infallible> + Unpin {
+        let parts = stream::unfold(count, move |left| async move {
+            let left = left.checked_sub(1)?;
+            sleep(pause).await;
+            Some((Ok(Frame::data(Bytes::from(vec![7; part_len]))), left))
+        });
+        StreamBody::new(Box::pin(parts))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_comes_at_a_pace_or_its_memory_is_given_back() {
+        let part = PACE_BYTES;
+        let body = slow(part, SILENCE / 2, 8);
+        let whole = read_at_pace(body, 8 * part, SILENCE).await.unwrap();
+        assert_eq!(whole.len(), 8 * part);
+        for body in [slow(part, SILENCE * 2, 8), slow(1, SILENCE / 2, 100)] {
+            let problem = read_at_pace(body, 8 * part, SILENCE).await.unwrap_err();
+            assert!(problem.contains("less than 64 KiB came within 3 s"));
+        }
+        let longer = slow(part, SILENCE / 2, 9);
+        assert!(read_at_pace(longer, 8 * part, SILENCE).await.is_err());
+    }
 }

@@ -6,43 +6,16 @@ use std::path::Path;
 
 use pilot_model::initscript::{InitscriptConfig, ScriptKind};
 use pilot_model::size::Size;
-use wasmtime::{Config, Engine, ExternType, InstancePre, Linker, Module};
+use wasmtime::{ExternType, InstancePre, Linker, Module};
 
+use crate::engine::MODULE_LEN_MAX;
 use crate::errors::in_words;
 use crate::script::Script;
+use crate::trial::Trials;
+use crate::turns;
 
-/// The longest module, bytes.
-pub(crate) const MODULE_LEN_MAX: u64 = 1 << 20;
-/// The stack of a script, bytes.
-const STACK_LEN: usize = 256 << 10;
-/// The stack of a script and of the host's functions, bytes.
-const HOST_STACK_LEN: usize = STACK_LEN + (768 << 10);
 /// The unit of a memory, bytes.
 const PAGE_LEN: u64 = 64 << 10;
-
-/// The engine of all scripts.
-///
-/// # Errors
-/// The machine cannot run compiled code.
-pub(crate) fn engine() -> wasmtime::Result<Engine> {
-    let mut config = Config::new();
-    config
-        .async_support(true)
-        .epoch_interruption(true)
-        // No handlers of signals in the daemon: checks are compiled in instead.
-        .signals_based_traps(false)
-        .wasm_backtrace(false)
-        .wasm_memory64(false)
-        .wasm_multi_memory(false)
-        .wasm_relaxed_simd(false)
-        .max_wasm_stack(STACK_LEN)
-        .async_stack_size(HOST_STACK_LEN)
-        // Memories are small: no address space is reserved for them.
-        .memory_reservation(0)
-        .memory_reservation_for_growth(PAGE_LEN)
-        .memory_guard_size(0);
-    Engine::new(&config)
-}
 
 /// Reads and compiles the module of a version with this folder of code.
 ///
@@ -50,6 +23,7 @@ pub(crate) fn engine() -> wasmtime::Result<Engine> {
 /// What is wrong with it, and what to do.
 pub(crate) fn compile(
     linker: &Linker<Script>,
+    trials: &Trials,
     code_dir: &Path,
     config: &InitscriptConfig,
     kind: ScriptKind,
@@ -58,8 +32,12 @@ pub(crate) fn compile(
     let named = |problem: String| format!("{key}.module \"{}\": {problem}", config.module);
     let bytes = read(code_dir, &config.module).map_err(named)?;
     check_kind(&bytes).map_err(|problem| named(problem.to_owned()))?;
-    let module = Module::from_binary(linker.engine(), &bytes)
-        .map_err(|error| named(format!("it cannot be compiled: {}", in_words(&error))))?;
+    let invalid =
+        |error: wasmtime::Error| named(format!("it cannot be compiled: {}", in_words(&error)));
+    Module::validate(linker.engine(), &bytes).map_err(invalid)?;
+    let bytes = turns::add(&bytes).map_err(named)?;
+    trials.run(&bytes).map_err(named)?;
+    let module = Module::from_binary(linker.engine(), &bytes).map_err(invalid)?;
     check_exports(&module, key, config.memory_mb).map_err(named)?;
     linker.instantiate_pre(&module).map_err(|error| {
         named(format!(

@@ -15,6 +15,7 @@ use tokio::sync::Semaphore;
 use tokio::task::{JoinSet, spawn_blocking};
 use wasmtime::{InstancePre, Linker};
 
+use crate::engine;
 use crate::errors::in_words;
 use crate::host;
 use crate::module;
@@ -22,6 +23,7 @@ use crate::room::Room;
 use crate::script::{Script, World};
 use crate::shared::{Kept, Shared, Slot};
 use crate::threads::{Beginning, Begun, Threads};
+use crate::trial::Trials;
 
 /// The configuration of [`Initscripts`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,6 +55,7 @@ pub struct Initscripts {
 /// The compiled modules.
 struct Modules {
     linker: Linker<Script>,
+    trials: Trials,
     /// Guards the map; held for one look-up or change. A module goes with its version.
     compiled: Mutex<HashMap<(VersionId, ScriptKind), Compiled>>,
     /// One permit: modules are compiled one after the other.
@@ -86,15 +89,17 @@ impl Initscripts {
         config: InitscriptsConfig,
         remotes: Arc<dyn Remotes>,
         clock: Arc<dyn Clock>,
+        trials: Trials,
     ) -> Result<Self, String> {
         let failed = |error: wasmtime::Error| format!("initscripts: {}", in_words(&error));
-        let engine = module::engine().map_err(failed)?;
+        let engine = engine::engine().map_err(failed)?;
         let linker = host::linker(&engine).map_err(failed)?;
         let threads = Threads::start(&engine)
             .map_err(|error| format!("initscripts: cannot start a thread: {error}"))?;
         Ok(Self {
             modules: Arc::new(Modules {
                 linker,
+                trials,
                 compiled: Mutex::default(),
                 compiling: Semaphore::new(1),
             }),
@@ -232,7 +237,8 @@ impl Modules {
             }
             let (modules, folder) = (Arc::clone(&self), version.code_dir.clone());
             let config = config.clone();
-            let compiling = move || module::compile(&modules.linker, &folder, &config, kind);
+            let compiling =
+                move || module::compile(&modules.linker, &modules.trials, &folder, &config, kind);
             let module = spawn_blocking(compiling).await;
             let module = module.unwrap_or_else(|_| Err("the compiler gave up".to_owned()));
             let problem = module.as_ref().err().cloned();

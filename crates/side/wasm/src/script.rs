@@ -500,6 +500,8 @@ impl Script {
                 "a shared script has no connections to hand over: they are for one invocation",
             );
         }
+        // Of what is longer, only the beginning is looked at: the text is as long as the script's memory, if the script wants.
+        let address = address.get(..ADDRESS_LEN_MAX).unwrap_or(address);
         let address = String::from_utf8_lossy(address).into_owned();
         let names_it = address
             .parse()
@@ -665,6 +667,8 @@ const CPU_MAX: Duration = Duration::from_millis(250);
 const TICKS_MAX: u32 = 250;
 const CALLS_MAX: u32 = 100_000;
 const CONNECTIONS_MAX: usize = 16;
+/// Longer than every address of a connection without a protocol.
+const ADDRESS_LEN_MAX: usize = 512;
 const RPCS_MAX: usize = 32;
 const SENT_LEN_MAX: usize = 1 << 20;
 /// The longest text in which a script has a value looked for.

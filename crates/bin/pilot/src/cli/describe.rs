@@ -37,11 +37,11 @@ pub(super) struct DescribeArgs {
 /// Prints the description.
 pub(super) fn run(client: &Client, args: &DescribeArgs) -> anyhow::Result<()> {
     let below = if args.values { "?values=true" } else { "" };
+    let description: serde_json::Value = client.fetch_function(&args.name, below)?;
     if args.json {
-        let description: serde_json::Value = client.fetch_function(&args.name, below)?;
         return output::print_json(&description);
     }
-    let description: FunctionDescription = client.fetch_function(&args.name, below)?;
+    let description: FunctionDescription = output::readable(description)?;
     output::print(&render(
         &description,
         &client.functions_url(),

@@ -16,10 +16,11 @@ pub(super) struct ListArgs {
 
 /// Prints the functions.
 pub(super) fn run(client: &Client, args: &ListArgs) -> anyhow::Result<()> {
+    let functions: serde_json::Value = client.fetch(FUNCTIONS)?;
     if args.json {
-        return output::print_json(&client.fetch::<serde_json::Value>(FUNCTIONS)?);
+        return output::print_json(&functions);
     }
-    let functions: Vec<FunctionSummary> = client.fetch(FUNCTIONS)?;
+    let functions: Vec<FunctionSummary> = output::readable(functions)?;
     if functions.is_empty() {
         output::note(
             "no function is deployed: `pilot deploy DIR` deploys one, `pilot new NAME` writes one",

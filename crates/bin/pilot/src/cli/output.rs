@@ -5,8 +5,10 @@ use std::io::{self, Write};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anstyle::{AnsiColor, Style};
-use pilot_model::log_line::{visible, visible_lines};
+use pilot_model::log_line::{safe_json, visible, visible_lines, without_controls};
 use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 use super::failure::Failure;
 
@@ -35,11 +37,31 @@ pub(super) fn print_bytes(bytes: &[u8]) -> anyhow::Result<()> {
     written(out.write_all(bytes).and_then(|()| out.flush()))
 }
 
-/// Writes a value as indented JSON to standard output.
+/// Writes a value as indented JSON to standard output, without control characters.
 pub(super) fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
-    let mut text = serde_json::to_string_pretty(value)?;
+    let mut text = safe_json(serde_json::to_string_pretty(value)?);
     text.push('\n');
     print_bytes(text.as_bytes())
+}
+
+/// Reads what the daemon says of functions, to show it. Deployers write parts of it, and whoever reads them has a terminal: texts have no
+/// control characters then.
+pub(super) fn readable<T: DeserializeOwned>(said: Value) -> anyhow::Result<T> {
+    Ok(serde_json::from_value(plain(said))?)
+}
+
+fn plain(value: Value) -> Value {
+    match value {
+        Value::String(text) => Value::String(without_controls(&text)),
+        Value::Array(values) => values.into_iter().map(plain).collect(),
+        Value::Object(values) => {
+            let values = values.into_iter();
+            values
+                .map(|(key, value)| (without_controls(&key), plain(value)))
+                .collect()
+        }
+        other => other,
+    }
 }
 
 /// Writes a line to standard error. Write errors are ignored.

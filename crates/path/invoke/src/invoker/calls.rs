@@ -56,6 +56,9 @@ pub(super) fn events_memory() -> MemoryBudget {
 /// How long a handler may leave its answers unread, once the socket is full.
 const UNREAD_TIME_MAX: Duration = Duration::from_secs(30);
 
+/// How long a handler may take to send an event that it has announced. The memory for it is taken from that for all functions.
+const UNSENT_TIME_MAX: Duration = Duration::from_secs(5);
+
 /// The calling invocation.
 #[derive(Debug)]
 pub(super) struct Caller {
@@ -267,7 +270,8 @@ impl Serving {
         let memory = memory.await.map_err(io::Error::other)?;
         let reserved = self.caller.events.reserve(event_len as usize).await;
         let mut event = vec![0; event_len as usize];
-        self.reader.read_exact(&mut event).await?;
+        let read = timeout(UNSENT_TIME_MAX, self.reader.read_exact(&mut event)).await;
+        read.map_err(|_| io::Error::other("the event of a call does not come"))??;
         let event = reserved.keep(event.into());
         let (caller, replies) = (Arc::clone(&self.caller), self.replies.clone());
         self.calls.spawn(async move {

@@ -299,6 +299,18 @@ async fn a_message_that_is_not_valid_ends_the_socket_alone() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn an_event_that_does_not_come_ends_the_socket_alone() {
+    let mut world = World::new(Reaction::Hang).await;
+    let ask = json!({"op": "call", "id": 1, "function": "next"});
+    let mut begun = message(&ask, b"{}");
+    begun.pop();
+    world.socket.write_all(&begun).await.unwrap();
+    let ended = timeout(LONG / 2, world.socket.read(&mut [0; 8])).await;
+    assert!(matches!(ended, Ok(Ok(0) | Err(_))), "{ended:?}");
+    assert_eq!(world.engine.alive(), 1, "the invocation goes on");
+}
+
 /// A node that does the next of these with each call, or never answers.
 #[derive(Debug)]
 struct FarNode {

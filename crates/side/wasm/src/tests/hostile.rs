@@ -35,6 +35,60 @@ async fn an_endless_loop_is_ended_while_others_run() {
     );
 }
 
+/// What takes long without a loop: operations on the whole memory, calls of the host, and functions that return. Nothing looks there
+/// whether the script's time is over, unless it is made to.
+#[tokio::test]
+async fn long_code_without_a_loop_is_ended_while_others_run() {
+    let fill = "(memory.fill (i32.const 0) (i32.const 32) (i32.const 2097152))";
+    let value = "(drop (call $json_value (i32.const 0) (i32.const 1048576) (i32.const 0) (i32.const 1) (i32.const 0) (i32.const 1)))";
+    let returns = format!(
+        r#"(func $deep (param $left i32)
+            (if (local.get $left) (then (call $deep (i32.sub (local.get $left) (i32.const 1)))))
+            {})
+        (func (export "run") (drop (memory.grow (i32.const 31))) (call $deep (i32.const 1000)))"#,
+        fill.repeat(20)
+    );
+    let straight =
+        |what: &str| format!(r#"(func (export "run") (drop (memory.grow (i32.const 31))) {what})"#);
+    for text in [
+        straight(&fill.repeat(20_000)),
+        straight(&format!("{fill} {}", value.repeat(20_000))),
+        returns,
+    ] {
+        let world = World::new();
+        let version = world.deploy(&script(&text), |_| {}).await;
+        let long = tokio::spawn(world.initscripts().run(&version, Bytes::new(), None));
+        let mut others = 0;
+        while !long.is_finished() {
+            world.has_room().await;
+            others += 1;
+        }
+        assert!(others > 1, "{others}");
+        let said = long.await.unwrap().said.unwrap_or_default();
+        assert!(
+            said.contains("it computed for 250 ms without end"),
+            "{said}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn an_address_that_is_as_long_as_the_memory_is_not_repeated() {
+    let world = World::new();
+    let done = world
+        .run(&script(
+            r#"(data (i32.const 0) "tcp://db:5432")
+            (func (export "run")
+                (drop (memory.grow (i32.const 31)))
+                (memory.fill (i32.const 100) (i32.const 255) (i32.const 2000000))
+                (call $expect (call $connect (i32.const 0) (i32.const 13)) (i32.const 0))
+                (call $expect (call $transfer_conn (i64.const 1) (i32.const 100) (i32.const 2000000) (i32.const 0)) (i32.const -5))
+                (if (i32.gt_u (call $error_read (i32.const 0) (i32.const 0)) (i32.const 10000)) (then unreachable)))"#,
+        ))
+        .await;
+    assert_eq!(done.said, None);
+}
+
 #[tokio::test]
 async fn a_hung_script_ends_at_its_time_and_what_it_sent_stays() {
     let world = World::new();

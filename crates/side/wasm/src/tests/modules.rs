@@ -77,7 +77,7 @@ async fn what_is_no_module_is_refused_with_the_reason() {
 async fn a_module_that_this_engine_compiled_before_is_refused() {
     let world = World::new();
     let module = wat::parse_str(script(r#"(func (export "run"))"#)).unwrap();
-    let native = crate::module::engine()
+    let native = crate::engine::engine()
         .unwrap()
         .precompile_module(&module)
         .unwrap();
@@ -191,7 +191,7 @@ fn the_types_of_the_description_are_those_of_the_host() {
     });
     let imports: Vec<String> = functions.collect();
     assert!(imports.len() >= 14, "{imports:?}");
-    let engine = crate::module::engine().unwrap();
+    let engine = crate::engine::engine().unwrap();
     let linker = crate::host::linker(&engine).unwrap();
     for import in imports {
         let module = wat::parse_str(format!("(module {import})")).unwrap();

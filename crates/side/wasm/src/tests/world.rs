@@ -20,6 +20,7 @@ use pilot_model::{BoxFuture, FunctionConfig, FunctionName, TransferWay, Version,
 use pilot_testkit::TokioClock;
 
 use crate::runner::{Initscripts, InitscriptsConfig};
+use crate::trial::Trials;
 
 /// Remotes with objects, and scripts that use them.
 pub(super) struct World {
@@ -38,7 +39,8 @@ impl World {
         let clock = Arc::new(TokioClock::new());
         let config = InitscriptsConfig { memory_mb };
         Self {
-            initscripts: Initscripts::start(config, Arc::clone(&store) as _, clock).unwrap(),
+            initscripts: Initscripts::start(config, Arc::clone(&store) as _, clock, Trials::Off)
+                .unwrap(),
             store,
             folder: tempfile::tempdir().unwrap(),
         }
