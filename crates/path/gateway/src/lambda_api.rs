@@ -87,18 +87,7 @@ pub(crate) async fn invoke(
         return Ok(dry_run(&context, &version));
     }
     if kind == InvocationType::Event {
-        if !targets.is_empty() {
-            return Err(RequestError::Target {
-                problem: "a chain cannot be asynchronous: leave out X-Amz-Invocation-Type, or X-Pilot-Target".to_owned(),
-            });
-        }
-        if form == Form::EventStream {
-            return Err(RequestError::InvalidMember {
-                member: "invocationType",
-                value: "Event".to_owned(),
-                allowed: "RequestResponse, DryRun",
-            });
-        }
+        asynchronous::check(!targets.is_empty(), form)?;
         let accepted = asynchronous::accept(context, &version, named.qualifier, client_context);
         return Box::pin(accepted).await;
     }

@@ -12,8 +12,7 @@ use pilot_model::initscript::{ScriptRun, connection_name};
 use pilot_model::inputs::Values;
 use pilot_model::ports::{
     Clock, Done, EventSink, Fetched, HandedConnection, InitRunner, Initialised, Input, InputFault,
-    InputFaultKind, InputKind, InputMemory, InputSource, PassedInputs, PassedRequest,
-    StreamedBody,
+    InputFaultKind, InputKind, InputMemory, InputSource, PassedInputs, PassedRequest, StreamedBody,
 };
 use pilot_model::trigger::FaasTrigger;
 use pilot_model::{
@@ -564,7 +563,6 @@ impl Invocation {
             .publish(Event::Invoked(Arc::clone(&record)));
         record
     }
-
 }
 
 /// The body of a request that is passed through, which has none after that. Its headers say so.

@@ -9,13 +9,32 @@ use pilot_model::ports::AsyncRequest;
 use pilot_model::trace::{Hop, HopKind};
 use pilot_model::trigger::FaasTrigger;
 
-use super::{INVOKE_ROUTE, checked_event};
+use super::{Form, INVOKE_ROUTE, checked_event};
 use crate::errors::RequestError;
 use crate::headers;
 use crate::reply::{Reply, ReplyBody};
 use crate::request_context::RequestContext;
 use crate::timing;
 use crate::trace::Recording;
+
+/// What cannot be asynchronous.
+pub(super) fn check(is_chain: bool, form: Form) -> Result<(), RequestError> {
+    if is_chain {
+        return Err(RequestError::Target {
+            problem:
+                "a chain cannot be asynchronous: leave out X-Amz-Invocation-Type, or X-Pilot-Target"
+                    .to_owned(),
+        });
+    }
+    if form == Form::EventStream {
+        return Err(RequestError::InvalidMember {
+            member: "invocationType",
+            value: "Event".to_owned(),
+            allowed: "RequestResponse, DryRun",
+        });
+    }
+    Ok(())
+}
 
 /// Stores the invocation.
 ///
