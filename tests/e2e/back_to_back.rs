@@ -50,6 +50,7 @@ def slowly():
     time.sleep(0.5)
 
 async def app(scope, receive, send):
+    assert scope["type"] == "http", scope
     await asyncio.sleep(1)
     await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
     await send({"type": "http.response.body", "body": b"ok", "more_body": True})

@@ -10,6 +10,7 @@
 //! started for it if that pays, but it holds none: free workers go to requests that can use them.
 
 mod admission;
+mod answered;
 mod estimate;
 mod idle;
 mod keeping;
@@ -28,6 +29,7 @@ use std::time::Duration;
 use pilot_model::{EndReason, Instant, Reuse, StartKind};
 
 pub use admission::Wait;
+use answered::Answered;
 use estimate::{Arrivals, StartTimes};
 pub use estimate::{Mean, backoff};
 use idle::IdleList;
@@ -121,14 +123,6 @@ enum Place<W> {
         /// Set if the worker will not be leased again: the reason for its end.
         draining: Option<EndReason>,
     },
-}
-
-/// Leases whose whole answer is with its caller, and whose exchange has not ended.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Answered {
-    leases: u32,
-    /// Sum of the times of the answers, nanoseconds.
-    at_sum: u128,
 }
 
 #[derive(Debug)]
@@ -497,25 +491,6 @@ impl<W: Clone, Q> PoolState<W, Q> {
         }
         self.order_starts(now, None, actions);
         self.refill(now, actions);
-    }
-
-    /// The whole answer of a lease is with its caller, but its exchange has not ended. Its caller may send the next request at once, so
-    /// the worker is expected to be free soon, and requests wait for it for a moment (`sizing.rs`).
-    pub fn answered(&mut self, now: Instant, key: Key) {
-        if let Some(Place::Up { answered, .. }) = self.place_mut(key) {
-            answered.leases += 1;
-            answered.at_sum += u128::from(now.0);
-            self.answered += 1;
-        }
-    }
-
-    /// A lease that was answered at `at` is about to be released. To be called before [`PoolState::release`].
-    pub fn answered_lease_ends(&mut self, at: Instant, key: Key) {
-        if let Some(Place::Up { answered, .. }) = self.place_mut(key) {
-            answered.leases = answered.leases.saturating_sub(1);
-            answered.at_sum = answered.at_sum.saturating_sub(u128::from(at.0));
-            self.answered = self.answered.saturating_sub(1);
-        }
     }
 
     /// A lease that began at `since` ended.

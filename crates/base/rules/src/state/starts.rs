@@ -2,11 +2,12 @@
 
 use pilot_model::{Instant, Reuse};
 
+use super::answered::Answered;
 use super::estimate::nanos;
 use super::rule::{Question, SHORT, Situation, Starting, horizon, patience, questions};
 use super::sizing::{Availability, Load, start_pays, start_pays_by_counts};
 use super::words::{Action, Key, WaiterId};
-use super::{Answered, Place, PoolState, Waiter};
+use super::{Place, PoolState, Waiter};
 
 impl<W: Clone, Q> PoolState<W, Q> {
     const REVIEW_MIN: u64 = 1_000_000;

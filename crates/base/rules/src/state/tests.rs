@@ -390,29 +390,8 @@ impl World {
                     assert_eq!(failed.count(), self.waiting.len());
                 }
             }
-            Step::Answer(at) => {
-                let leases = self.leases();
-                let Some((worker, at)) = leases.get(at % leases.len().max(1)).copied() else {
-                    return;
-                };
-                let (key, _, answered) = &mut self.workers.get_mut(&worker).expect("up")[at];
-                if answered.is_none() {
-                    *answered = Some(self.now);
-                    self.state.answered(self.now, *key);
-                }
-            }
-            Step::Release(at, ending) => {
-                let leases = self.leases();
-                let Some((worker, at)) = leases.get(at % leases.len().max(1)).copied() else {
-                    return;
-                };
-                let (key, since, answered) = self.workers.get_mut(&worker).expect("up").remove(at);
-                if let Some(answered) = answered {
-                    self.state.answered_lease_ends(answered, key);
-                }
-                self.state
-                    .release(self.now, key, since, ending, &mut actions);
-            }
+            Step::Answer(at) => self.answer(at),
+            Step::Release(at, ending) => self.release(at, ending, &mut actions),
             Step::Abandon(at) => {
                 if self.waiting.is_empty() {
                     return;

@@ -2,6 +2,39 @@
 
 use super::*;
 
+impl World {
+    /// The answer of a lease is complete.
+    pub(super) fn answer(&mut self, at: usize) {
+        let leases = self.leases();
+        let Some((worker, at)) = leases.get(at % leases.len().max(1)).copied() else {
+            return;
+        };
+        let (key, _, answered) = &mut self.workers.get_mut(&worker).expect("up")[at];
+        if answered.is_none() {
+            *answered = Some(self.now);
+            self.state.answered(self.now, *key);
+        }
+    }
+
+    /// A lease ends.
+    pub(super) fn release(
+        &mut self,
+        at: usize,
+        ending: Ending,
+        actions: &mut Vec<Action<u64, u64>>,
+    ) {
+        let leases = self.leases();
+        let Some((worker, at)) = leases.get(at % leases.len().max(1)).copied() else {
+            return;
+        };
+        let (key, since, answered) = self.workers.get_mut(&worker).expect("up").remove(at);
+        if let Some(answered) = answered {
+            self.state.answered_lease_ends(answered, key);
+        }
+        self.state.release(self.now, key, since, ending, actions);
+    }
+}
+
 /// A pool whose first request began at 0 and has a worker since [`UP`]. Nothing is known of how long invocations take.
 fn serving(settings: Settings) -> (PoolState<u64, u64>, Key) {
     let mut state = PoolState::new(settings);
