@@ -1,19 +1,15 @@
 //! Opens the store. A file that is damaged is set aside, with its write-ahead log, and the daemon starts with a new one: what was in it
 //! is not deleted, and everything else works. A write that was torn by a power failure is no damage: SQLite's log has checksums, and its
 //! end is cut at the last whole commit.
-//!
-//! On a disk without any room, SQLite cannot make the index of the log beside the file (`-shm`). Then all connections of this process have it
-//! in memory (SQLite, "Write-Ahead Logging", section 8). The lock of the data directory says that no other process needs it.
 
 use std::ffi::OsString;
-use std::fs::OpenOptions;
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use pilot_model::calendar::unix_ms;
-use rusqlite::{Connection, ErrorCode, OpenFlags};
+use pilot_sqlite::{Index, create_private, is_damaged, is_of_the_disk};
+use rusqlite::{Connection, OpenFlags};
 
 /// Why the store cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -48,30 +44,44 @@ pub(crate) struct Opened {
     pub(crate) index: Index,
 }
 
-/// Where the index of the log is. All connections must have the same.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Index {
-    /// In a file.
-    File,
-    /// In the memory of this process.
-    Memory,
+/// What is wrong with a file.
+#[derive(Debug, thiserror::Error)]
+enum Problem {
+    #[error("{0}")]
+    Damaged(String),
+    #[error(transparent)]
+    Sqlite(#[from] rusqlite::Error),
+    #[error(transparent)]
+    File(#[from] io::Error),
+    #[error("it has schema {0}")]
+    Newer(i64),
 }
 
-impl Index {
-    fn open(self, path: &Path, flags: OpenFlags) -> rusqlite::Result<Connection> {
+impl Problem {
+    fn is_damage(&self) -> bool {
         match self {
-            Self::File => Connection::open_with_flags(path, flags),
-            Self::Memory => Connection::open_with_flags_and_vfs(path, flags, IN_MEMORY),
+            Self::Damaged(_) => true,
+            Self::Sqlite(error) => is_damaged(error),
+            Self::File(_) | Self::Newer(_) => false,
         }
     }
-}
 
-/// What is wrong with a file.
-enum Problem {
-    Damaged(String),
-    /// The disk takes nothing, or fails.
-    Disk(OpenError),
-    Other(OpenError),
+    fn of(self, path: &Path) -> OpenError {
+        let path = path.to_owned();
+        match self {
+            Self::Newer(found) => OpenError::Newer {
+                path,
+                found,
+                known: SCHEMA,
+            },
+            other => OpenError::Open {
+                path,
+                problem: format!(
+                    "{other}: make room on its disk if it is full, or repair the disk, and start again; nothing that was accepted is lost"
+                ),
+            },
+        }
+    }
 }
 
 /// Opens the store for writing. Creates it if there is none, or if the one that is there is damaged.
@@ -79,29 +89,21 @@ enum Problem {
 /// # Errors
 /// See [`OpenError`].
 pub(crate) fn open(path: &Path) -> Result<Opened, OpenError> {
-    match try_open(path) {
-        Ok(opened) => return Ok(opened),
-        Err(Problem::Disk(error) | Problem::Other(error)) => return Err(error),
-        Err(Problem::Damaged(problem)) => {
-            let aside = set_aside(path).map_err(|error| OpenError::Open {
-                path: path.to_owned(),
-                problem: format!("it is damaged ({problem}) and cannot be set aside: {error}"),
-            })?;
-            tracing::error!(
-                problem,
-                aside = %aside.display(),
-                "the store of asynchronous invocations is damaged and was set aside: invocations that had been accepted and had not run \
-                 are in that file; a new store is empty"
-            );
-        }
-    }
-    try_open(path).map_err(|problem| match problem {
-        Problem::Disk(error) | Problem::Other(error) => error,
-        Problem::Damaged(problem) => OpenError::Open {
-            path: path.to_owned(),
-            problem,
-        },
-    })
+    let problem = match try_open(path) {
+        Err(problem) if problem.is_damage() => problem.to_string(),
+        done => return done.map_err(|problem| problem.of(path)),
+    };
+    let aside = set_aside(path).map_err(|error| OpenError::Open {
+        path: path.to_owned(),
+        problem: format!("it is damaged ({problem}) and cannot be set aside: {error}"),
+    })?;
+    tracing::error!(
+        problem,
+        aside = %aside.display(),
+        "the store of asynchronous invocations is damaged and was set aside: invocations that had been accepted and had not run \
+         are in that file; a new store is empty"
+    );
+    try_open(path).map_err(|problem| problem.of(path))
 }
 
 /// A second connection, which only reads.
@@ -110,70 +112,32 @@ pub(crate) fn open(path: &Path) -> Result<Opened, OpenError> {
 /// Those of SQLite.
 pub(crate) fn reader(path: &Path, index: Index) -> Result<Connection, rusqlite::Error> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let connection = index.open(path, flags)?;
-    connection.busy_timeout(BUSY_TIME_MAX)?;
-    Ok(connection)
+    index.connect(path, flags)
 }
 
 fn try_open(path: &Path) -> Result<Opened, Problem> {
-    let disk = match try_open_with(path, Index::File) {
-        Err(Problem::Disk(error)) => error,
-        Ok(connection) => {
-            return Ok(Opened {
-                connection,
-                index: Index::File,
-            });
-        }
-        Err(other) => return Err(other),
-    };
-    let index = Index::Memory;
-    // What the first one failed of says more.
-    let connection = try_open_with(path, index).map_err(|_| Problem::Disk(disk))?;
-    tracing::warn!(
-        path = %path.display(),
-        "the disk takes nothing: the index of the log of asynchronous invocations is in memory until the next start"
-    );
+    create_private(path)?;
+    let of_the_disk =
+        |problem: &Problem| matches!(problem, Problem::Sqlite(error) if is_of_the_disk(error));
+    let what = "asynchronous invocations";
+    let (connection, index) = pilot_sqlite::open(path, what, of_the_disk, prepared)?;
     Ok(Opened { connection, index })
 }
 
-fn try_open_with(path: &Path, index: Index) -> Result<Connection, Problem> {
-    let open = |problem: String| OpenError::Open {
-        path: path.to_owned(),
-        problem: format!(
-            "{problem}: make room on its disk if it is full, or repair the disk, and start again; nothing that was accepted is lost"
-        ),
-    };
-    let fail = |problem: String| Problem::Other(open(problem));
-    let of_sqlite = |error: rusqlite::Error| match error.sqlite_error_code() {
-        Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
-            Problem::Damaged(error.to_string())
-        }
-        Some(ErrorCode::SystemIoFailure | ErrorCode::DiskFull | ErrorCode::CannotOpen) => {
-            Problem::Disk(open(error.to_string()))
-        }
-        _ => fail(error.to_string()),
-    };
-    create_private(path).map_err(|error| fail(error.to_string()))?;
-    let connection = index.open(path, OpenFlags::default()).map_err(of_sqlite)?;
-    prepare(&connection).map_err(of_sqlite)?;
-    let found: i64 = connection
-        .pragma_query_value(None, "user_version", |row| row.get(0))
-        .map_err(of_sqlite)?;
+/// With the schema, and checked.
+fn prepared(connection: Connection) -> Result<Connection, Problem> {
+    connection.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)?;
+    connection.pragma_update(None, "journal_size_limit", LOG_BYTES_MAX)?;
+    let found: i64 = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
     if found > SCHEMA {
-        return Err(Problem::Other(OpenError::Newer {
-            path: path.to_owned(),
-            found,
-            known: SCHEMA,
-        }));
+        return Err(Problem::Newer(found));
     }
     if found == 0 {
-        connection.execute_batch(CREATE).map_err(of_sqlite)?;
+        connection.execute_batch(CREATE)?;
     }
-    connection.execute_batch(CREATE_MARKS).map_err(of_sqlite)?;
-    add_trigger(&connection).map_err(of_sqlite)?;
-    let said: String = connection
-        .pragma_query_value(None, "quick_check", |row| row.get(0))
-        .map_err(of_sqlite)?;
+    connection.execute_batch(CREATE_MARKS)?;
+    add_trigger(&connection)?;
+    let said: String = connection.pragma_query_value(None, "quick_check", |row| row.get(0))?;
     if said == "ok" {
         Ok(connection)
     } else {
@@ -188,25 +152,6 @@ fn add_trigger(connection: &Connection) -> Result<(), rusqlite::Error> {
         return Ok(());
     }
     connection.execute_batch("ALTER TABLE records ADD COLUMN faas_trigger TEXT")
-}
-
-fn prepare(connection: &Connection) -> Result<(), rusqlite::Error> {
-    connection.busy_timeout(BUSY_TIME_MAX)?;
-    connection.pragma_update_and_check(None, "journal_mode", "WAL", |_| Ok(()))?;
-    connection.pragma_update(None, "synchronous", "FULL")?;
-    connection.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)?;
-    connection.pragma_update(None, "journal_size_limit", LOG_BYTES_MAX)
-}
-
-/// Events are private: only the daemon's user has access.
-fn create_private(path: &Path) -> io::Result<()> {
-    OpenOptions::new()
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .mode(0o600)
-        .open(path)
-        .map(drop)
 }
 
 /// Renames the file and its logs. Returns the new name of the file.
@@ -228,9 +173,6 @@ fn set_aside(path: &Path) -> io::Result<PathBuf> {
     Ok(aside)
 }
 
-/// SQLite's name of the VFS.
-const IN_MEMORY: &str = "unix-excl";
-const BUSY_TIME_MAX: Duration = Duration::from_secs(5);
 /// 16 MiB of pages.
 const CHECKPOINT_PAGES: i64 = 4096;
 const LOG_BYTES_MAX: i64 = 64 << 20;
