@@ -86,9 +86,9 @@ pub fn trial() -> Result<(), String> {
     Ok(())
 }
 
-/// Memory of a process that compiles. A module of a megabyte from Rust takes a fifth of it.
+/// Memory of a process that compiles. A module of 1.2 MB with 4,500 functions took 103 MB.
 const MEMORY_BYTES_MAX: u64 = 256 << 20;
-/// Time of a CPU. The same module takes a tenth of it.
-const CPU_SECONDS_MAX: u64 = 10;
+/// Time of a CPU. The same module took 4.7 s, with a debug build.
+const CPU_SECONDS_MAX: u64 = 20;
 /// Longer than the longest module with the places that `turns` adds.
 const LEN_MAX: u64 = 4 * MODULE_LEN_MAX;

@@ -20,13 +20,20 @@ const ASKING: &str = r#"(data (i32.const 0) "s3://photosGET cat")
 /// Whatever else the machine does: no other thread takes part in it.
 #[tokio::test]
 async fn the_first_request_is_under_way_when_the_run_has_begun() {
-    let world = World::new();
-    world.put("s3://photos/cat", b"a cat");
-    let version = world.deploy(&script(ASKING), |_| {}).await;
-    for number in 1..=20 {
+    let mut left = 20;
+    while left > 0 {
+        let world = World::new();
+        world.put("s3://photos/cat", b"a cat");
+        let version = world.deploy(&script(ASKING), |_| {}).await;
+        let began = std::time::Instant::now();
         let run = world.initscripts().run(&version, Bytes::new(), None);
-        assert_eq!(world.asked().len(), number);
+        let (asked, took) = (world.asked().len(), began.elapsed());
         assert_eq!(run.await.said, None);
+        // A machine that is so busy says nothing.
+        if took < TICK {
+            assert_eq!(asked, 1);
+            left -= 1;
+        }
     }
 }
 
