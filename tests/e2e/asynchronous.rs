@@ -186,7 +186,7 @@ fn a_failing_event_is_repeated_becomes_a_dead_letter_and_is_redriven() {
     assert!(
         daemon
             .cli_ok(&["dlq", "redrive", &id])
-            .contains("1 dead letters")
+            .contains("1 dead letter ")
     );
     eventually("the success", || {
         (listed(&daemon, "dlq").is_empty() && listed(&daemon, "async").is_empty()).then_some(())

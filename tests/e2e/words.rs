@@ -229,6 +229,42 @@ fn usage_errors_show_the_arguments_that_are_needed_and_no_others() {
 }
 
 #[test]
+fn wrong_values_of_arguments_say_what_they_must_be() {
+    for (arguments, wanted) in [
+        (
+            &["logs", "lab", "--since", "-5m"][..],
+            "neither a duration like 30s",
+        ),
+        (&["logs", "lab", "-n", "many"], "must be a whole number"),
+        (
+            &["rollback", "lab", "last"],
+            "must be the number of a version",
+        ),
+        (
+            &["prune", "--versions", "--older-than", "long"],
+            "must be a duration like 12h or 30d",
+        ),
+        (&["new", ".."], "'..' is not a function name"),
+    ] {
+        let output = pilot(arguments).output().unwrap();
+        let said = stderr(&output);
+        assert!(said.contains(wanted), "{arguments:?}: {said}");
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {said}");
+    }
+}
+
+#[test]
+fn a_folder_as_awss_console_makes_it_is_a_function_and_any_error_is_shown() {
+    let code = "def lambda_handler(event, context):\n    raise ValueError('a \\ud800 b')\n";
+    let files = Project::empty().file("hello/lambda_function.py", code);
+    let folder = files.path().join("hello").display().to_string();
+    let daemon = daemon();
+    daemon.cli_ok(&["deploy", &folder]);
+    let said = stderr(&daemon.cli(&["invoke", "hello"]));
+    assert!(said.starts_with("ValueError: a \u{fffd}"), "{said}");
+}
+
+#[test]
 fn more_workers_than_the_function_may_have_are_refused() {
     let daemon = lab(ECHO, json!({"scale": {"max": 2}}));
     let output = daemon.cli(&["scale", "lab", "3"]);
@@ -253,6 +289,10 @@ fn every_exit_code_is_as_the_table_says() {
         .file("broken/pilot.toml", "[functions.a\n")
         .file("empty/README", "")
         .file("nowhere/pilot.toml", "[functions.a]\npath = \"gone\"\n")
+        .file(
+            "unbuilt/pilot.toml",
+            "[functions.a]\nruntime = \"wasm\"\ncomponent = \"a.wasm\"\n",
+        )
         .file("pilotd.toml", "lissten = 1\n");
     let at = |name: &str| files.path().join(name).display().to_string();
     let (broken, empty, nowhere) = (at("broken"), at("empty"), at("nowhere"));
@@ -284,6 +324,8 @@ fn every_exit_code_is_as_the_table_says() {
                 &["deploy", &broken],
                 &["deploy", &empty],
                 &["deploy", &nowhere],
+                &["deploy", &at("unbuilt")],
+                &["up", &at("unbuilt/pilot.toml")],
                 &["up", &gone],
                 &["up", &broken],
                 &["dev", &gone],

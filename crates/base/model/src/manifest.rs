@@ -168,8 +168,17 @@ fn read(text: &str, file: &str) -> Result<Document, ManifestError> {
         line: error.span().map(|span| place::line_at(text, span.start)),
         problem,
     };
-    let toml = toml::Deserializer::parse(text)
-        .map_err(|error| syntax(&error, error.message().to_owned()))?;
+    let toml = toml::Deserializer::parse(text).map_err(|error| {
+        // The words of `toml`, which does not name the key.
+        let key = error.span().and_then(|span| text.get(span));
+        let problem = match key {
+            Some(key) if error.message() == "duplicate key" => {
+                format!("the key {key} is there twice")
+            }
+            _ => error.message().to_owned(),
+        };
+        syntax(&error, problem)
+    })?;
     serde_path_to_error::deserialize(toml).map_err(|error| {
         let inner = error.inner();
         syntax(inner, in_words(&error.path().to_string(), inner.message()))
@@ -217,6 +226,8 @@ fn found_in_words(found: &str) -> String {
         other => {
             let (_, value) = other.split_once(' ').unwrap_or(("", other));
             let value = value.trim_start_matches("point ");
+            // A number of more than 64 bits is "`1` as i128".
+            let value = value.split_once("` as ").map_or(value, |(value, _)| value);
             value.trim_matches('`').to_owned()
         }
     }
@@ -230,6 +241,7 @@ fn wanted_in_words(wanted: &str) -> &str {
         "a string" => "a text in quotes",
         "a boolean" => "true or false",
         "a map" => "a table",
+        "a sequence" => "a list, for example [\"a\", \"b\"]",
         other if other.starts_with("struct ") => "a table of keys",
         other => other,
     }

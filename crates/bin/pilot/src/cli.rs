@@ -176,7 +176,9 @@ fn report_failure(error: &anyhow::Error) -> ExitCode {
     let failure = error.downcast_ref::<Failure>();
     if !matches!(
         failure,
-        Some(Failure::Reported | Failure::Interrupted | Failure::ReaderGone)
+        Some(
+            Failure::Reported | Failure::InputReported | Failure::Interrupted | Failure::ReaderGone
+        )
     ) {
         output::error(&format!("{error:#}"));
     }

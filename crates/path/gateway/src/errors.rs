@@ -131,7 +131,7 @@ pub(crate) enum RequestError {
     },
     /// There is no such operation, or not with this method.
     #[error(
-        "{method} on this path is not an operation of the Invoke API: use POST /2015-03-31/functions/NAME/invocations"
+        "{method} on this path is not an operation of the Invoke API: use POST /2015-03-31/functions/NAME/invocations; `pilot` lists, deploys and removes functions"
     )]
     UnknownOperation {
         /// As sent, shortened to 20 characters.

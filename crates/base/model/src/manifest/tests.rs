@@ -179,6 +179,14 @@ fn a_value_of_the_wrong_type_names_line_function_key_and_what_would_do() {
             "functions.a.environment: is \"x\", must be a table",
         ),
         (
+            "memory_mb = 99999999999999999999",
+            "functions.a.memory_mb: is 99999999999999999999, must be a whole number",
+        ),
+        (
+            "command = \"python3 app.py\"",
+            "functions.a.command: is \"python3 app.py\", must be a list, for example [\"a\", \"b\"]",
+        ),
+        (
             "scale = 3",
             "functions.a.scale: is 3, must be a table of keys",
         ),
@@ -193,6 +201,8 @@ fn a_value_of_the_wrong_type_names_line_function_key_and_what_would_do() {
             "{line}: {problem}"
         );
     }
+    let twice = problem_of("[functions.a]\ncpu = 1\ncpu = 2\n");
+    assert_eq!(twice, "pilot.toml:3: the key cpu is there twice");
     let problem = problem_of("functions.a = 1\n");
     assert!(
         problem.starts_with("pilot.toml:1: functions.a: is 1, must be a table of keys"),

@@ -157,15 +157,37 @@ fn change(client: &Client, how: &str, done: &str, which: &WhichArgs) -> anyhow::
         "there is no dead letter {}: `pilot dlq list` lists them",
         which.id.as_deref().unwrap_or_default()
     );
-    output::print(&format!("{} dead letters {done}\n", changed.changed))
+    let letters = output::count(changed.changed, "dead letter");
+    output::print(&format!("{letters} {done}\n"))
 }
 
-/// The beginning of an error, as one line without control characters.
+/// The beginning of an error, as one line without control characters. Of an error of the function, its type and message.
 fn short(error: &str) -> String {
-    let line: String = error.chars().take(ERROR_CHARS_MAX).collect();
+    let raised = serde_json::from_str::<serde_json::Value>(error).ok();
+    let told = raised.and_then(|raised| {
+        let part = |key: &str| raised.get(key)?.as_str().map(str::to_owned);
+        Some(format!("{}: {}", part("errorType")?, part("errorMessage")?))
+    });
+    let text = told.as_deref().unwrap_or(error);
+    let line: String = text.chars().take(ERROR_CHARS_MAX).collect();
     pilot_model::log_line::visible(&line).replace('\n', " ")
 }
 
 const ASYNC: &str = "/_pilot/v1/async";
 const DLQ: &str = "/_pilot/v1/dlq";
 const ERROR_CHARS_MAX: usize = 60;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_of_a_function_is_its_type_and_message() {
+        let raised = r#"{"errorMessage": "no", "errorType": "ValueError", "stackTrace": []}"#;
+        assert_eq!(short(raised), "ValueError: no");
+        for other in ["no worker", "7", "{\"a\": 1}"] {
+            assert_eq!(short(other), other);
+        }
+        assert_eq!(short(&"x".repeat(100)).len(), ERROR_CHARS_MAX);
+    }
+}

@@ -27,7 +27,7 @@ pub(super) struct CostArgs {
     /// Which function; without it, all functions
     name: Option<FunctionName>,
     /// Only invocations from this time on: a duration like 5m or 2h30m, or a time like 2026-11-22T18:00:00Z
-    #[arg(long, value_name = "TIME", value_parser = logs::since)]
+    #[arg(long, value_name = "TIME", value_parser = logs::since, allow_hyphen_values = true)]
     since: Option<u64>,
     /// Platforms of your own, in the form of `pilot cost platforms`: they replace or extend the table
     #[arg(long, value_name = "FILE")]
@@ -65,7 +65,7 @@ struct ExportArgs {
     /// Which function; without it, all functions
     name: Option<FunctionName>,
     /// Only invocations, or ends of workers, from this time on, as for `pilot cost`
-    #[arg(long, value_name = "TIME", value_parser = logs::since)]
+    #[arg(long, value_name = "TIME", value_parser = logs::since, allow_hyphen_values = true)]
     since: Option<u64>,
     /// Write to this file instead of standard output
     #[arg(short, long, value_name = "FILE")]

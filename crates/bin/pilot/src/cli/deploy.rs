@@ -17,7 +17,7 @@ use super::initscript;
 use super::layers::{self, LayerSource, ReadLayer};
 use super::multipart::Multipart;
 use super::output::{self, BAD, STRONG};
-use super::pack::{self, Kind};
+use super::pack::{self, Archive, Kind};
 use super::progress::{Progress, Show};
 use super::project::{Project, Target};
 use super::report;
@@ -77,7 +77,7 @@ pub(super) fn run(client: &Client, args: &DeployArgs) -> anyhow::Result<()> {
 pub(super) fn up(client: &Client, args: &UpArgs) -> anyhow::Result<()> {
     let project = Project::read(&args.file, None)?;
     let mut outcomes = Vec::new();
-    let mut failed = 0;
+    let (mut failed, mut refused) = (0, 0);
     for target in &project.targets {
         let result = deploy(client, target, show(args.json));
         if args.json {
@@ -91,8 +91,10 @@ pub(super) fn up(client: &Client, args: &UpArgs) -> anyhow::Result<()> {
             Err(error) => {
                 failed += 1;
                 let error = tell_failure(client, &target.name, error);
-                if !matches!(error.downcast_ref(), Some(Failure::Reported)) {
-                    return Err(error);
+                match error.downcast_ref() {
+                    Some(Failure::InputReported) => {}
+                    Some(Failure::Reported) => refused += 1,
+                    _ => return Err(error),
                 }
             }
         }
@@ -107,26 +109,23 @@ pub(super) fn up(client: &Client, args: &UpArgs) -> anyhow::Result<()> {
         "{failed} of {} not deployed",
         output::count(project.targets.len() as u64, "function")
     ));
-    Err(Failure::Reported.into())
+    match refused {
+        0 => Err(Failure::InputReported.into()),
+        _ => Err(Failure::Reported.into()),
+    }
 }
 
 /// Packs and uploads a function and follows its deployment to the end.
 ///
 /// # Errors
-/// [`Failure::Refused`] if the daemon refuses; otherwise the error of packing or of the connection.
+/// [`Failure::Refused`] if the daemon refuses, [`Failure::Usage`] if the folder cannot be packed; otherwise the error of the
+/// connection.
 pub(super) fn deploy(client: &Client, target: &Target, show: Show) -> anyhow::Result<DeployReport> {
     let progress = Progress::new(target.name.as_str(), show);
     initscript::build(target, |message| progress.tell(message))?;
     progress.tell("packing");
-    let archive = pack::pack(&target.folder, Kind::Code)?;
+    let (archive, layers) = packed(target).map_err(|error| Failure::input(&error))?;
     let files = archive.content.files();
-    let has_an_image = target.spec.image.is_some();
-    if files == 0 && !has_an_image {
-        anyhow::bail!("{} has no file to deploy", target.folder.display());
-    }
-    let layers = target.layers.iter().map(LayerSource::read);
-    let layers: Vec<ReadLayer> = layers.collect::<anyhow::Result<_>>()?;
-    layers::check_size(target.name.as_str(), &archive.content, &layers)?;
     let mut spec = target.spec.clone();
     initscript::without_sources(&mut spec);
     for layer in &layers {
@@ -142,6 +141,36 @@ pub(super) fn deploy(client: &Client, target: &Target, show: Show) -> anyhow::Re
     let form = Multipart::new(&spec, archive)?;
     let answer = client.upload(&target.name, form)?;
     follow(answer, &target.name, |message| progress.tell(message))
+}
+
+/// The function's code and layers.
+fn packed(target: &Target) -> anyhow::Result<(Archive, Vec<ReadLayer>)> {
+    let folder = &target.folder;
+    if let Some(component) = &target.spec.component
+        && !folder.join(component).is_file()
+    {
+        let build = folder.join("build");
+        let remedy = match build.is_file() {
+            true => format!("make it with `sh {}`", build.display()),
+            false => "put the file into the function's folder".to_owned(),
+        };
+        anyhow::bail!(
+            "functions.{}.component \"{component}\": there is no such file in {}: {remedy}",
+            target.name,
+            folder.display()
+        );
+    }
+    let archive = pack::pack(folder, Kind::Code)?;
+    if archive.content.files() == 0 && target.spec.image.is_none() {
+        anyhow::bail!(
+            "{} has no file to deploy: pilot.toml and what .pilotignore lists do not count",
+            folder.display()
+        );
+    }
+    let layers = target.layers.iter().map(LayerSource::read);
+    let layers: Vec<ReadLayer> = layers.collect::<anyhow::Result<_>>()?;
+    layers::check_size(target.name.as_str(), &archive.content, &layers)?;
+    Ok((archive, layers))
 }
 
 /// Reads a deployment's lines up to the last.
@@ -184,7 +213,7 @@ fn broken_off(name: &FunctionName) -> String {
 }
 
 /// Prints why a deployment failed and which version keeps serving. Returns the error that is still to be reported:
-/// [`Failure::Reported`], or an error that does not concern only this function.
+/// [`Failure::Reported`] or [`Failure::InputReported`], or an error that does not concern only this function.
 fn tell_failure(client: &Client, name: &FunctionName, error: anyhow::Error) -> anyhow::Error {
     if matches!(error.downcast_ref(), Some(Failure::Unreachable { .. })) {
         return error;
@@ -201,7 +230,10 @@ fn tell_failure(client: &Client, name: &FunctionName, error: anyhow::Error) -> a
             live.number, live.version
         ));
     }
-    Failure::Reported.into()
+    match error.downcast_ref() {
+        Some(Failure::Usage { .. }) => Failure::InputReported.into(),
+        _ => Failure::Reported.into(),
+    }
 }
 
 fn outcome_json(

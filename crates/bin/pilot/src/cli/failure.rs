@@ -39,6 +39,9 @@ pub(super) enum Failure {
     /// The command has already printed the error.
     #[error("reported")]
     Reported,
+    /// The same, of a file or folder that is invalid or missing.
+    #[error("reported")]
+    InputReported,
     /// The user has interrupted the command (Ctrl-C). It has printed what it has so far.
     #[error("interrupted")]
     Interrupted,
@@ -74,7 +77,7 @@ impl Failure {
         match self {
             Self::ReaderGone => 0,
             Self::Refused { .. } | Self::Reported => GENERAL,
-            Self::Usage { .. } => 2,
+            Self::Usage { .. } | Self::InputReported => 2,
             Self::Unreachable { .. } | Self::NoServer { .. } => 3,
             Self::Interrupted => interrupt::EXIT_CODE,
         }

@@ -1,5 +1,6 @@
 //! `pilot invoke`: one invocation through the Invoke API: its response, and on request its log and its timeline.
 
+use std::fmt;
 use std::fs;
 use std::io::{self, IsTerminal, Read};
 use std::path::{Path, PathBuf};
@@ -14,6 +15,7 @@ use pilot_model::api::ApiError;
 use pilot_model::deployment::{FunctionDescription, FunctionSummary};
 use pilot_model::log_line::{visible, visible_lines};
 use serde::Deserialize;
+use serde::de::{Deserializer, Visitor};
 use serde_json::{Value, json};
 
 use super::client::{Answer, Client};
@@ -59,11 +61,36 @@ pub(super) struct InvokeArgs {
 #[serde(rename_all = "camelCase")]
 struct Exception {
     #[serde(default)]
-    error_type: String,
+    error_type: Text,
     #[serde(default)]
-    error_message: String,
+    error_message: Text,
     #[serde(default)]
-    stack_trace: Vec<String>,
+    stack_trace: Vec<Text>,
+}
+
+/// A text of a function. Python and JavaScript have texts that are not Unicode, because a surrogate is alone: it is shown as U+FFFD.
+#[derive(Debug, Default)]
+struct Text(String);
+
+impl<'de> Deserialize<'de> for Text {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        // serde_json gives bytes where a text must be Unicode.
+        deserializer.deserialize_bytes(TextVisitor)
+    }
+}
+
+struct TextVisitor;
+
+impl Visitor<'_> for TextVisitor {
+    type Value = Text;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("a text")
+    }
+
+    fn visit_bytes<E>(self, bytes: &[u8]) -> Result<Text, E> {
+        Ok(Text(String::from_utf8_lossy(bytes).into_owned()))
+    }
 }
 
 /// Invokes the function.
@@ -169,14 +196,11 @@ fn tell_exception(body: &[u8]) {
         output::error(&String::from_utf8_lossy(body));
         return;
     };
-    let kind = if exception.error_type.is_empty() {
-        "Error"
-    } else {
-        &exception.error_type
-    };
-    let (kind, message) = (visible(kind), visible_lines(&exception.error_message));
+    let Text(kind) = &exception.error_type;
+    let kind = if kind.is_empty() { "Error" } else { kind };
+    let (kind, message) = (visible(kind), visible_lines(&exception.error_message.0));
     output::note(&format!("{BAD}{kind}{BAD:#}: {message}"));
-    for line in exception.stack_trace {
+    for Text(line) in exception.stack_trace {
         output::note(&format!("{DIM}{}{DIM:#}", visible_lines(line.trim_end())));
     }
 }
@@ -322,6 +346,20 @@ mod tests {
         for wrong in ["", "a/b", "a?b", "a b", "ä"] {
             assert!(check_target(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn an_exception_with_a_lone_surrogate_can_be_read() {
+        let body = br#"{"errorMessage": "a \ud800 \ud83d\ude00 b", "errorType": "Odd", "stackTrace": ["\udfff"]}"#;
+        let Exception {
+            error_type,
+            error_message,
+            stack_trace,
+        } = serde_json::from_slice(body).unwrap();
+        assert_eq!(error_type.0, "Odd");
+        assert!(error_message.0.starts_with("a \u{fffd}"));
+        assert!(error_message.0.ends_with(" \u{1f600} b"));
+        assert!(stack_trace[0].0.contains('\u{fffd}'));
     }
 
     #[test]

@@ -24,10 +24,10 @@ pub(super) struct LogsArgs {
     #[arg(short, long)]
     follow: bool,
     /// Number of last lines to print [default: 100; with --since or --request all of them]
-    #[arg(short = 'n', long, value_name = "N")]
+    #[arg(short = 'n', long, value_name = "N", value_parser = |text: &str| text.parse::<u32>().map_err(|_| "must be a whole number"))]
     lines: Option<u32>,
     /// Only lines from this time on: a duration like 5m or 2h30m, or a time like 2026-11-22T18:00:00Z
-    #[arg(long, value_name = "TIME", value_parser = since)]
+    #[arg(long, value_name = "TIME", value_parser = since, allow_hyphen_values = true)]
     since: Option<u64>,
     /// Only lines of the request with this id
     #[arg(long, value_name = "ID")]

@@ -15,7 +15,7 @@ use super::output::{self, DIM, GOOD};
 /// The arguments of `pilot new`.
 #[derive(Debug, Args)]
 pub(super) struct NewArgs {
-    /// The function's name, or the path of the new folder, whose last part is the name
+    /// The function's name, or the path of the new folder, whose last part is the name; . is this folder, if it is empty
     #[arg(value_name = "NAME")]
     path: PathBuf,
     /// The template
@@ -140,8 +140,13 @@ pub(super) fn run(connection: &Connection, args: &NewArgs) -> anyhow::Result<()>
 }
 
 fn name_of(path: &Path) -> Result<FunctionName, Failure> {
-    let last = path.file_name().unwrap_or_default().to_string_lossy();
-    last.parse()
+    // "." is an empty folder in which the user is already.
+    let here = (path == Path::new(".")).then(std::env::current_dir);
+    let here = here.transpose().unwrap_or_default();
+    let path = here.as_deref().unwrap_or(path);
+    let last = path.file_name().unwrap_or(path.as_os_str());
+    last.to_string_lossy()
+        .parse()
         .map_err(|error: pilot_model::InvalidName| Failure::usage(error.to_string()))
 }
 

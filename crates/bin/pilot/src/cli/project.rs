@@ -115,10 +115,11 @@ impl Project {
 
     fn of_folder(folder: &Path, name: Option<&FunctionName>) -> anyhow::Result<Self> {
         let is_there = |file: &str| folder.join(file).is_file();
-        let Some((_, runtime)) = APPS.iter().find(|(file, _)| is_there(file)) else {
+        let found = APPS.iter().find(|(file, _, _)| is_there(file));
+        let Some((_, runtime, handler)) = found else {
             return Err(Failure::usage(format!(
-                "{} has neither pilot.toml nor app.py (nor index.mjs, index.js or bootstrap): `pilot new NAME` creates \
-                 a function",
+                "{} has neither pilot.toml nor app.py (nor lambda_function.py, index.mjs, index.js or bootstrap): \
+                 `pilot new NAME` creates a function",
                 folder.display()
             ))
             .into());
@@ -132,6 +133,7 @@ impl Project {
                 name,
                 spec: FunctionSpec {
                     runtime: runtime.map(str::to_owned),
+                    handler: handler.map(str::to_owned),
                     ..FunctionSpec::default()
                 },
                 layers: Vec::new(),
@@ -182,7 +184,7 @@ impl Project {
         let runs = match target.spec.runtime.as_deref() {
             Some("node") => "node, index.handler",
             Some(_) => "provided, ./bootstrap",
-            None => "app.handler",
+            None => target.spec.handler.as_deref().unwrap_or("app.handler"),
         };
         Some(format!(
             "{} has no pilot.toml: '{}' gets the defaults ({runs}, 256 MB, 30 s, no network)",
@@ -213,13 +215,19 @@ fn not_there(path: &Path, error: &io::Error) -> Failure {
 
 /// The manifest's name.
 const MANIFEST: &str = "pilot.toml";
-/// The files that make a folder without a manifest a function, with its runtime. The first one that exists counts.
-const APPS: [(&str, Option<&str>); 5] = [
-    ("app.py", None),
-    ("index.mjs", Some("node")),
-    ("index.js", Some("node")),
-    ("index.cjs", Some("node")),
-    ("bootstrap", Some("provided")),
+/// The files that make a folder without a manifest a function, with its runtime and its handler. The first one that exists counts.
+const APPS: [(&str, Option<&str>, Option<&str>); 6] = [
+    ("app.py", None, None),
+    // As AWS's console names it.
+    (
+        "lambda_function.py",
+        None,
+        Some("lambda_function.lambda_handler"),
+    ),
+    ("index.mjs", Some("node"), None),
+    ("index.js", Some("node"), None),
+    ("index.cjs", Some("node"), None),
+    ("bootstrap", Some("provided"), None),
 ];
 
 #[cfg(test)]
@@ -297,6 +305,11 @@ mod tests {
                 "provided, ./bootstrap, 256",
             ),
             (&["app.py", "index.js"], None, "(app.handler, 256"),
+            (
+                &["lambda_function.py"],
+                None,
+                "(lambda_function.lambda_handler, 256",
+            ),
         ] {
             let files: Vec<String> = files.iter().map(|file| format!("hello/{file}")).collect();
             let files: Vec<(&str, &str)> = files.iter().map(|file| (file.as_str(), "")).collect();

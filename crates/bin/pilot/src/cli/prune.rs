@@ -19,11 +19,15 @@ pub(super) struct PruneArgs {
     #[arg(long)]
     versions: bool,
     /// Of these, only versions that were deployed so long ago, for example 30d
-    #[arg(long, value_name = "AGE", value_parser = humantime::parse_duration, requires = "versions")]
+    #[arg(long, value_name = "AGE", value_parser = check_age, requires = "versions")]
     older_than: Option<Duration>,
     /// Print as JSON
     #[arg(long)]
     json: bool,
+}
+
+fn check_age(text: &str) -> Result<Duration, &'static str> {
+    humantime::parse_duration(text).map_err(|_| "must be a duration like 12h or 30d")
 }
 
 /// Prunes, and prints what was removed.

@@ -27,7 +27,7 @@ pub(super) struct RightsizeArgs {
     #[arg(required_unless_present = "trace")]
     name: Option<FunctionName>,
     /// Only invocations from this time on: a duration like 5m or 2h30m, or a time like 2026-11-22T18:00:00Z
-    #[arg(long, value_name = "TIME", value_parser = logs::since)]
+    #[arg(long, value_name = "TIME", value_parser = logs::since, allow_hyphen_values = true)]
     since: Option<u64>,
     /// Take the calls of a file instead: `pilot cost export` of one function, CSV or Parquet
     #[arg(long, value_name = "FILE", conflicts_with_all = ["name", "since"])]

@@ -14,6 +14,7 @@ pub(super) struct RollbackArgs {
     /// Which function
     name: FunctionName,
     /// The number of a kept version; `pilot describe` lists them [default: the newest before the live one]
+    #[arg(value_parser = |text: &str| text.parse::<u32>().map_err(|_| "must be the number of a version"))]
     version: Option<u32>,
     /// Print as JSON
     #[arg(long)]

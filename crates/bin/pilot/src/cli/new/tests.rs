@@ -50,6 +50,9 @@ fn nothing_is_overwritten() {
 #[test]
 fn a_name_that_is_none_is_refused() {
     assert!(name_of(Path::new("functions/ok-1")).is_ok());
+    let here = std::env::current_dir().unwrap();
+    let here = here.file_name().unwrap().to_str().unwrap();
+    assert_eq!(name_of(Path::new(".")).unwrap().as_str(), here);
     for wrong in ["..", "a b", "/", "ä"] {
         assert!(name_of(Path::new(wrong)).is_err(), "{wrong}");
     }
