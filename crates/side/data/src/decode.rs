@@ -5,6 +5,8 @@
 //! a socket while they arrive, and sends the result back. It never has a descriptor of the buffer. What it says of the result is
 //! checked, and each wait for it has a limit.
 
+mod places;
+
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,27 +14,26 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use futures_util::future::OptionFuture;
 use futures_util::stream::{BoxStream, try_unfold};
-use futures_util::{StreamExt, TryStreamExt};
+use futures_util::{FutureExt, StreamExt, TryStreamExt};
 use pilot_model::inputs::Decoder;
 use pilot_model::inputs::decoded::{DecodeAnswer, DecodeRequest, Decoded, HEADER_LEN_MAX, Layout};
 use pilot_model::ports::{Clock, DecoderHost, DecoderProcess, InputFaultKind};
 use pilot_model::size::Size;
-use pilot_model::{BoxFuture, Instant};
+use pilot_model::{BoxFuture, FunctionName, Instant};
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
 use crate::flight::{too_large, wrong_length};
 use crate::stores::{Got, Object, Store, StoreError, Validator};
+use places::{Place, Places};
 
 /// The decoders of all inputs.
 #[derive(Debug)]
 pub(crate) struct Decoders {
     host: Arc<dyn DecoderHost>,
-    /// How many may run.
-    running: Arc<Semaphore>,
+    places: Places,
     clock: Arc<dyn Clock>,
 }
 
@@ -55,20 +56,22 @@ impl Decoders {
         let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         Self {
             host,
-            running: Arc::new(Semaphore::new(cpus.max(RUNNING_MIN))),
+            places: Places::new(cpus),
             clock,
         }
     }
 
-    /// The objects of a store, decoded. `bytes_max`: the longest object, decoded or not.
+    /// The objects of a store, decoded for a function. `bytes_max`: the longest object, decoded or not.
     pub(crate) fn over(
         self: Arc<Self>,
         store: &Arc<dyn Store>,
+        function: &FunctionName,
         by: Decoder,
         bytes_max: u64,
     ) -> DecodedStore {
         DecodedStore {
             store: Arc::clone(store),
+            function: function.clone(),
             by,
             bytes_max,
             decoders: self,
@@ -76,17 +79,19 @@ impl Decoders {
     }
 
     /// A process that has read nothing yet.
-    async fn start(&self, permit: OwnedSemaphorePermit) -> Result<Started, StoreError> {
+    async fn start(&self, mut place: Place) -> Result<Started, StoreError> {
+        place.take_turn().await;
         let process = self.host.start().await;
+        place.give_turn();
         let process = process.map_err(|problem| not_started(&problem))?;
-        Ok(Started { process, permit })
+        Ok(Started { process, place })
     }
 }
 
 /// A process that has read nothing yet.
 struct Started {
     process: Box<dyn DecoderProcess>,
-    permit: OwnedSemaphorePermit,
+    place: Place,
 }
 
 impl Started {
@@ -98,7 +103,7 @@ impl Started {
             by,
             socket: socket.map_err(|error| not_started(&error.to_string()))?,
             process: self.process,
-            _permit: self.permit,
+            place: self.place,
         })
     }
 }
@@ -107,6 +112,7 @@ impl Started {
 #[derive(Debug)]
 pub(crate) struct DecodedStore {
     store: Arc<dyn Store>,
+    function: FunctionName,
     by: Decoder,
     bytes_max: u64,
     decoders: Arc<Decoders>,
@@ -119,12 +125,13 @@ impl Store for DecodedStore {
         known: Option<&'a Validator>,
     ) -> BoxFuture<'a, Result<Got, StoreError>> {
         Box::pin(async move {
-            let place = || Arc::clone(&self.decoders.running).try_acquire_owned().ok();
+            let places = &self.decoders.places;
+            let now = || places.take(&self.function);
             // What is known has seldom changed, so nothing is started for it in advance.
-            let mut permit = if known.is_none() { place() } else { None };
+            let mut place = if known.is_none() { now() } else { None };
             loop {
                 // The process starts while the store is asked.
-                let starting = permit.take().map(|permit| self.decoders.start(permit));
+                let starting = place.take().map(|place| self.decoders.start(place));
                 let starting = OptionFuture::from(starting);
                 let (got, started) = tokio::join!(self.store.get(key, known), starting);
                 let object = match got {
@@ -139,15 +146,14 @@ impl Store for DecodedStore {
                 };
                 let started = match started {
                     Some(started) => Some(started),
-                    None => OptionFuture::from(place().map(|it| self.decoders.start(it))).await,
+                    None => OptionFuture::from(now().map(|it| self.decoders.start(it))).await,
                 };
                 if let Some(started) = started {
                     return self.decode(object, started?).await.map(Got::Object);
                 }
                 // Who waits has no connection meanwhile.
                 drop(object);
-                let running = Arc::clone(&self.decoders.running);
-                permit = running.acquire_owned().await.ok();
+                place = places.wait(&self.function).await;
             }
         })
     }
@@ -181,6 +187,8 @@ impl DecodedStore {
             },
             Err(known) => Err(known),
         };
+        // What is left is to send the result, for which there may be no room yet.
+        running.place.give_turn();
         let (began, (len, layout)) = match told {
             Ok(told) => told,
             Err(Failure::Known(error)) => return Err(error),
@@ -206,7 +214,7 @@ struct Running {
     by: Decoder,
     socket: UnixStream,
     process: Box<dyn DecoderProcess>,
-    _permit: OwnedSemaphorePermit,
+    place: Place,
 }
 
 /// Why a process has no result.
@@ -233,9 +241,21 @@ impl Running {
         let line = serde_json::to_vec(request);
         let mut line = line.map_err(|error| self.by.fault(&error.to_string()))?;
         line.push(b'\n');
+        self.place.take_turn().await;
         self.send(&line).await?;
         let mut len = 0;
-        while let Some(bytes) = body.try_next().await? {
+        loop {
+            let next = match body.try_next().now_or_never() {
+                Some(next) => next,
+                // Others need not wait for this store.
+                None => {
+                    self.place.give_turn();
+                    let next = body.try_next().await;
+                    self.place.take_turn().await;
+                    next
+                }
+            };
+            let Some(bytes) = next? else { break };
             len += bytes.len() as u64;
             match announced {
                 Some(announced) if len > announced => {
@@ -346,8 +366,6 @@ fn not_started(problem: &str) -> StoreError {
 
 /// No name of an HTTP header, so no store says it.
 const DESCRIBED: &str = "decoded:";
-/// Processes that may always run.
-const RUNNING_MIN: usize = 2;
 /// How long a process may take for what it does at a time: read a part of the object, decode all of it, send a part of the result.
 const STEP_TIME_MAX: Duration = Duration::from_secs(30);
 /// What is read of a result at once, bytes.

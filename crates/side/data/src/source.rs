@@ -421,7 +421,9 @@ impl One {
         let from_store = match self.input.decode {
             None => store,
             Some(by) => {
-                let decoded = Arc::clone(&self.decoders).over(&store, by, self.buffers.bytes_max);
+                let decoders = Arc::clone(&self.decoders);
+                let bytes_max = self.buffers.bytes_max;
+                let decoded = decoders.over(&store, &self.function, by, bytes_max);
                 Arc::new(decoded) as Arc<dyn Store>
             }
         };

@@ -8,6 +8,7 @@ use pilot_model::inputs::decoded::Element;
 use pilot_sys::seqpacket;
 use pilot_testkit::ManualClock;
 
+use super::places::SHARES;
 use super::*;
 use crate::stores::fake::FakeStore;
 
@@ -95,12 +96,29 @@ fn world(does: Does) -> World {
         counts: Arc::clone(&counts),
     };
     let decoders = Decoders::new(Arc::new(host), Arc::new(ManualClock::default()));
+    of_function("one", store, Arc::new(decoders), counts)
+}
+
+fn of_function(
+    name: &str,
+    store: Arc<FakeStore>,
+    decoders: Arc<Decoders>,
+    counts: Arc<Counts>,
+) -> World {
     let under = Arc::clone(&store) as Arc<dyn Store>;
     World {
         store,
         counts,
-        decoded: Arc::new(decoders).over(&under, Decoder::Npy, BYTES_MAX),
+        decoded: decoders.over(&under, &name.parse().unwrap(), Decoder::Npy, BYTES_MAX),
     }
+}
+
+/// Takes all places that the function may have.
+fn all_places(world: &World) -> Vec<Place> {
+    let DecodedStore {
+        decoders, function, ..
+    } = &world.decoded;
+    std::iter::from_fn(|| decoders.places.take(function)).collect()
 }
 
 /// The object, whole.
@@ -247,9 +265,7 @@ async fn a_decoder_that_stalls_is_given_up() {
 #[tokio::test]
 async fn no_more_decoders_run_than_there_are_places() {
     let world = world(|_, _, socket| array(socket, 0, "[0]"));
-    let all = u32::try_from(world.decoded.decoders.running.available_permits()).unwrap();
-    let running = Arc::clone(&world.decoded.decoders.running);
-    let held = running.acquire_many_owned(all).await.unwrap();
+    let held = all_places(&world);
     let mut waits = Box::pin(get(&world));
     let waited = timeout(Duration::from_millis(20), &mut waits).await;
     assert!(
@@ -259,4 +275,38 @@ async fn no_more_decoders_run_than_there_are_places() {
     assert_eq!(world.counts.started.load(Ordering::SeqCst), 0);
     drop(held);
     waits.await.unwrap();
+}
+
+#[tokio::test]
+async fn stores_that_are_slow_hold_up_no_other_function() {
+    let first = world(|_, _, socket| array(socket, 0, "[0]"));
+    let decoders = Arc::clone(&first.decoded.decoders);
+    let share = all_places(&first).len();
+    let (slow, counts) = (first.store, first.counts);
+    slow.hold_bytes(true);
+    let of = |name: &str, store: &Arc<FakeStore>| {
+        let (store, counts) = (Arc::clone(store), Arc::clone(&counts));
+        of_function(name, store, Arc::clone(&decoders), counts)
+    };
+    let mut all = Vec::new();
+    for function in 1..SHARES {
+        let world = Arc::new(of(&format!("slow-{function}"), &slow));
+        // One of them waits for a place.
+        for _ in 0..=share {
+            let world = Arc::clone(&world);
+            all.push(tokio::spawn(async move { get(&world).await.map(drop) }));
+        }
+    }
+    while slow.transfers() < share * (SHARES - 1) {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let store = Arc::<FakeStore>::default();
+    store.put("k", vec![7; 10]);
+    let other = of("other", &store);
+    let served = timeout(Duration::from_secs(20), get(&other)).await;
+    served.expect("it has a place and a turn").unwrap();
+    slow.hold_bytes(false);
+    for one in all {
+        one.await.unwrap().unwrap();
+    }
 }

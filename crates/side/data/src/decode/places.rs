@@ -1,0 +1,97 @@
+//! How many decoders there may be, and how many of them may compute.
+//!
+//! A decoder has a place from its start to its end, and a turn only while it starts, gets bytes, or is asked for its result. While it
+//! waits for the store it has no turn, so a slow store holds up nobody. The decoders of one function never have all places or turns.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
+use pilot_model::FunctionName;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// The places of all functions.
+#[derive(Debug)]
+pub(crate) struct Places {
+    all: Arc<Semaphore>,
+    turns: Arc<Semaphore>,
+    /// How many places one function may have.
+    share: usize,
+    /// Those of functions that have decoders, or wait for one.
+    shares: Mutex<HashMap<FunctionName, Weak<Semaphore>>>,
+}
+
+/// A decoder's place, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Place {
+    _of_all: OwnedSemaphorePermit,
+    _of_function: OwnedSemaphorePermit,
+    turns: Arc<Semaphore>,
+    turn: Option<OwnedSemaphorePermit>,
+}
+
+impl Places {
+    /// `cpus`: the processors of this machine.
+    pub(crate) fn new(cpus: usize) -> Self {
+        let share = cpus.max(SHARE_MIN);
+        Self {
+            all: Arc::new(Semaphore::new(share * SHARES)),
+            turns: Arc::new(Semaphore::new(share + 1)),
+            share,
+            shares: Mutex::default(),
+        }
+    }
+
+    /// A place, if there is one now.
+    pub(crate) fn take(&self, function: &FunctionName) -> Option<Place> {
+        let of_function = self.share(function).try_acquire_owned().ok()?;
+        let of_all = Arc::clone(&self.all).try_acquire_owned().ok()?;
+        Some(self.place(of_all, of_function))
+    }
+
+    /// Waits for a place.
+    pub(crate) async fn wait(&self, function: &FunctionName) -> Option<Place> {
+        let of_function = self.share(function).acquire_owned().await.ok()?;
+        let of_all = Arc::clone(&self.all).acquire_owned().await.ok()?;
+        Some(self.place(of_all, of_function))
+    }
+
+    fn place(&self, of_all: OwnedSemaphorePermit, of_function: OwnedSemaphorePermit) -> Place {
+        Place {
+            _of_all: of_all,
+            _of_function: of_function,
+            turns: Arc::clone(&self.turns),
+            turn: None,
+        }
+    }
+
+    fn share(&self, function: &FunctionName) -> Arc<Semaphore> {
+        let mut shares = self.shares.lock();
+        if let Some(share) = shares.get(function).and_then(Weak::upgrade) {
+            return share;
+        }
+        shares.retain(|_, share| share.strong_count() > 0);
+        let share = Arc::new(Semaphore::new(self.share));
+        shares.insert(function.clone(), Arc::downgrade(&share));
+        share
+    }
+}
+
+impl Place {
+    /// Waits for a turn, unless it has one.
+    pub(crate) async fn take_turn(&mut self) {
+        if self.turn.is_none() {
+            self.turn = Arc::clone(&self.turns).acquire_owned().await.ok();
+        }
+    }
+
+    /// Others may compute.
+    pub(crate) fn give_turn(&mut self) {
+        self.turn = None;
+    }
+}
+
+/// Places that a function may always have.
+const SHARE_MIN: usize = 2;
+/// All places, in shares of one function. Each is a process with its own memory.
+pub(super) const SHARES: usize = 8;
