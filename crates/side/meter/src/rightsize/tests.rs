@@ -107,6 +107,15 @@ fn cold_calls_and_calls_without_cpu_time_are_left_out() {
     assert!(Calls::read(&b"a,b\n"[..]).is_err());
 }
 
+#[test]
+fn what_a_worker_does_around_a_call_is_no_second_cpu() {
+    let mut text = records(&[(20, 0, 20), (20, 0, 39)]);
+    // A call of 10 us whose worker used 60 us.
+    text.push_str("1,256,1000,10000,0,60000,0,,0,0\n");
+    let calls = Calls::read(text.as_bytes()).unwrap();
+    assert_eq!((calls.counted, calls.parallel), (3, 1));
+}
+
 /// Sizes below the memory that calls use are not offered.
 #[test]
 fn a_size_has_the_memory_that_is_used() {
