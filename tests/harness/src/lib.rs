@@ -21,7 +21,7 @@ pub use daemon::{Daemon, DaemonOptions, Machine, terminate};
 pub use groups::{group_with, groups_of};
 pub use http::{Connection, Request, Response, encode_query};
 pub use multipart::{ArchiveEntry, archive, multipart};
-pub use process::{descendants, is_gone, open_descriptors, resident_bytes};
+pub use process::{descendants, is_gone, open_descriptors, open_descriptors_to, resident_bytes};
 pub use project::Project;
 pub use wait::{eventually, eventually_within};
 

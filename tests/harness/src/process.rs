@@ -30,6 +30,17 @@ pub fn open_descriptors(pid: i32) -> usize {
     std::fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count)
 }
 
+/// Number of descriptors of a process that are open to this kind of thing, for example `socket:` or `/memfd:` (proc(5), `/proc/PID/fd`).
+#[must_use]
+pub fn open_descriptors_to(pid: i32, kind: &str) -> usize {
+    let open = std::fs::read_dir(format!("/proc/{pid}/fd"));
+    let targets = open.into_iter().flatten().flatten();
+    let targets = targets.filter_map(|entry| std::fs::read_link(entry.path()).ok());
+    targets
+        .filter(|target| target.to_string_lossy().starts_with(kind))
+        .count()
+}
+
 fn parents() -> HashMap<i32, i32> {
     std::fs::read_dir("/proc")
         .into_iter()
