@@ -3,18 +3,10 @@
 
 use std::thread;
 
-use pilot_harness::{Daemon, DaemonOptions, Request};
+use pilot_harness::{DaemonOptions, Request};
 use serde_json::json;
 
-use crate::{ECHO, daemon_with, lab, plain};
-
-/// Starts of workers of `lab`.
-fn starts(daemon: &Daemon) -> f64 {
-    let text = daemon.get("/metrics").ok().text();
-    let series = "pilot_worker_starts_total{faas_name=\"lab\"} ";
-    let line = text.lines().find_map(|line| line.strip_prefix(series));
-    line.unwrap().parse().unwrap()
-}
+use crate::{ECHO, daemon_with, lab, plain, starts};
 
 #[test]
 fn one_worker_answers_a_client_that_asks_again_at_once() {

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use pilot_harness::{Daemon, Response, eventually};
 use serde_json::{Value, json};
 
-use crate::{ECHO, answer, daemon, lab, plain};
+use crate::{ECHO, answer, daemon, lab, plain, starts};
 
 /// The phases of a `Server-Timing` header, ms.
 fn phases(response: &Response) -> Vec<(String, f64)> {
@@ -249,14 +249,6 @@ fn min_workers_are_there_from_the_start_and_stay() {
         assert_eq!(daemon.workers("lab", "idle"), 2);
     }
     assert_eq!(starts(&daemon), started, "a worker was replaced");
-}
-
-/// The workers of `lab` that became ready, as the metrics count them once all events are counted.
-fn starts(daemon: &Daemon) -> f64 {
-    let text = daemon.get("/metrics").ok().text();
-    let series = "pilot_worker_starts_total{faas_name=\"lab\"} ";
-    let line = text.lines().find_map(|line| line.strip_prefix(series));
-    line.unwrap().parse().unwrap()
 }
 
 #[test]
