@@ -60,7 +60,7 @@ impl Budget {
         let half = self.step() / 2;
         let ahead = self.ideal(1_000_000) - 1_000_000;
         if self.owed_ns >= half {
-            return Next::Stop(unsigned(self.owed_ns + half));
+            return Next::Stop(unsigned(self.owed_ns.saturating_add(half)));
         }
         // It owes this much more with each millisecond in which it computes on one CPU.
         if ahead <= 0 {
@@ -203,6 +203,13 @@ mod tests {
             budget.account(turn * MS, turn * MS);
             assert!(matches!(budget.next(), Next::Run(_)));
         }
+    }
+
+    #[test]
+    fn a_worker_that_owes_more_than_can_be_counted_is_stopped() {
+        let mut budget = Budget::new(1, 0, 0);
+        budget.account(MS, u64::MAX);
+        assert!(matches!(budget.next(), Next::Stop(ns) if ns > u64::MAX / 4));
     }
 
     proptest! {
