@@ -1,0 +1,1 @@
+"""What exporting traces costs a warm request."""
