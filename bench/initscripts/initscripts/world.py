@@ -17,11 +17,13 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
+from benchlib.containers import Engine, NoEngineError
 from benchlib.daemon import Daemon, end, free_port, invoke_path, wait_for_port
 from benchlib.pilot import ROOT
+from benchlib.relay import Relay
 from benchlib.store import BUCKET, KEY_ID, REGION, SECRET, Store
 
-from .containers import CODE, COMMAND, Engine, NoEngineError, root_of
+from .containers import CODE, COMMAND, ENVIRONMENT, root_of
 
 HERE = Path(__file__).resolve().parents[1]
 ACCOUNT, QUEUE = "123456789012", "tasks"
@@ -40,29 +42,6 @@ SERVICES = ("cached", "vecdb")
 IMAGE = "pilot-initscripts/functions:1"
 # Functions with a model, which need a module and packages more than the others.
 WITH_MODEL, MODEL_PACKAGES = ("imgrec", "recognise", "classify"), "requirements-imgrec.txt"
-
-
-class Relay:
-    """A distance before a server."""
-
-    def __init__(self, server_port: int) -> None:
-        self.port = free_port()
-        command = [sys.executable, str(HERE / "initscripts" / "relay.py"), str(self.port), str(server_port)]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-    def __enter__(self) -> Relay:
-        self.set(0)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.process.kill()
-        self.process.wait()
-
-    def set(self, round_trip_ms: float) -> None:
-        assert self.process.stdin and self.process.stdout
-        print(round_trip_ms, file=self.process.stdin, flush=True)
-        if self.process.stdout.readline() != "ok\n":
-            raise RuntimeError("the relay has ended")
 
 
 class Queues:
@@ -221,7 +200,7 @@ class World:
         root = root_of(folder, files, [*programs, *map(service, SERVICES)] if services else list(programs))
         for name in SERVICES if services else ():
             shutil.copy(service(name), root / CODE.lstrip("/") / name)
-        self.engine.image(IMAGE, root)
+        self.engine.image(IMAGE, root, ENVIRONMENT)
         shutil.rmtree(folder)
 
     def kinds(self, wanted: Sequence[str]) -> list[str]:
