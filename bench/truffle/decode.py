@@ -82,6 +82,8 @@ with open(path, "rb") as file:
 
 class Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    # Or the body waits 40 ms for an acknowledgement of the head.
+    disable_nagle_algorithm = True
 
     def do_GET(self):
         self.send_response(200)

@@ -69,6 +69,8 @@ views = [data[at : at + (1 << 14)] for at in range(0, 1 << 20, 1 << 14)]
 
 class Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    # Or the body waits 40 ms for an acknowledgement of the head.
+    disable_nagle_algorithm = True
 
     def do_GET(self):
         self.send_response(200)
