@@ -55,12 +55,14 @@ EXPERIMENTS = {
     "validation": Experiment(
         "the simulator beside the daemon", lambda found: simulated.validation(found.binary, found.results), simulated.REPLAYED
     ),
-    "path": Experiment("warm calls beside 1,000 forecasters", lambda found: path.run(found.binary)),
+    "path": Experiment(
+        "warm calls beside 1,000 functions that have traffic and forecasters", lambda found: path.run(found.binary)
+    ),
 }
 SMOKE = {
     "smoke": of_trials("does it run", experiments.SMALL, experiments.smoke),
     "ticks": Experiment("decisions", lambda found: simulated.ticks(found.binary, count=100, functions=20)),
-    "path": Experiment("warm calls", lambda found: path.run(found.binary, functions=3, turns=2, seconds=0.3)),
+    "path": Experiment("warm calls", lambda found: path.run(found.binary, functions=3, turns=2, seconds=0.3, past_s=0.3)),
 }
 
 
