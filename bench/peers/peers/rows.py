@@ -19,6 +19,7 @@ from benchlib.proc import tree
 from benchlib.stats import percentile
 
 from . import rivals
+from .floor import Floor
 from .rivals import APPS, Rival
 from .table import Result
 
@@ -102,14 +103,17 @@ def only(measured: Measured, kind: str) -> None:
 
 def cold(daemon: Daemon, load: Load, effort: Effort) -> list[Result]:
     daemon.deploy("cold", IMPORTS, REQUIREMENTS)
-    with rivals.fresh_interpreter() as fresh:
+    with rivals.fresh_interpreter() as fresh, Floor() as bare:
         seen = alternate(
             effort.turns,
             cold=cold_turn(daemon, load, "cold", effort.cold),
             fresh=lambda: load.url(fresh.url, count=effort.spawns, warm_up=1),
+            floor=lambda: Measured(first_byte=bare.times(effort.cold)),
         )
     only(seen["cold"], "cold")
     p50, fresh_p50 = seen["cold"].p(50), seen["fresh"].p(50)
+    over = {percent: round(seen["cold"].p(percent) / seen["floor"].p(percent), 2) for percent in (50, 99)}
+    floor = {"floor:": f"p50 {ms(seen['floor'].p(50))} ms, p99 {ms(seen['floor'].p(99))} ms"}
     return [
         Result(
             "cold p50",
@@ -122,6 +126,8 @@ def cold(daemon: Daemon, load: Load, effort: Effort) -> list[Result]:
         ),
         Result("cold p99", ms(seen["cold"].p(99)), "ms", bar=8.0),
         Result("cold, times faster than a fresh interpreter", round(fresh_p50 / p50, 1), "×", bar=30.0, at_least=True),
+        Result("cold p50 ÷ that of a bare fork", over[50], "×", bar=1.25, notes=floor),
+        Result("cold p99 ÷ that of a bare fork", over[99], "×", bar=2.0),
     ]
 
 
