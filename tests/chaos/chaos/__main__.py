@@ -131,8 +131,9 @@ class Run:
         self._rest()
         # A second round, because the first one may keep what the second one uses again.
         self._rest()
-        before = oracle.held(self.daemon)
-        print(f"{self.ledger.now():8.2f}  before: {dict(before[1])}, {sum(before[0].values())} descriptors", flush=True)
+        before = oracle.held_at_rest(self.daemon)
+        for what in before:
+            print(f"{self.ledger.now():8.2f}  before: {dict(what)}", flush=True)
         faults = plan(self.seed, self.arguments.seconds, self.arguments.only)
         self.clients.start()
         self.faults.run(faults)

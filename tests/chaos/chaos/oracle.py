@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections import Counter
 from typing import Any
 
@@ -205,6 +206,20 @@ def held(daemon: Daemon) -> Held:
     """What the daemon has when no function has a worker: descriptors by kind, processes by role."""
     roles = machine.by_role(daemon.pid)
     return machine.descriptors(daemon.pid), Counter({role: len(found) for role, found in roles.items()})
+
+
+def held_at_rest(daemon: Daemon) -> Held:
+    """The most of each kind, until for three seconds there is no more of any: sandboxes for the next workers are made in advance, one after
+    the other.
+    """
+    most = held(daemon)
+    begun = unchanged_since = time.monotonic()
+    while (now := time.monotonic()) - unchanged_since < 3 and now - begun < 30:
+        time.sleep(0.2)
+        together = tuple(known | seen for known, seen in zip(most, held(daemon)))
+        if together != most:
+            most, unchanged_since = (together[0], together[1]), time.monotonic()
+    return most
 
 
 def holds_as_before(daemon: Daemon, ledger: Ledger, before: Held, slack: int) -> None:
