@@ -27,6 +27,10 @@ impl Platform for Triggered {
         self.invoker.try_version(version)
     }
 
+    fn discard(&self, version: &Arc<Version>) {
+        self.invoker.discard(version);
+    }
+
     fn activate(&self, version: Arc<Version>) {
         // What a trigger hands on then finds the version.
         self.invoker.activate(Arc::clone(&version));

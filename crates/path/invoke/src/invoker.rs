@@ -265,6 +265,17 @@ impl Platform for Invoker {
         })
     }
 
+    fn discard(&self, version: &Arc<Version>) {
+        let functions = self.functions.load();
+        let live = functions
+            .running(version.config.name.as_str())
+            .map(|function| &function.live.version().id);
+        // A deployment of the same code and configuration has its template in common with the live version.
+        if live != Some(&version.id) {
+            self.engine.forget(version);
+        }
+    }
+
     fn activate(&self, version: Arc<Version>) {
         self.context.initscripts.activate(&version);
         let config = &version.config;

@@ -38,6 +38,7 @@ mod bounds;
 mod hints;
 mod prune;
 mod rollback;
+mod tried;
 
 pub use bounds::StoreLimits;
 

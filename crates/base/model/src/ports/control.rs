@@ -51,6 +51,9 @@ pub trait Platform: Send + Sync + Debug {
         version: &Arc<Version>,
     ) -> BoxFuture<'static, Result<TemplateReport, StartError>>;
 
+    /// A version that was tried does not become the live one: what its trial has left ends.
+    fn discard(&self, version: &Arc<Version>);
+
     /// Makes this version the live one. Requests to the previous one finish there; then it is retired.
     fn activate(&self, version: Arc<Version>);
 

@@ -34,6 +34,21 @@ async fn those_running_finish_on_the_old_version_which_is_then_given_up() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_version_that_does_not_become_live_is_forgotten_and_the_live_one_is_not() {
+    let fixture = Fixture::new();
+    let live = fixture.deploy(|_| ());
+    let next = version("f", 2);
+    fixture.invoker.discard(&next);
+    assert_eq!(fixture.engine.forgotten(), std::slice::from_ref(&next.id));
+    // The same code and configuration again.
+    fixture.invoker.discard(&live);
+    assert_eq!(fixture.engine.forgotten().len(), 1);
+    // A function that is not there yet.
+    fixture.invoker.discard(&version("g", 1));
+    assert_eq!(fixture.engine.forgotten().len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_version_is_found_by_number_by_id_and_as_latest() {
     let fixture = Fixture::new();
     let old = fixture.deploy(|_| ());

@@ -18,6 +18,7 @@ use pilot_model::{
 
 use tokio::sync::OwnedMutexGuard;
 
+use super::tried::Tried;
 use super::{Inner, VERSIONS_KEPT, hints, url_path};
 use crate::archive::{self, ArchiveError};
 use crate::blocking::blocking;
@@ -320,6 +321,7 @@ impl Inner {
             layers,
             environment: obtained.environment,
         });
+        let tried = Tried::new(&self.platform, &version);
         let template = self.try_version(&version, say).await?;
         say.stage("activate", format!("version {}", version.number));
         let deployed = Deployed {
@@ -327,7 +329,7 @@ impl Inner {
             template,
             deployed_unix_s: now_unix_s(),
         };
-        let committed = blocking(move || self.commit(deployed, before, claims)).await?;
+        let committed = blocking(move || self.commit(deployed, before, claims, tried)).await?;
         Ok(report(&committed, Change::New, was, has))
     }
 
@@ -351,6 +353,7 @@ impl Inner {
         deployed: Deployed,
         before: Option<Function>,
         claims: Claims,
+        tried: Tried,
     ) -> Result<Deployed, DeployError> {
         let stored = StoredVersion {
             version: Version::clone(&deployed.version),
@@ -369,7 +372,7 @@ impl Inner {
             .map_err(|error| errors::from_registry(&error))?;
         self.state
             .put(deployed.version.config.name.clone(), function);
-        self.platform.activate(Arc::clone(&deployed.version));
+        tried.activate();
         drop(claims);
         Ok(deployed)
     }

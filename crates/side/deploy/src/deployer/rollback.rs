@@ -7,6 +7,7 @@ use pilot_model::FunctionName;
 use pilot_model::deployment::{DeployError, RollbackReport};
 use tokio::sync::OwnedMutexGuard;
 
+use super::tried::Tried;
 use super::{Inner, hints};
 use crate::blocking::blocking;
 use crate::errors;
@@ -31,9 +32,11 @@ impl Inner {
         let target = choose(&function, number)?;
         let version = &target.version;
         let trial = version.config.runtime.trial(&version.config.handler);
-        let tried = self.platform.try_version(version).await;
-        tried.map_err(|error| errors::from_start(&error, &trial, || hints::of(&error, version)))?;
-        blocking(move || self.make_live_again(&name, function, target, function_lock)).await
+        let tried = Tried::new(&self.platform, version);
+        let template = self.platform.try_version(version).await;
+        template
+            .map_err(|error| errors::from_start(&error, &trial, || hints::of(&error, version)))?;
+        blocking(move || self.make_live_again(&name, function, target, tried, function_lock)).await
     }
 
     /// Commits and activates the version. It runs to its end on its own thread, even if nobody waits for it.
@@ -42,6 +45,7 @@ impl Inner {
         name: &FunctionName,
         before: Function,
         target: Deployed,
+        tried: Tried,
         function_lock: OwnedMutexGuard<()>,
     ) -> Result<RollbackReport, DeployError> {
         let number = target.version.number;
@@ -64,7 +68,7 @@ impl Inner {
             }
         }
         self.state.put(name.clone(), function);
-        self.platform.activate(Arc::clone(&target.version));
+        tried.activate();
         drop(function_lock);
         Ok(report(replaced, &target, true))
     }

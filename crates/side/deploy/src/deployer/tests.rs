@@ -25,6 +25,7 @@ struct FakePlatform {
     tries: Semaphore,
     tried: Mutex<Vec<Arc<Version>>>,
     refuse: Mutex<Option<StartError>>,
+    discarded: Mutex<Vec<Arc<Version>>>,
     activated: Mutex<Vec<Arc<Version>>>,
     broken: Mutex<Vec<(FunctionName, String)>>,
     removed: Mutex<Vec<FunctionName>>,
@@ -36,6 +37,7 @@ impl Default for FakePlatform {
             tries: Semaphore::new(1000),
             tried: Mutex::default(),
             refuse: Mutex::default(),
+            discarded: Mutex::default(),
             activated: Mutex::default(),
             broken: Mutex::default(),
             removed: Mutex::default(),
@@ -61,6 +63,10 @@ impl Platform for SharedPlatform {
                 None => Ok(template()),
             }
         })
+    }
+
+    fn discard(&self, version: &Arc<Version>) {
+        self.0.discarded.lock().push(Arc::clone(version));
     }
 
     fn activate(&self, version: Arc<Version>) {
@@ -303,6 +309,46 @@ async fn the_same_again_changes_nothing() {
     assert_eq!((second.version, second.number), (first.version, 1));
     assert_eq!(bench.platform.0.tried.lock().len(), 1);
     assert_eq!(bench.staged(), 0);
+}
+
+/// The ids of the versions whose templates were ended because they do not become live.
+fn discarded(bench: &Bench) -> Vec<u32> {
+    let discarded = bench.platform.0.discarded.lock();
+    discarded.iter().map(|version| version.number).collect()
+}
+
+#[tokio::test]
+async fn a_version_that_does_not_become_live_leaves_no_template() {
+    let bench = Bench::new();
+    bench.deploy("f", APP_1).await.unwrap();
+    let registry = rusqlite::Connection::open(bench.data_dir().join("registry.sqlite")).unwrap();
+    let refuse =
+        "CREATE TRIGGER refuse BEFORE INSERT ON versions BEGIN SELECT RAISE(FAIL, 'no'); END";
+    registry.execute_batch(refuse).unwrap();
+    let error = bench.deploy("f", APP_2).await.unwrap_err();
+    assert_eq!(code(&error), "internal", "{error}");
+    assert_eq!(discarded(&bench), [2]);
+    registry.execute_batch("DROP TRIGGER refuse").unwrap();
+    let report = bench.deploy("f", APP_2).await.unwrap();
+    assert_eq!((report.number, discarded(&bench).len()), (2, 1));
+}
+
+#[tokio::test]
+async fn a_deployment_for_which_nobody_waits_leaves_no_template() {
+    let bench = Bench::new();
+    bench.platform.0.tries.forget_permits(1000);
+    let tries = Arc::new(tokio::sync::Notify::new());
+    let begun = Arc::clone(&tries);
+    let deployed = bench.deploy_with("f", APP_1, move |progress| {
+        if progress.stage == "template" {
+            begun.notify_one();
+        }
+    });
+    tokio::select! {
+        done = deployed => panic!("{done:?}"),
+        () = tries.notified() => {}
+    }
+    assert_eq!(discarded(&bench), [1]);
 }
 
 #[tokio::test]
