@@ -80,7 +80,7 @@ NUMBER = '[functions.number]\nhandler = "app.number"\ntimeout_s = 5\n'
 class Run:
     """One run with one seed."""
 
-    def __init__(self, seed: int, arguments: argparse.Namespace) -> None:
+    def __init__(self, seed: int, arguments: argparse.Namespace, children: machine.Children) -> None:
         self.seed, self.arguments = seed, arguments
         self.home = Path(tempfile.mkdtemp(prefix=f"pilot-chaos-{seed}-"))
         self.ledger = Ledger()
@@ -89,7 +89,7 @@ class Run:
         self.relay = Relay(self.store.port)
         self.witness = Witness()
         config = CONFIG.format(relay=self.relay.port)
-        self.daemon = Daemon(arguments.pilot, self.home, config, self.shim.environment, self.ledger)
+        self.daemon = Daemon(arguments.pilot, self.home, config, self.shim.environment, self.ledger, children)
         self.functions = functions_folder(FUNCTIONS, self.home)
         self.clients = Clients(seed, self.daemon, self.store, self.ledger, self.functions)
         self.faults = Faults(self.daemon, self.relay, self.shim, self.ledger)
@@ -205,10 +205,13 @@ def main() -> int:
         return 0
     own_mounts()
     machine.adopt_orphans()
+    # One for all runs: another one would reap the programs of this one, and their exit status would be lost.
+    children = machine.Children()
+    children.reap_always()
     passed = failed = skipped = 0
     for seed in parsed.seed:
         print(f"── seed {seed}: repeat it with `tests/chaos/run --seed {seed} --seconds {parsed.seconds:g}`", flush=True)
-        run = Run(seed, parsed)
+        run = Run(seed, parsed, children)
         kept, broken = run.go()
         passed, failed, skipped = passed + kept, failed + broken, skipped + len(run.faults.skipped)
         if broken or parsed.keep:

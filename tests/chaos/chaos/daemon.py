@@ -23,7 +23,9 @@ READY_S = 30
 class Daemon:
     """The daemon and its supervisor, which is a thread."""
 
-    def __init__(self, binary: Path, home: Path, config: str, environment: dict[str, str], ledger: Ledger) -> None:
+    def __init__(
+        self, binary: Path, home: Path, config: str, environment: dict[str, str], ledger: Ledger, children: Children
+    ) -> None:
         self.binary, self.home, self.data, self.ledger = binary, home, home / "data", ledger
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
@@ -32,8 +34,7 @@ class Daemon:
         self.temporary.mkdir()
         (home / "pilotd.toml").write_text(config)
         self.environment = {**os.environ, **environment, "TMPDIR": str(self.temporary)}
-        self.children = Children()
-        self.children.reap_always()
+        self.children = children
         self.pids: set[int] = set()  # of all its lives
         self.log = home / "daemon.log"
         self._process: subprocess.Popen[bytes] | None = None
