@@ -1,7 +1,7 @@
 # The usual commands. `make` lists them. The scripts do the work.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test build lint bench fidelity chaos fuzz vm package
+.PHONY: help run test build lint bench fidelity chaos fuzz vm arm64 package
 
 help:
 	@echo 'make run     build the release, start the daemon on 127.0.0.1:8080, deploy the examples, call one; Ctrl-C stops it'
@@ -11,6 +11,7 @@ help:
 	@echo 'make chaos    faults under load with an oracle: five seeds of two minutes, as root; CHAOS="--seed 7" make chaos: one of them'
 	@echo 'make fuzz     each fuzz target for a minute with libFuzzer; FUZZ="--seconds 600 heads" make fuzz: one target, ten minutes'
 	@echo 'make vm      the package, its systemd units and the suites in a virtual machine with cgroup v2, as root'
+	@echo 'make arm64   everything built for 64-bit ARM, and its unit tests in an emulator'
 	@echo 'make lint    formatting, clippy, licences, ruff and mypy alone'
 	@echo 'make build   the release binary: target/release/pilot'
 	@echo 'make package  a Debian package and a tar archive with a static binary, in target/package; debug symbols beside them'
@@ -44,6 +45,9 @@ fuzz:
 
 vm:
 	@scripts/test build vm
+
+arm64:
+	@scripts/test arm64
 
 package:
 	@scripts/package

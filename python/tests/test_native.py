@@ -29,6 +29,16 @@ def handler(event, context):
     return None if numpy is None else numpy.random.randn(3).tolist()
 """
 
+# Root's processes have no limit.
+NO_MORE_PROCESSES = """
+import os, resource
+resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
+if os.getuid() == 0:
+    os.setuid(65534)
+def handler(event, context):
+    return None
+"""
+
 FORKS = """
 import logging, os, threading
 def handler(event, context):
@@ -85,3 +95,10 @@ def test_a_short_request_without_a_channel_is_refused(functions: Functions) -> N
     template = functions.template(RANDOM)
     template.send(b"FORK" + struct.pack("<IQ", 0, 7))
     assert template.message("fork_failed", 7)["error"].startswith("no channel")
+
+
+def test_a_fork_that_the_kernel_refuses_is_said(functions: Functions) -> None:
+    template = functions.template(NO_MORE_PROCESSES)
+    assert template.report["native"]
+    template.worker()
+    assert template.message("fork_failed")["error"] == "fork: errno 11"

@@ -27,10 +27,12 @@ def handler(event, context):
     return {**{name: status[name].strip() for name in names}, **spaces, "cwd": os.getcwd()}
 """
 
-# BPF: load the system call's number; uname (63 on x86_64) gives EPERM, everything else is allowed
+UNAME = 63 if os.uname().machine == "x86_64" else 160
+
+# BPF: load the system call's number; uname gives EPERM, everything else is allowed
 FILTER_WITHOUT_UNAME = b"".join(
     struct.pack("<HBBI", *instruction)
-    for instruction in [(0x20, 0, 0, 0), (0x15, 0, 1, 63), (0x06, 0, 0, 0x00050001), (0x06, 0, 0, 0x7FFF0000)]
+    for instruction in [(0x20, 0, 0, 0), (0x15, 0, 1, UNAME), (0x06, 0, 0, 0x00050001), (0x06, 0, 0, 0x7FFF0000)]
 )
 
 

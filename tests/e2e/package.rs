@@ -49,6 +49,37 @@ fn check_binary(binary: &Path, symbols: &Path) {
     assert!(sections.contains(".debug_info") && sections.contains(".symtab"));
 }
 
+/// Runs `scripts/package`, which fails, and returns what it says.
+fn refused(arguments: &[&str]) -> String {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../scripts/package");
+    let output = Command::new(script).args(arguments).output().unwrap();
+    assert!(!output.status.success(), "{output:?}");
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn a_package_is_for_the_processor_of_its_binary() {
+    if !is_installed("readelf") {
+        eprintln!("\n*** SKIPPED: readelf is not installed ***\n");
+        return;
+    }
+    let home = tempfile::tempdir().unwrap();
+    let out = home.path().join("out").display().to_string();
+    let own = env!("CARGO_BIN_EXE_pilot");
+    let other = match std::env::consts::ARCH {
+        "x86_64" => "aarch64",
+        _ => "x86_64",
+    };
+    let said = refused(&["--out", &out, "--binary", own, "--arch", other]);
+    assert!(said.contains(&format!("and --arch is {other}")), "{said}");
+    let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
+    let said = refused(&["--out", &out, "--binary", manifest]);
+    assert!(said.contains("is not a program"), "{said}");
+    let said = refused(&["--out", &out, "--arch", "vax"]);
+    assert!(said.contains("no packages for vax"), "{said}");
+    assert!(!Path::new(&out).exists());
+}
+
 #[test]
 fn the_packages_contain_a_stripped_binary_its_unit_and_its_configuration() {
     for program in ["dpkg-deb", "strip", "objcopy", "readelf"] {

@@ -72,7 +72,7 @@ struct child {
 
 // Shared with the caller (native.py), which also fixes the order.
 struct fork_server {
-    int64_t (*fork)(void);
+    int32_t (*fork)(void);  // pid_t: the upper half of the register says nothing
     const char *directory;       // of a child; NULL: unchanged
     const void *filter;          // struct sock_filter array; NULL: none
     uint64_t filter_len;         // instructions
@@ -394,10 +394,10 @@ static int fork_one(struct fork_server *s, const struct request *r) {
         tell_failed(s, r->id, what, error);
         return 0;
     }
-    int64_t pid = s->fork();
+    int32_t pid = s->fork();
     if (pid == 0) return 1;
     if (pid < 0) tell_failed(s, r->id, "fork", -EAGAIN);  // the C library does not pass the error on
-    else if (!pilot_track(s, (int32_t)pid, r->id)) tell_failed(s, r->id, "too many children", -EAGAIN);
+    else if (!pilot_track(s, pid, r->id)) tell_failed(s, r->id, "too many children", -EAGAIN);
     return 0;
 }
 

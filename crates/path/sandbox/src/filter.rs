@@ -28,15 +28,7 @@ impl Filters {
     /// # Errors
     /// An unknown architecture.
     pub fn compile() -> Result<Self, FilterError> {
-        let always = GROUPS
-            .iter()
-            .flat_map(|(_, calls)| calls.iter())
-            .chain(LEGACY)
-            .map(|call| Rule {
-                call: *call,
-                when: Vec::new(),
-            });
-        let rules: Vec<Rule> = always.chain(conditional()).collect();
+        let rules = allowed();
         let refused = Verdict::Errno(libc::EPERM.unsigned_abs());
         Ok(Self {
             template: Filter::compile(&rules, Verdict::Allow, refused)?,
@@ -58,6 +50,20 @@ impl Filters {
     }
 }
 
+/// What every process in a sandbox may do.
+fn allowed() -> Vec<Rule> {
+    let always = GROUPS
+        .iter()
+        .flat_map(|(_, calls)| calls.iter())
+        .chain(LEGACY.iter().map(|(older, _)| older))
+        .chain(OF_THIS_ARCHITECTURE)
+        .map(|call| Rule {
+            call: *call,
+            when: Vec::new(),
+        });
+    always.chain(conditional()).collect()
+}
+
 /// `SO_LINGER`, which lets the close of a socket wait for its peer. Before Linux 6.16 a function can send such a socket to the
 /// daemon, which must close it. A filter cannot read the option's value in memory, so setting it has no effect and succeeds
 /// (`SECCOMP_RET_ERRNO` with 0, seccomp(2)). It does not fail, because programs treat an error of `setsockopt` as fatal, while none
@@ -76,13 +82,16 @@ fn lingering() -> Vec<Rule> {
 /// Calls with a fallback that programs use only if the kernel does not have the call: the C library starts threads with clone3,
 /// and changes modes with fchmodat2.
 fn absent() -> Vec<Rule> {
-    [libc::SYS_clone3, libc::SYS_fchmodat2]
+    [libc::SYS_clone3, SYS_FCHMODAT2]
         .map(|call| Rule {
             call,
             when: Vec::new(),
         })
         .into()
 }
+
+/// fchmodat2(2), which libc does not name on every architecture. Its number is the same everywhere (`asm-generic/unistd.h`).
+const SYS_FCHMODAT2: libc::c_long = 452;
 
 /// What templates may do and their workers may not: enter namespaces.
 fn worker_takes_away() -> Vec<Rule> {
@@ -560,50 +569,60 @@ const GROUPS: &[(&str, &[libc::c_long])] = &[
     ),
 ];
 
-/// Older variants of the calls above, which only some architectures have.
+/// Older variants of calls, each with the call that replaces it, which every architecture has and functions may make.
 #[cfg(target_arch = "x86_64")]
-const LEGACY: &[libc::c_long] = &[
-    libc::SYS_access,
-    libc::SYS_alarm,
-    libc::SYS_arch_prctl,
-    libc::SYS_chmod,
-    libc::SYS_chown,
-    libc::SYS_creat,
-    libc::SYS_dup2,
-    libc::SYS_epoll_create,
-    libc::SYS_epoll_wait,
-    libc::SYS_eventfd,
-    libc::SYS_fork,
-    libc::SYS_getdents,
-    libc::SYS_getpgrp,
-    libc::SYS_getrlimit,
-    libc::SYS_inotify_init,
-    libc::SYS_lchown,
-    libc::SYS_link,
-    libc::SYS_lstat,
-    libc::SYS_mkdir,
-    libc::SYS_open,
-    libc::SYS_pause,
-    libc::SYS_pipe,
-    libc::SYS_poll,
-    libc::SYS_readlink,
-    libc::SYS_rename,
-    libc::SYS_rmdir,
-    libc::SYS_select,
-    libc::SYS_setrlimit,
-    libc::SYS_signalfd,
-    libc::SYS_stat,
-    libc::SYS_symlink,
-    libc::SYS_time,
-    libc::SYS_unlink,
-    libc::SYS_utime,
-    libc::SYS_utimes,
-    libc::SYS_vfork,
+const LEGACY: &[(libc::c_long, libc::c_long)] = &[
+    (libc::SYS_access, libc::SYS_faccessat),
+    (libc::SYS_alarm, libc::SYS_setitimer),
+    (libc::SYS_chmod, libc::SYS_fchmodat),
+    (libc::SYS_chown, libc::SYS_fchownat),
+    (libc::SYS_creat, libc::SYS_openat),
+    (libc::SYS_dup2, libc::SYS_dup3),
+    (libc::SYS_epoll_create, libc::SYS_epoll_create1),
+    (libc::SYS_epoll_wait, libc::SYS_epoll_pwait),
+    (libc::SYS_eventfd, libc::SYS_eventfd2),
+    (libc::SYS_fork, libc::SYS_clone),
+    (libc::SYS_getdents, libc::SYS_getdents64),
+    (libc::SYS_getpgrp, libc::SYS_getpgid),
+    (libc::SYS_getrlimit, libc::SYS_prlimit64),
+    (libc::SYS_inotify_init, libc::SYS_inotify_init1),
+    (libc::SYS_lchown, libc::SYS_fchownat),
+    (libc::SYS_link, libc::SYS_linkat),
+    (libc::SYS_lstat, libc::SYS_newfstatat),
+    (libc::SYS_mkdir, libc::SYS_mkdirat),
+    (libc::SYS_open, libc::SYS_openat),
+    (libc::SYS_pause, libc::SYS_ppoll),
+    (libc::SYS_pipe, libc::SYS_pipe2),
+    (libc::SYS_poll, libc::SYS_ppoll),
+    (libc::SYS_readlink, libc::SYS_readlinkat),
+    (libc::SYS_rename, libc::SYS_renameat),
+    (libc::SYS_rmdir, libc::SYS_unlinkat),
+    (libc::SYS_select, libc::SYS_pselect6),
+    (libc::SYS_setrlimit, libc::SYS_prlimit64),
+    (libc::SYS_signalfd, libc::SYS_signalfd4),
+    (libc::SYS_stat, libc::SYS_newfstatat),
+    (libc::SYS_symlink, libc::SYS_symlinkat),
+    (libc::SYS_time, libc::SYS_clock_gettime),
+    (libc::SYS_unlink, libc::SYS_unlinkat),
+    (libc::SYS_utime, libc::SYS_utimensat),
+    (libc::SYS_utimes, libc::SYS_utimensat),
+    (libc::SYS_vfork, libc::SYS_clone),
 ];
 
-/// Older variants of the calls above, which only some architectures have.
+/// The same for newer architectures, such as aarch64 (`asm-generic/unistd.h`): they never had the others.
 #[cfg(not(target_arch = "x86_64"))]
-const LEGACY: &[libc::c_long] = &[];
+const LEGACY: &[(libc::c_long, libc::c_long)] = &[
+    (libc::SYS_getrlimit, libc::SYS_prlimit64),
+    (libc::SYS_setrlimit, libc::SYS_prlimit64),
+];
+
+/// Calls of one architecture: the C library sets the register of thread-local storage.
+#[cfg(target_arch = "x86_64")]
+const OF_THIS_ARCHITECTURE: &[libc::c_long] = &[libc::SYS_arch_prctl];
+
+/// Calls of one architecture.
+#[cfg(not(target_arch = "x86_64"))]
+const OF_THIS_ARCHITECTURE: &[libc::c_long] = &[];
 
 #[cfg(test)]
 mod tests {
@@ -628,6 +647,18 @@ mod tests {
         );
         socket.set_nonblocking(false).unwrap();
         (socket, listener)
+    }
+
+    /// Architectures without the older variants, such as aarch64, then miss nothing.
+    #[test]
+    fn what_an_old_call_does_can_be_done_by_one_that_every_architecture_has() {
+        let allowed = allowed();
+        let older: Vec<i64> = LEGACY.iter().map(|(older, _)| *older).collect();
+        for (older_one, newer) in LEGACY {
+            let is_allowed = allowed.iter().any(|rule| rule.call == *newer);
+            assert!(is_allowed, "{newer}, which replaces {older_one}");
+            assert!(!older.contains(newer), "{newer} is itself old");
+        }
     }
 
     #[test]

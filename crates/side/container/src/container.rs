@@ -77,10 +77,19 @@ impl Container {
         let program = command.first().map_or("", String::as_str);
         StartError::Runtime {
             problem: format!(
-                "`{program}` could not be started in a container of image {}: {error}",
-                self.image.short_id()
+                "`{program}` could not be started in a container of image {}: {}",
+                self.image.short_id(),
+                self.why_not_started(error)
             ),
             output: String::new(),
+        }
+    }
+
+    /// Why a program was not started. The kernel's error alone is misleading for a foreign one: the C library then looks for a shell.
+    pub(crate) fn why_not_started(&self, error: &ShimError) -> String {
+        match self.image.foreign() {
+            Some(foreign) => format!("{error}; {foreign}"),
+            None => error.to_string(),
         }
     }
 

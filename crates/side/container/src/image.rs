@@ -23,6 +23,8 @@ pub(crate) struct Image {
     pub(crate) volumes: Vec<String>,
     /// Bytes on disk.
     pub(crate) size: u64,
+    /// What its programs were built for, as engines name it (`amd64`, `arm64` …).
+    architecture: Option<String>,
     /// Its reference now means another image.
     replaced: AtomicBool,
     learnt: Mutex<Learnt>,
@@ -64,9 +66,22 @@ impl Image {
                 .size
                 .and_then(|size| u64::try_from(size).ok())
                 .unwrap_or(0),
+            architecture: found.architecture.filter(|name| !name.is_empty()),
             replaced: AtomicBool::new(false),
             learnt: Mutex::default(),
         }
+    }
+
+    /// Why its programs may not run here: it is for another architecture. No error by itself, because a machine can run foreign
+    /// programs with an emulator (`binfmt_misc`).
+    pub(crate) fn foreign(&self) -> Option<String> {
+        let built_for = engine_name(self.architecture.as_deref()?);
+        let own = engine_name(std::env::consts::ARCH);
+        (built_for != own).then(|| {
+            format!(
+                "the image is for {built_for}, and this machine is {own}: pull or build it with `--platform linux/{own}`"
+            )
+        })
     }
 
     /// The first twelve digits, as engines print them.
@@ -100,6 +115,15 @@ impl Image {
     }
 }
 
+/// An architecture in the words of engines, which are Go's.
+fn engine_name(architecture: &str) -> &str {
+    match architecture {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use bollard::models::ImageConfig;
@@ -130,5 +154,32 @@ mod tests {
         });
         assert_eq!(image.command, ["python3", "app.py"]);
         assert_eq!(image.environment, [("A".to_owned(), "b=c".to_owned())]);
+    }
+
+    #[test]
+    fn an_image_for_another_architecture_says_so() {
+        let image = |architecture: Option<&str>| {
+            Image::new(ImageInspect {
+                architecture: architecture.map(str::to_owned),
+                ..Default::default()
+            })
+        };
+        let own = engine_name(std::env::consts::ARCH);
+        for of_this_machine in [None, Some(""), Some(own), Some(std::env::consts::ARCH)] {
+            assert_eq!(
+                image(of_this_machine).foreign(),
+                None,
+                "{of_this_machine:?}"
+            );
+        }
+        let told = image(Some("s390x")).foreign().unwrap();
+        assert!(
+            told.starts_with("the image is for s390x, and this machine is "),
+            "{told}"
+        );
+        assert!(
+            told.ends_with(&format!("`--platform linux/{own}`")),
+            "{told}"
+        );
     }
 }

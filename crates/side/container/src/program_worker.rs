@@ -98,8 +98,9 @@ impl ProgramWorker {
             Ok(running) => running,
             Err(error @ ShimError::Failed { .. }) => {
                 let message = format!(
-                    "`{}` could not be started in {CODE_INSIDE}: {error}",
-                    self.command.join(" ")
+                    "`{}` could not be started in {CODE_INSIDE}: {}",
+                    self.command.join(" "),
+                    self.container.why_not_started(&error)
                 );
                 let done = done(started, now(), None, Bytes::new());
                 return Ok(Answer::Error(

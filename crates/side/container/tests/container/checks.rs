@@ -19,6 +19,7 @@ pub(crate) fn all() -> Vec<(&'static str, Check)> {
         contracts::a_program_gets_the_event_and_its_output_is_the_answer,
         contracts::a_program_that_fails_is_an_error_with_its_last_words,
         contracts::a_program_that_is_not_there_is_named,
+        contracts::an_image_for_another_architecture_is_named,
         contracts::a_program_that_nobody_waits_for_is_ended,
         contracts::a_large_event_that_is_not_read_and_one_that_is_echoed,
         contracts::a_server_is_reached_and_told_its_port,

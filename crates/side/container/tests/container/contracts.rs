@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::Read as _;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -104,6 +105,67 @@ pub(crate) async fn a_program_that_is_not_there_is_named(stage: Stage) {
     let message = body["errorMessage"].as_str().unwrap();
     assert!(message.contains("./nothing-here"), "{message}");
     assert!(message.contains("No such file"), "{message}");
+}
+
+pub(crate) async fn an_image_for_another_architecture_is_named(stage: Stage) {
+    load_foreign_image(&stage);
+    let host = stage.host();
+    let said = "the image is for s390x, and this machine is ";
+    for contract in ["http", "shim"] {
+        let spec = Spec {
+            image: FOREIGN,
+            contract,
+            command: &["/program"],
+            ..Spec::default()
+        };
+        let version = stage.version(contract, &spec);
+        let runtime = prewarmed(&host, &version).await.unwrap();
+        let told = match specialise(&runtime, &version).await {
+            Err(not_started) => problem(&not_started),
+            Ok(worker) => error(&worker, "{}").await.0["errorMessage"].to_string(),
+        };
+        assert!(told.contains("/program") && told.contains(said), "{told}");
+    }
+}
+
+const FOREIGN: &str = "pilot-test/foreign:1";
+
+/// An image for IBM Z with the beginning of a program, in the form of `docker save`.
+fn load_foreign_image(stage: &Stage) {
+    let dir = stage.dir.path();
+    // elf.h: `EM_S390` is 22.
+    let mut program = b"\x7fELF\x02\x02\x01".to_vec();
+    program.resize(64, 0);
+    program[17] = 2;
+    program[19] = 22;
+    std::fs::create_dir_all(dir.join("root/tmp")).unwrap();
+    std::fs::write(dir.join("root/program"), program).unwrap();
+    let executable = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(dir.join("root/program"), executable).unwrap();
+    let run = |words: &[&str]| {
+        let output = Command::new(words[0])
+            .args(&words[1..])
+            .current_dir(dir)
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{words:?}: {output:?}");
+        text(&output.stdout)
+    };
+    run(&["tar", "-cf", "layer.tar", "-C", "root", "."]);
+    let digest = run(&["sha256sum", "layer.tar"]);
+    let layer = format!("sha256:{}", digest.split(' ').next().unwrap());
+    let config = json!({
+        "architecture": "s390x", "os": "linux", "config": {},
+        "rootfs": {"type": "layers", "diff_ids": [layer]},
+    });
+    let manifest =
+        json!([{"Config": "config.json", "RepoTags": [FOREIGN], "Layers": ["layer.tar"]}]);
+    std::fs::write(dir.join("config.json"), config.to_string()).unwrap();
+    std::fs::write(dir.join("manifest.json"), manifest.to_string()).unwrap();
+    let files = ["manifest.json", "config.json", "layer.tar"];
+    run(&[&["tar", "-cf", "image.tar"], &files[..]].concat());
+    let archive = dir.join("image.tar").display().to_string();
+    stage.engine.docker(&["load", "--input", &archive]);
 }
 
 pub(crate) async fn a_program_that_nobody_waits_for_is_ended(stage: Stage) {
