@@ -10,12 +10,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import Echo, eventually
+from conftest import Bucket, Echo, eventually
 from pilot_daemon import ROOT, Daemon
 from test_initscript_kit import deploy, encoded, runs
 from test_initscripts import cold, logs, site
 from test_inputs import invoke, timing
-from wasm import module
+from wasm import module, needs_rust
 
 __all__ = ["site"]
 #: What `id_of("download", "photos", "ä/cat.jpg")` is, everywhere.
@@ -186,6 +186,22 @@ def test_a_script_gets_what_its_function_sends_whoever_is_first(daemon: Daemon, 
     _, told = cold(daemon, "sends", {"do": [[0, "a", 1], 0, [1, "b", 1], 1, [2, "c", 1], 2, [9, "xyz!", 1 << 18], 9]})
     assert told == ["sent", "a", "sent", "b", "sent", "c", "sent", "yz!"]
     assert runs(daemon, "sends") == {"ok": 3}
+
+
+def test_a_script_in_rust_asks_its_function(daemon: Daemon, bucket: Bucket, tmp_path: Path) -> None:
+    needs_rust()
+    bucket.put("index", b"talk/cat.jpg")
+    bucket.put("talk/cat.jpg", b"a cat")
+    target = ROOT / "target" / "initscript"
+    build = ["cargo", "build", "--release", "--locked", "--quiet", "--example", "conversation", "--target-dir", target]
+    subprocess.run([*build, "--target", "wasm32-unknown-unknown"], cwd=ROOT / "sdk" / "initscript", check=True, timeout=300)
+    script = target / "wasm32-unknown-unknown" / "release" / "examples" / "conversation.wasm"
+    deploy(daemon, tmp_path, function("talks", "sends", "invocation", "s3://photos"), init=script.read_bytes())
+    _, told = cold(daemon, "talks", {"do": [0, [1, "talk/cat.jpg", 1], 2]})
+    assert told == ["talk/cat.jpg", "sent", "a cat"]
+    # What is no text is the script's own error.
+    _, told = cold(daemon, "talks", {"do": [0, [1, "x", 2000], 2]})
+    assert told[2] == "message 2: it exited with status 1" and "a text does not fit" in logs(daemon, "talks")
 
 
 def test_what_a_script_cannot_get_is_not_sent(daemon: Daemon, tmp_path: Path) -> None:

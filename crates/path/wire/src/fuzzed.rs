@@ -4,8 +4,8 @@ use bytes::{Buf as _, BufMut as _};
 
 use crate::control::Reply;
 use crate::meta::{DoneMeta, HeadMeta, ReadyMeta};
-use crate::{calls, script};
 use crate::{Frame, FrameDecoder, FrameError, HEADER_LEN, Header};
+use crate::{calls, script};
 
 /// Frames of the invocation channel. Wherever the stream is cut, the frames are the same, and each is encoded as it came.
 ///

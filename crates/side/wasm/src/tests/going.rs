@@ -14,30 +14,32 @@ use super::world::{Done, World, script};
 
 /// What was sent, in words, and what the function sends. Everything else it cannot send any more.
 #[derive(Debug)]
-struct Link(
-    Mutex<mpsc::UnboundedSender<String>>,
-    Mutex<HashMap<u64, Message>>,
-);
-
-type Message = watch::Receiver<Option<Bytes>>;
+struct Link {
+    words: Mutex<mpsc::UnboundedSender<String>>,
+    messages: Mutex<HashMap<u64, watch::Receiver<Option<Bytes>>>>,
+}
 
 impl Link {
     fn new() -> (Arc<Self>, mpsc::UnboundedReceiver<String>) {
         let (sender, sent) = mpsc::unbounded_channel();
-        (Arc::new(Self(Mutex::new(sender), Mutex::default())), sent)
+        let link = Self {
+            words: Mutex::new(sender),
+            messages: Mutex::default(),
+        };
+        (Arc::new(link), sent)
     }
 
     /// The function may send this message.
     fn may_come(&self, id: u64) -> watch::Sender<Option<Bytes>> {
         let (sender, receiver) = watch::channel(None);
-        self.1.lock().insert(id, receiver);
+        self.messages.lock().insert(id, receiver);
         sender
     }
 }
 
 impl ScriptLink for Link {
     fn message(&self, id: u64) -> BoxFuture<'static, Option<Bytes>> {
-        let message = self.1.lock().get(&id).cloned();
+        let message = self.messages.lock().get(&id).cloned();
         Box::pin(async move {
             let mut message = message?;
             let message = message.wait_for(Option::is_some).await.ok()?;
@@ -58,7 +60,7 @@ impl ScriptLink for Link {
                 Err(problem) => format!("no {}: {problem}", handed.address),
             },
         };
-        let _ = self.0.lock().send(words);
+        let _ = self.words.lock().send(words);
     }
 }
 
