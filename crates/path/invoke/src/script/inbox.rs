@@ -261,6 +261,7 @@ mod tests {
         assert_eq!(filling.inbox.message(0).await.unwrap(), "four");
         let waits = tokio::spawn(filling.inbox.message(1));
         tokio::task::yield_now().await;
+        assert!(!waits.is_finished());
         assert_eq!(filling.memory.held(), 10);
         drop(others);
         assert_eq!(waits.await.unwrap().unwrap(), "more");
