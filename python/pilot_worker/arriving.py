@@ -1,4 +1,4 @@
-"""What an initscript sends while the handler runs: messages, and connections.
+"""What an initscript sends while the handler runs: messages, and connections. And what the handler sends to the script.
 
 See PROTOCOL.md, section 1, "Initscripts that go on".
 
@@ -20,9 +20,11 @@ from . import inputs as _inputs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Deque, Dict, Optional, Tuple
+    from typing import Any, Deque, Dict, Optional, Set, Tuple
 
 _LENGTH = struct.Struct("<I")
+_HEADER = struct.Struct("<QI")  # of a message to the script
+_SENT_LEN_MAX, _SENT_MAX, _SENT_TOTAL_MAX = 1 << 20, 16, 4 << 20
 _READ_LEN = 64 * 1024
 _ANCILLARY_LEN = socket.CMSG_SPACE(16 * array.array("i").itemsize)
 _CLOEXEC = socket.MSG_CMSG_CLOEXEC
@@ -36,6 +38,11 @@ class Arriving:
         self._descriptors: Deque[int] = deque()  # before anything that may fail: `__del__` needs both
         self._connections: Dict[int, Tuple[str, Any]] = {}
         self._socket = socket.socket(fileno=fd)
+        self._socket.settimeout(None)  # whatever the function's default is
+        self._sending = threading.Lock()  # guards what was sent to the script, and its order
+        self._sent: Set[int] = set()
+        self._sent_len = 0
+        self._is_cut = False
         self._held = bytearray()  # only the thread that reads uses this and the descriptors
         self._changed = threading.Condition()  # guards what follows
         self._is_reading = False
@@ -70,6 +77,64 @@ class Arriving:
         with self._changed:
             self._connections[id] = (address, descriptor)
 
+    def send(self, id: int, data: memoryview) -> str:
+        """Sends a message to the script. It waits only if the daemon has no memory for it yet. Returns why it was not sent, or
+        nothing."""
+        with self._sending:
+            problem = self._why_not(id, data.nbytes)
+            if problem:
+                return problem
+            self._sent.add(id)
+            self._sent_len += data.nbytes
+            self._is_cut = True
+            try:
+                # The function may have made SIGPIPE deadly.
+                self._socket.sendall(b"".join((_HEADER.pack(id, data.nbytes), data)), socket.MSG_NOSIGNAL)
+            except OSError as error:
+                return self._ended(error)
+            self._is_cut = False
+            return ""
+
+    def _why_not(self, id: int, size: int) -> str:
+        """Why a message cannot be sent: the daemon would read no more."""
+        with self._changed:
+            self._look()
+            if self._has_ended:
+                return self._end_of_script()
+        if self._is_cut:
+            return "an earlier message to the initscript was interrupted while it was sent, so nothing can follow it"
+        if size > _SENT_LEN_MAX:
+            return f"it has {size} bytes, and a message to the initscript has at most {_SENT_LEN_MAX}"
+        if id in self._sent:
+            return "a message with this id was sent before"
+        if len(self._sent) >= _SENT_MAX or self._sent_len + size > _SENT_TOTAL_MAX:
+            return f"the initscript is full: it gets at most {_SENT_MAX} messages, of {_SENT_TOTAL_MAX} bytes in all"
+        return ""
+
+    def _ended(self, error: OSError) -> str:
+        """What the failure of a send means."""
+        with self._changed:
+            if isinstance(error, ConnectionError):
+                self._wait(lambda: False)  # the script's end, which says why, is on its way
+            if self._has_ended:
+                return self._end_of_script()
+        return f"the socket to the initscript failed: {error}"
+
+    def _end_of_script(self) -> str:
+        return "the initscript has ended" + (f": {self._problem}" if self._problem else "")
+
+    def _look(self) -> None:
+        """Takes what is here already, unless somebody waits for it. Only with the lock."""
+        while not self._is_reading and not self._has_ended:
+            try:
+                data = self._receive(socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return
+            try:
+                self._take(data)
+            finally:
+                self._changed.notify_all()
+
     def _wait(self, is_here: Any) -> None:
         """Only with the lock."""
         while not is_here() and not self._has_ended:
@@ -89,10 +154,10 @@ class Arriving:
                 finally:
                     self._changed.notify_all()
 
-    def _receive(self) -> bytes:
+    def _receive(self, flags: int = 0) -> bytes:
         """What comes next. Nothing: the daemon has closed the socket."""
         try:
-            data, ancillary, _, _ = self._socket.recvmsg(_READ_LEN, _ANCILLARY_LEN, _CLOEXEC)
+            data, ancillary, _, _ = self._socket.recvmsg(_READ_LEN, _ANCILLARY_LEN, _CLOEXEC | flags)
         except ConnectionError:
             return b""
         for level, kind, rights in ancillary:
@@ -136,10 +201,10 @@ class Arriving:
 
     def close(self) -> None:
         """The invocation has ended: closes what nobody has taken."""
-        self._socket.close()
         with self._changed:
             self._has_ended = True
             self._problem = self._problem or _INTERRUPTED
+            self._socket.close()
             if _inputs.watcher is not None:
                 _inputs.watcher.end(self._given.values())
         self.__del__()

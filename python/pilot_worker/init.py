@@ -3,6 +3,7 @@ handler is called, unless it says `during = "invocation"`.
 
     weights = pilotlight.init.recv_msg(0)   # a read-only memoryview, without a copy
     database = pilotlight.init.get_conn(1, "tcp://db:5432")   # a connected socket
+    pilotlight.init.send_msg(2, b"next")   # to a script that runs beside the handler
 
 Its messages belong to the invocation that waited for the start. Others have none: `recv_msg` raises NoMessage, and the
 handler gets the data by itself. The messages of a shared initscript are there in every invocation.
@@ -17,7 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import socket
     from types import ModuleType
-    from typing import List, Optional
+    from typing import Any, List, Optional
 
 NAME = "pilotlight.init"
 
@@ -28,6 +29,10 @@ class NoMessage(LookupError):
 
 class NoConnection(LookupError):
     """The initscript has not handed this connection over. The text says why, if that is known."""
+
+
+class NotSent(RuntimeError):
+    """The message was not sent to the initscript. The text says why."""
 
 
 def recv_msg(id: int) -> memoryview:
@@ -46,6 +51,24 @@ def recv_msg(id: int) -> memoryview:
     if found is not None:
         return found.view()
     raise NoMessage(f"message {id}: {problem or _why(sent, name) or 'the initscript did not send it'}")
+
+
+def send_msg(id: int, data: Any) -> None:
+    """Sends bytes, or another object with contiguous memory, to the script as message `id`. The script may be waiting for it.
+    A message has at most 1 MiB. A script gets at most 16, of 4 MiB in all, each with an id of its own. NotSent if it cannot get
+    this one, also if no script runs beside the handler (`during = "invocation"`).
+
+    This does not wait for the script, so a script that ends may not have received the message. While the daemon has no memory
+    for messages, it waits, at most until the script ends. In a coroutine, send long messages from a thread."""
+    if not 0 <= id <= _ID_MAX:
+        raise ValueError(f"an id is a number from 0 to {_ID_MAX}, and not {id}")
+    view = memoryview(data).cast("B")
+    sent = _sent()
+    if sent is None or sent.arriving is None:
+        raise NotSent(f"message {id}: {_NO_SCRIPT_NOW}")
+    problem = sent.arriving.send(id, view)
+    if problem:
+        raise NotSent(f"message {id}: {problem}")
 
 
 def get_conn(id: int, addr: str) -> socket.socket:
@@ -113,5 +136,9 @@ def _why(sent: _inputs.Messages, *names: str) -> Optional[str]:
 
 
 _NO_SCRIPT = "no initscript ran for this invocation, because it did not wait for a worker to start"
+_NO_SCRIPT_NOW = (
+    "no initscript runs beside the handler: one does if the invocation waited for a worker to start, "
+    'and initscript.during is "invocation" in pilot.toml'
+)
 _FNV_OFFSET, _FNV_PRIME, _ID_MAX = 0xCBF29CE484222325, 0x100000001B3, (1 << 64) - 1
-_PUBLIC = ["NoConnection", "NoMessage", "get_conn", "id_of", "messages", "recv_msg"]
+_PUBLIC = ["NoConnection", "NoMessage", "NotSent", "get_conn", "id_of", "messages", "recv_msg", "send_msg"]

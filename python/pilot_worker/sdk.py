@@ -4,7 +4,7 @@
     answers = pilotlight.map("part", [{"n": 1}, {"n": 2}], data=image)
 
 Nothing has to be installed. A handler may only invoke functions that `invokes` in its pilot.toml names.
-`pilotlight.init` has what the function's initscript has sent.
+`pilotlight.init` has what the function's initscript has sent, and sends messages to it.
 """
 
 from __future__ import annotations

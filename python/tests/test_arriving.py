@@ -1,4 +1,4 @@
-"""What an initscript sends while the handler runs."""
+"""What an initscript and its handler send each other while both run."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import os
 import socket
 import struct
+from typing import Any
 
 from conftest import Start
 from harness import Stream, invoke_meta
@@ -66,6 +67,46 @@ class Script:
         meta = invoke_meta(inputs=[{"name": ":init", "kind": "script"}])
         send(worker, 1, meta, json.dumps(event).encode(), [self.theirs.fileno()])
         self.theirs.close()
+
+
+SENDS = """
+import socket
+import pilotlight
+
+socket.setdefaulttimeout(0.001)
+
+def handler(event, context):
+    init = pilotlight.init
+    told = []
+    for id, data, times in event["send"]:
+        if data == "wait":
+            try:
+                init.recv_msg(times)
+            except init.NoMessage:
+                pass
+            continue
+        try:
+            init.send_msg(id, bytearray(data.encode() * times))
+            told.append("sent")
+        except (init.NotSent, ValueError) as error:
+            told.append(f"{type(error).__name__}: {error}")
+    for wrong in ("text", None, memoryview(b"abcd")[::2]):
+        try:
+            init.send_msg(99, wrong)
+            told.append("sent")
+        except TypeError:
+            pass
+    return told
+"""
+
+
+def received(script: Script, count: int) -> list[tuple[int, bytes]]:
+    """The next messages of the handler."""
+    got = []
+    for _ in range(count):
+        id, length = struct.unpack("<QI", script.socket.recv(12, socket.MSG_WAITALL))
+        got.append((id, script.socket.recv(length, socket.MSG_WAITALL) if length else b""))
+    return got
 
 
 def answer(worker: Stream) -> list[object]:
@@ -138,3 +179,73 @@ def test_threads_wait_at_the_same_time(start: Start) -> None:
     script.note(memory(b"one"), op="message", id="1", len=3)
     script.note(op="end")
     assert answer(worker)[0] == [[1, "one"], [2, "two"]]
+
+
+def test_a_handler_sends_messages_to_its_script(start: Start) -> None:
+    worker, script = start(SENDS), Script()
+    id_max = (1 << 64) - 1
+    script.begin(worker, {"send": [[7, "hello", 1], [id_max, "", 0], [8, "x", 1 << 20], [0, "wait", 1], [9, "y", 1]]})
+    assert received(script, 3) == [(7, b"hello"), (id_max, b""), (8, b"x" * (1 << 20))]
+    # The handler waits for a message, and sends again.
+    script.note(memory(b"go"), op="message", id="1", len=2)
+    assert received(script, 1) == [(9, b"y")]
+    assert answer(worker) == ["sent"] * 4
+
+
+def test_what_a_script_cannot_get_is_not_sent_and_says_why(start: Start) -> None:
+    worker, script = start(SENDS), Script()
+    large, many = (1 << 20) + 1, [[id, "x", 1] for id in range(2, 18)]
+    script.begin(worker, {"send": [[1, "x", 1], [1, "y", 1], [2, "x", large], [-1, "x", 1], [1 << 64, "x", 1], *many]})
+    assert received(script, 16) == [(1, b"x"), *((id, b"x") for id in range(2, 17))]
+    told = answer(worker)
+    assert told[:3] == [
+        "sent",
+        "NotSent: message 1: a message with this id was sent before",
+        f"NotSent: message 2: it has {large} bytes, and a message to the initscript has at most {1 << 20}",
+    ]
+    assert [str(one).split(":")[0] for one in told[3:5]] == ["ValueError"] * 2
+    assert told[5:] == ["sent"] * 15 + [
+        "NotSent: message 17: the initscript is full: it gets at most 16 messages, of 4194304 bytes in all"
+    ]
+
+
+def test_all_messages_of_a_handler_have_a_limit(start: Start) -> None:
+    worker, script = start(SENDS), Script()
+    script.begin(worker, {"send": [*([id, "x", 1 << 20] for id in range(4)), [4, "x", 1], [5, "", 0]]})
+    assert [id for id, _ in received(script, 5)] == [0, 1, 2, 3, 5]
+    told = answer(worker)
+    assert told[:4] == ["sent"] * 4 and "the initscript is full" in str(told[4]) and told[5] == "sent"
+
+
+def test_a_script_that_has_ended_gets_nothing_and_says_why(start: Start) -> None:
+    worker = start(SENDS)
+    ends: list[tuple[dict[str, Any], str]] = [({"problem": "it trapped"}, ": it trapped"), ({}, "")]
+    for end, why in ends:
+        script = Script()
+        script.note(op="end", **end)
+        script.begin(worker, {"send": [[1, "x", 1]]})
+        assert answer(worker) == [f"NotSent: message 1: the initscript has ended{why}"]
+        script.socket.setblocking(False)
+        assert script.socket.recv(1) == b""
+
+
+def test_a_script_that_ends_during_a_send_says_why(start: Start) -> None:
+    worker, script = start(SENDS), Script()
+    # It does not read: only a part of this fits into the socket.
+    script.begin(worker, {"send": [[1, "x", 1 << 20], [2, "x", 1]]})
+    script.socket.recv(1, socket.MSG_PEEK)
+    script.socket.shutdown(socket.SHUT_RD)
+    script.note(op="end", problem="it trapped")
+    assert answer(worker) == [f"NotSent: message {id}: the initscript has ended: it trapped" for id in (1, 2)]
+
+
+def test_a_handler_without_a_script_beside_it_cannot_send(start: Start) -> None:
+    worker = start(SENDS)
+    value = worker.result({"send": [[1, "x", 1]]})
+    assert isinstance(value, list) and "no initscript runs beside the handler" in str(value[0])
+    # What the script has sent is there, and the script itself is not.
+    meta = invoke_meta(inputs=[{"name": "init.0", "kind": "memory", "len": 1}])
+    fd = memory(b"x")
+    send(worker, 2, meta, json.dumps({"send": [[1, "x", 1]]}).encode(), [fd])
+    os.close(fd)
+    assert "no initscript runs beside the handler" in str(answer(worker)[0])

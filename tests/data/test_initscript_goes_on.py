@@ -10,12 +10,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import Echo, eventually
+from conftest import Bucket, Echo, eventually
 from pilot_daemon import ROOT, Daemon
 from test_initscript_kit import deploy, encoded, runs
 from test_initscripts import cold, logs, site
 from test_inputs import invoke, timing
-from wasm import module
+from wasm import module, needs_rust
 
 __all__ = ["site"]
 #: What `id_of("download", "photos", "ä/cat.jpg")` is, everywhere.
@@ -166,6 +166,103 @@ def test_a_crash_of_the_function_ends_its_script_and_its_connections(daemon: Dae
     Echo.may_answer.set()
     eventually("the end of all connections", lambda: Echo.open == 0)
     assert daemon.process.poll() is None
+
+
+#: Says that it runs, gets message 5 of 5 bytes, and sends it back as message 6.
+ECHO_OF_5 = [("send_msg", 0, b"ready"), ("recv_msg", 5, 0, 60_000, 5), ("send_msg", 6, 60_000, 5)]
+
+
+def test_a_script_gets_what_its_function_sends_whoever_is_first(daemon: Daemon, echo: str, tmp_path: Path) -> None:
+    """A handler that waits for `ready` is behind its script, one that does not may be before it."""
+    deploy(daemon, tmp_path, function("sends", "sends", "invocation"), init=module(*ECHO_OF_5))
+    _, told = cold(daemon, "sends", {"do": [0, [5, "hello", 1], 6]})
+    assert told == ["ready", "sent", "hello"]
+    _, told = cold(daemon, "sends", {"do": [[7, "other", 1], [5, "again", 1], 6, 0]})
+    assert told == ["sent", "sent", "again", "ready"]
+    # A conversation: each answer needs the one before. The longest message there is does not fit into the script's memory.
+    rounds = [call for id in range(3) for call in (("recv_msg", id, 0, 60_000, 1), ("send_msg", id, 60_000, 1))]
+    long = [("recv_msg", 9, (1 << 20) - 3, 60_000, 99), ("send_msg", 9, 60_000, 3)]
+    deploy(daemon, tmp_path, function("sends", "sends", "invocation"), init=module(*rounds, *long))
+    _, told = cold(daemon, "sends", {"do": [[0, "a", 1], 0, [1, "b", 1], 1, [2, "c", 1], 2, [9, "xyz!", 1 << 18], 9]})
+    assert told == ["sent", "a", "sent", "b", "sent", "c", "sent", "yz!"]
+    assert runs(daemon, "sends") == {"ok": 3}
+
+
+def test_a_script_in_rust_asks_its_function(daemon: Daemon, bucket: Bucket, tmp_path: Path) -> None:
+    needs_rust()
+    bucket.put("index", b"talk/cat.jpg")
+    bucket.put("talk/cat.jpg", b"a cat")
+    target = ROOT / "target" / "initscript"
+    build = ["cargo", "build", "--release", "--locked", "--quiet", "--example", "conversation", "--target-dir", target]
+    subprocess.run([*build, "--target", "wasm32-unknown-unknown"], cwd=ROOT / "sdk" / "initscript", check=True, timeout=300)
+    script = target / "wasm32-unknown-unknown" / "release" / "examples" / "conversation.wasm"
+    deploy(daemon, tmp_path, function("talks", "sends", "invocation", "s3://photos"), init=script.read_bytes())
+    _, told = cold(daemon, "talks", {"do": [0, [1, "talk/cat.jpg", 1], 2]})
+    assert told == ["talk/cat.jpg", "sent", "a cat"]
+    # What is no text is the script's own error.
+    _, told = cold(daemon, "talks", {"do": [0, [1, "x", 2000], 2]})
+    assert told[2] == "message 2: it exited with status 1" and "a text does not fit" in logs(daemon, "talks")
+
+
+def test_what_a_script_cannot_get_is_not_sent(daemon: Daemon, tmp_path: Path) -> None:
+    deploy(daemon, tmp_path, function("refused", "sends", "invocation"), init=module(*ECHO_OF_5))
+    large, many = [1, "x", (1 << 20) + 1], [[id, "x", 1] for id in range(10, 26)]
+    _, told = cold(daemon, "refused", {"do": [large, [1, "x", 1], [1, "y", 1], *many, [30, "x", 1]]})
+    assert "it has 1048577 bytes, and a message to the initscript has at most 1048576" in told[0]
+    assert told[1] == "sent" and told[2] == "message 1: a message with this id was sent before"
+    assert told[3:18] == ["sent"] * 15
+    assert all("the initscript is full: it gets at most 16 messages" in one for one in told[18:]), told
+    # After its end, and in an invocation without one.
+    _, told = cold(daemon, "refused", {"do": [[5, "hello", 1], 99, [1, "x", 1]]})
+    assert told[2] == "message 1: the initscript has ended"
+    _, told = invoke(daemon, "client-refused", {"do": [[1, "x", 1]]})
+    assert "message 1: no initscript runs beside the handler" in told[0]
+    # One that ends before the handler is called: neither side waits.
+    deploy(daemon, tmp_path, function("refused", "sends", "start"), init=module(*ECHO_OF_5))
+    _, told = cold(daemon, "refused", {"do": [[1, "x", 1], 0]})
+    assert "message 1: no initscript runs beside the handler" in told[0] and told[1] == "ready"
+
+
+def test_a_message_that_is_never_sent_ends_the_script_at_its_time(daemon: Daemon, tmp_path: Path) -> None:
+    manifest = function("waits", "sends", "invocation").replace("timeout_ms = 20000", "timeout_ms = 300")
+    deploy(daemon, tmp_path, manifest, init=module(*ECHO_OF_5))
+    _, told = cold(daemon, "waits", {"do": [6, [5, "hello", 1]]})
+    assert "it was not ready after" in told[0] and "the initscript has ended: it was not ready after" in told[1]
+    assert runs(daemon, "waits") == {"timeout": 1}
+
+
+def test_a_crash_of_either_side_ends_their_messages(daemon: Daemon, tmp_path: Path) -> None:
+    crash = module(("recv_msg", 5, 0, 60_000, 5), ("exit", 7))
+    deploy(daemon, tmp_path, function("breaks", "sends", "invocation"), init=crash)
+    _, told = cold(daemon, "breaks", {"do": [[5, "hello", 1], 6, [1, "x", 1]]})
+    assert told == [
+        "sent",
+        "message 6: it exited with status 7",
+        "message 1: the initscript has ended: it exited with status 7",
+    ]
+    # The function dies while its script waits for message 5. The daemon, and the next invocation, go on.
+    deploy(daemon, tmp_path, function("breaks", "sends", "invocation"), init=module(*ECHO_OF_5))
+    daemon.retire("client-breaks")
+    response, _ = invoke(daemon, "client-breaks", {"do": [0], "die_after": 0})
+    assert response.getheader("x-amz-function-error")
+    assert "the invocation ended before it" in logs(daemon, "breaks")
+    assert cold(daemon, "breaks", {"do": [[5, "hello", 1], 6]})[1] == ["sent", "hello"]
+
+
+def test_a_hostile_function_loses_its_socket_and_its_script_goes_on(daemon: Daemon, tmp_path: Path) -> None:
+    """What it sends is read as far as the limits, and no further."""
+    script = module(("recv_msg", 5, 0, 60_000, 5), ("send_msg", 6, b"on"))
+    deploy(daemon, tmp_path, function("floods", "floods", "invocation"), init=script)
+    floods = {
+        "a length beyond the limit": ((7).to_bytes(8, "little") + b"\xff" * 4, b"x"),
+        "one id for all": (b"", (7).to_bytes(8, "little") + bytes(4)),
+        "noise": (b"", bytes(range(256))),
+        "too many": (b"".join(id.to_bytes(8, "little") + bytes(4) for id in range(100, 200)), b"x"),
+    }
+    for first, then in floods.values():
+        _, told = cold(daemon, "floods", {"first": first.hex(), "then": then.hex(), "id": 6})
+        assert told == "on"
+    assert runs(daemon, "floods") == {"ok": len(floods)}
 
 
 def test_an_unmodified_function_gets_what_its_script_asked_a_server(daemon: Daemon, site: str, tmp_path: Path) -> None:

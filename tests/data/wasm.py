@@ -20,6 +20,7 @@ HOST = {
     "send_msg": ([I64, I32, I32], [I32]),
     "send_reply": ([I64, I32, I64], [I32]),
     "transfer_conn": ([I64, I32, I32, I32], [I32]),
+    "recv_msg": ([I64, I32, I32, I32], [I32]),
     "exit": ([I32], []),
 }
 

@@ -16,12 +16,12 @@
 #define PILOTLIGHT_RUN __attribute__((export_name("run"))) void run(void)
 
 enum pilotlight_code {
-    PILOTLIGHT_REFUSED = -1,   /* `allow` does not permit it */
+    PILOTLIGHT_REFUSED = -1,   /* `allow` or `during` does not permit it */
     PILOTLIGHT_DUPLICATE = -2, /* the id was used before */
     PILOTLIGHT_UNKNOWN = -3,   /* there is no such connection, request, reply or value */
     PILOTLIGHT_LIMIT = -4,     /* more than a script may have */
     PILOTLIGHT_INVALID = -5,   /* the text cannot be used */
-    PILOTLIGHT_FAILED = -6     /* the request, or the memory for a message, failed */
+    PILOTLIGHT_FAILED = -6     /* the request, or the memory for a message, failed; the function cannot send any more */
 };
 
 int32_t PILOTLIGHT_HOST(connect)(const char *at, size_t len);
@@ -33,6 +33,7 @@ int32_t PILOTLIGHT_HOST(reply_read)(int32_t reply, int64_t offset, void *at, siz
 int32_t PILOTLIGHT_HOST(send_msg)(int64_t id, const void *at, size_t len);
 int32_t PILOTLIGHT_HOST(send_reply)(int64_t message, int32_t connection, int64_t id);
 int32_t PILOTLIGHT_HOST(transfer_conn)(int64_t id, const char *at, size_t len, int32_t connection);
+int32_t PILOTLIGHT_HOST(recv_msg)(int64_t id, uint32_t offset, void *at, size_t len);
 _Noreturn void PILOTLIGHT_HOST(exit)(int32_t status);
 int32_t PILOTLIGHT_HOST(event_read)(uint32_t offset, void *at, size_t len);
 int32_t PILOTLIGHT_HOST(event_value)(const char *path, size_t path_len, char *at, size_t len);

@@ -12,6 +12,7 @@ mod raw {
         pub fn send_msg(id: u64, at: *const u8, len: usize) -> i32;
         pub fn send_reply(message: u64, connection: u32, id: u64) -> i32;
         pub fn transfer_conn(id: u64, at: *const u8, len: usize, connection: u32) -> i32;
+        pub fn recv_msg(id: u64, from: u32, at: *mut u8, len: usize) -> i32;
         pub fn exit(status: i32);
         pub fn event_read(from: u32, at: *mut u8, len: usize) -> i32;
         pub fn event_value(path: *const u8, path_len: usize, at: *mut u8, len: usize) -> i32;
@@ -72,6 +73,10 @@ pub(crate) fn send_reply(message: u64, connection: u32, id: u64) -> i32 {
 
 pub(crate) fn transfer_conn(id: u64, address: &[u8], connection: u32) -> i32 {
     unsafe { raw::transfer_conn(id, address.as_ptr(), address.len(), connection) }
+}
+
+pub(crate) fn recv_msg(id: u64, from: u32, into: &mut [u8]) -> i32 {
+    unsafe { raw::recv_msg(id, from, into.as_mut_ptr(), into.len()) }
 }
 
 pub(crate) fn exit(status: i32) {

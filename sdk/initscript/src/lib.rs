@@ -30,7 +30,7 @@ use text::Text;
 /// Why a call of the host failed. [`reason`] has the words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Error {
-    /// `initscript.allow` in pilot.toml does not permit it.
+    /// `initscript.allow` in pilot.toml does not permit it, or [`recv_msg`] without `during = "invocation"`.
     Refused,
     /// The id was used before.
     Duplicate,
@@ -40,7 +40,8 @@ pub enum Error {
     Limit,
     /// The text cannot be used, or does not fit into the buffer.
     Invalid,
-    /// The request failed: the store or the server has not answered, or has no such object.
+    /// The request failed: the store or the server has not answered, or has no such object. Of [`recv_msg`]: the function cannot send any
+    /// more.
     Failed,
 }
 
@@ -511,6 +512,24 @@ pub fn id_of(arguments: &[&str]) -> u64 {
 /// [`Error::Duplicate`], [`Error::Limit`], [`Error::Failed`].
 pub fn send_msg(message: u64, bytes: &[u8]) -> Result<(), Error> {
     checked(host::send_msg(message, bytes)).map(|_| ())
+}
+
+/// Waits for the message that the function sends as `id`, and copies it: `recv_msg(7, &mut buffer)`. Only with `during = "invocation"`. The
+/// wait ends at the latest when the script's time is over, and the script with it. A message can be received more than once.
+///
+/// # Errors
+/// [`Error::Refused`], [`Error::Failed`]; [`Error::Invalid`]: it does not fit.
+pub fn recv_msg(id: u64, into: &mut [u8]) -> Result<&[u8], Error> {
+    let len = checked(host::recv_msg(id, 0, into))?;
+    into.get(..len as usize).ok_or(Error::Invalid)
+}
+
+/// The same for a part of a message, from `at`. Returns the length of what follows `at`; as much as fits is copied.
+///
+/// # Errors
+/// [`Error::Refused`], [`Error::Failed`].
+pub fn recv_msg_part(id: u64, at: u32, into: &mut [u8]) -> Result<u32, Error> {
+    checked(host::recv_msg(id, at, into))
 }
 
 /// Ends the script. A status other than 0 is written to the function's log.

@@ -2,6 +2,9 @@
 
 import base64
 import hashlib
+import os
+import socket
+import sys
 
 import boto3
 import pilotlight
@@ -60,6 +63,37 @@ def early(event, context):
             connection.sendall(b"go")
             connection.recv(2)
     return {"messages": messages(event, context), "known": pilotlight.init.messages()}
+
+
+def sends(event, context):
+    """What came of each message to the script, and of those that it waited for, in their order: a list of [id, text, count] to send,
+    and of ids to wait for. The text is repeated."""
+    told = []
+    for one in event["do"]:
+        try:
+            if isinstance(one, int):
+                told.append(bytes(pilotlight.init.recv_msg(one)).decode())
+            else:
+                id, text, count = one
+                pilotlight.init.send_msg(id, text.encode() * count)
+                told.append("sent")
+        except (pilotlight.init.NoMessage, pilotlight.init.NotSent) as error:
+            told.append(str(error))
+        if one == event.get("die_after"):
+            os._exit(3)
+    return told
+
+
+def floods(event, context):
+    """Writes to the socket of its script what no library would, until it cannot. What the script says then."""
+    (sent,) = sys.modules["pilot_worker.inputs"].messages.values()
+    connection = socket.socket(fileno=os.dup(sent.arriving._socket.fileno()))
+    try:
+        connection.sendall(bytes.fromhex(event["first"]))
+        while True:
+            connection.sendall(bytes.fromhex(event["then"]) * 1000)
+    except BrokenPipeError:
+        return bytes(pilotlight.init.recv_msg(event["id"])).decode()
 
 
 def kept(event, context):

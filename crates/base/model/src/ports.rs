@@ -40,7 +40,7 @@ pub use handover::{BlankMemory, MemoryFault};
 pub use http::{BodyError, PassedInputs, PassedRequest, PassedResponse, StreamedBody};
 pub use initscript::{
     HandedConnection, HandedSocket, InitRunner, Initialised, NoInitscripts, QueueRequest, Queues,
-    RawConnection, RemoteFault, RemoteReply, RemoteRequest, Remotes, ScriptSent, ScriptSink, Takes,
+    RawConnection, RemoteFault, RemoteReply, RemoteRequest, Remotes, ScriptLink, ScriptSent, Takes,
 };
 pub use input::{INPUTS_MAX, Input, InputKind, InputMemory, StoreObject};
 pub use inputs::{Fetched, InputFault, InputFaultKind, InputSource, NoInputs};

@@ -4,7 +4,8 @@ use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use nix::sys::socket::{
-    AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, sendmsg, socketpair,
+    AddressFamily, ControlMessage, MsgFlags, Shutdown, SockFlag, SockType, sendmsg, shutdown,
+    socketpair,
 };
 
 /// Longest message, bytes.
@@ -85,6 +86,14 @@ pub fn refuse_descriptors(socket: BorrowedFd<'_>) -> io::Result<()> {
         error if error.raw_os_error() == Some(libc::ENOPROTOOPT) => Ok(()),
         error => Err(error),
     }
+}
+
+/// From now on, whatever the other end would send fails there with EPIPE, also what it is just sending. What is sent to it still arrives.
+///
+/// # Errors
+/// The socket is not connected.
+pub fn stop_reading(socket: BorrowedFd<'_>) -> io::Result<()> {
+    Ok(shutdown(socket.as_raw_fd(), Shutdown::Read)?)
 }
 
 /// Whether this kernel has `SO_PASSRIGHTS`.
@@ -282,6 +291,25 @@ mod tests {
             send(ours.as_fd(), b"y", &[ours.as_fd()]).unwrap();
             assert_eq!(receive(&theirs).unwrap().unwrap().fds.len(), 1);
         }
+    }
+
+    #[test]
+    fn who_stops_reading_ends_a_send_that_waits_and_still_sends() {
+        let (ours, theirs) = stream_pair().unwrap();
+        let other = theirs.try_clone().unwrap();
+        // More than the socket takes: it waits for a reader.
+        let sending = std::thread::spawn(move || {
+            let mut theirs = std::os::unix::net::UnixStream::from(other);
+            std::io::Write::write_all(&mut theirs, &vec![0; 8 << 20])
+        });
+        let mut first = [0];
+        let read = nix::unistd::read(&ours, &mut first).unwrap();
+        assert_eq!(read, 1);
+        stop_reading(ours.as_fd()).unwrap();
+        let ended = sending.join().unwrap().unwrap_err();
+        assert_eq!(ended.kind(), io::ErrorKind::BrokenPipe);
+        send(ours.as_fd(), b"x", &[]).unwrap();
+        assert_eq!(receive(&theirs).unwrap().unwrap().bytes, b"x");
     }
 
     #[test]

@@ -20,13 +20,14 @@ use pilot_model::{
     StartKind, Timeline, TraceSpan, Transfer, TransferWay, Version, WorkerId, WorkerOrigin,
 };
 use pilot_pool::{Lease, Pools, Urgency};
+use pilot_protocols::MemoryBudget;
 use tokio::sync::Notify;
 use tokio::time::Instant as Deadline;
 
 use crate::fault::LastOutput;
 use crate::passed::upload::{Watch, watched};
 use crate::request::Request;
-use crate::script::{Begun, Going};
+use crate::script::{Begun, Going, messages_memory};
 use crate::task::Task;
 use crate::traffic::TunnelTraffic;
 use crate::upload::Upload;
@@ -39,6 +40,8 @@ pub(crate) struct InvocationContext {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) inputs: Arc<dyn InputSource>,
     pub(crate) initscripts: Arc<dyn InitRunner>,
+    /// For what functions send to their initscripts.
+    script_messages: MemoryBudget,
     running: AtomicUsize,
     quiet: Notify,
 }
@@ -56,6 +59,7 @@ impl InvocationContext {
             clock,
             inputs,
             initscripts,
+            script_messages: messages_memory(),
             running: AtomicUsize::new(0),
             quiet: Notify::new(),
         }
@@ -271,7 +275,8 @@ impl Invocation {
         let Some(script) = self.script.take() else {
             return Ok(None);
         };
-        let (going, input) = Going::start(script)?;
+        let memory = self.context.script_messages.of(&self.version.config.name);
+        let (going, input) = Going::start(script, memory)?;
         self.script_going = Some(going);
         Ok(Some(input))
     }

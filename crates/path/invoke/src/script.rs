@@ -1,29 +1,37 @@
 //! What an initscript sends while the handler may run: its messages go to the worker as they come, and so do its connections. A task of the
-//! invocation writes them to a socket, whose other end goes to the worker with the call.
+//! invocation writes them to a socket, whose other end goes to the worker with the call. Another one reads the messages of the function to
+//! the script, until the script has ended.
 //!
-//! Nothing comes from the worker. What it does not read waits in the socket and in a queue of limited length. Everything here ends with
-//! the invocation: the script, if it still runs, and what nobody has collected.
+//! What the worker does not read waits in the socket and in a queue of limited length. Everything here ends with the invocation: the script, if
+//! it still runs, and what nobody has collected.
+
+mod inbox;
 
 use std::io::{self, IoSlice};
-use std::net::Shutdown;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use parking_lot::Mutex;
 use pilot_model::initscript::{ScriptKind, ScriptRun};
 use pilot_model::ports::{
-    BoxFuture, Clock, HandedConnection, Initialised, Input, InputKind, InputMemory, ScriptSent,
-    ScriptSink,
+    BoxFuture, Clock, HandedConnection, Initialised, Input, InputKind, InputMemory, ScriptLink,
+    ScriptSent,
 };
 use pilot_model::{Instant, Transfer, TransferWay, Version};
+use pilot_protocols::FunctionBudget;
 use pilot_sys::seqpacket;
 use pilot_wire::script::{Note, encode};
 use tokio::io::{AsyncWriteExt as _, Interest};
 use tokio::net::UnixStream;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::mpsc;
 
 use crate::task::Task;
+use inbox::Inbox;
+
+pub(crate) use inbox::messages_memory;
 
 /// What is to be written. A script sends a limited number.
 #[derive(Debug)]
@@ -46,7 +54,7 @@ struct Seen {
 pub(crate) struct Begun {
     script: BoxFuture<'static, Initialised>,
     queue: mpsc::UnboundedReceiver<Event>,
-    sink: Arc<Sink>,
+    link: Arc<Link>,
     began: Instant,
 }
 
@@ -56,21 +64,54 @@ impl std::fmt::Debug for Begun {
     }
 }
 
+/// What a script and its invocation have in common.
 #[derive(Debug)]
-struct Sink {
+struct Link {
     queue: mpsc::UnboundedSender<Event>,
     /// Guards only the value.
     seen: Mutex<Seen>,
+    /// What the function has sent to the script.
+    inbox: Inbox,
 }
 
-impl Sink {
+impl Link {
     fn push(&self, event: Event) {
         // An error means that the worker reads no more.
         let _ = self.queue.send(event);
     }
+
+    /// Waits for the script's end. Until then, what the function sends to it is read.
+    async fn run(
+        &self,
+        mut script: BoxFuture<'static, Initialised>,
+        mut from: OwnedReadHalf,
+        memory: FunctionBudget,
+    ) -> Initialised {
+        let done = tokio::select! {
+            biased;
+            done = &mut script => Some(done),
+            read = self.inbox.fill(&mut from, &memory) => {
+                if let Err(error) = read {
+                    tracing::debug!(%error, "a function broke off its messages to its initscript");
+                }
+                None
+            }
+        };
+        let socket: &UnixStream = from.as_ref();
+        if let Err(error) = seqpacket::stop_reading(socket.as_fd()) {
+            // The worker has closed its end.
+            tracing::trace!(%error, "messages to an initscript");
+        }
+        let done = match done {
+            Some(done) => done,
+            None => script.await,
+        };
+        self.inbox.clear();
+        done
+    }
 }
 
-impl ScriptSink for Sink {
+impl ScriptLink for Link {
     fn sent(&self, sent: ScriptSent) {
         match &sent {
             ScriptSent::Message {
@@ -87,23 +128,28 @@ impl ScriptSink for Sink {
         }
         self.push(Event::Sent(Box::new(sent)));
     }
+
+    fn message(&self, id: u64) -> BoxFuture<'static, Option<Bytes>> {
+        self.inbox.message(id)
+    }
 }
 
 impl Begun {
     /// Begins a script whose handler does not wait for it.
     pub(crate) fn new(
         now: Instant,
-        begin: impl FnOnce(Arc<dyn ScriptSink>) -> BoxFuture<'static, Initialised>,
+        begin: impl FnOnce(Arc<dyn ScriptLink>) -> BoxFuture<'static, Initialised>,
     ) -> Self {
         let (sender, queue) = mpsc::unbounded_channel();
-        let sink = Arc::new(Sink {
+        let link = Arc::new(Link {
             queue: sender,
             seen: Mutex::default(),
+            inbox: Inbox::default(),
         });
         Self {
-            script: begin(Arc::clone(&sink) as _),
+            script: begin(Arc::clone(&link) as _),
             queue,
-            sink,
+            link,
             began: now,
         }
     }
@@ -113,8 +159,9 @@ impl Begun {
         let begun = Self::new(now, |_| {
             Box::pin(std::future::ready(Initialised::default()))
         });
+        begun.link.inbox.close();
         for connection in connections {
-            begun.sink.sent(ScriptSent::Connection(connection));
+            begun.link.sent(ScriptSent::Connection(connection));
         }
         begun
     }
@@ -123,7 +170,7 @@ impl Begun {
 /// A script whose messages go to a worker. Dropping it ends the script.
 #[derive(Debug)]
 pub(crate) struct Going {
-    sink: Arc<Sink>,
+    link: Arc<Link>,
     began: Instant,
     _tasks: [Task; 2],
 }
@@ -137,26 +184,27 @@ pub(crate) struct Record {
 }
 
 impl Going {
-    /// Returns the worker's end too.
+    /// `memory`: for what the function sends to the script. Returns the worker's end too.
     ///
     /// # Errors
     /// Out of descriptors.
-    pub(crate) fn start(begun: Begun) -> io::Result<(Self, Input)> {
+    pub(crate) fn start(begun: Begun, memory: FunctionBudget) -> io::Result<(Self, Input)> {
         let (ours, theirs) = seqpacket::stream_pair_with_untrusted()?;
+        if begun.link.inbox.is_closed() {
+            seqpacket::stop_reading(ours.as_fd())?;
+        }
         let ours = StdUnixStream::from(ours);
-        // Nothing comes from the worker. Whatever it would send fails there.
-        ours.shutdown(Shutdown::Read)?;
         ours.set_nonblocking(true)?;
-        let ours = UnixStream::from_std(ours)?;
+        let (reader, writer) = UnixStream::from_std(ours)?.into_split();
         let Begun {
             script,
             queue,
-            sink,
+            link,
             began,
         } = begun;
-        let of_script = Arc::clone(&sink);
+        let of_script = Arc::clone(&link);
         let running = Task::spawn(async move {
-            let done = script.await;
+            let done = of_script.run(script, reader, memory).await;
             let scripts = done.fetched.transfers.iter();
             let problem = scripts
                 .filter(|one| one.way == TransferWay::Script)
@@ -166,7 +214,7 @@ impl Going {
         });
         let writing = Task::spawn(async move {
             // An error means that the worker reads no more.
-            let _ = write(queue, ours).await;
+            let _ = write(queue, writer).await;
         });
         let input = Input {
             // No declared input can have this name.
@@ -177,7 +225,7 @@ impl Going {
             decoded: None,
         };
         let going = Self {
-            sink,
+            link,
             began,
             _tasks: [running, writing],
         };
@@ -186,7 +234,7 @@ impl Going {
 
     /// The invocation has ended: so does the script.
     pub(crate) fn end(self, version: &Version, clock: &dyn Clock) -> Record {
-        let seen = std::mem::take(&mut *self.sink.seen.lock());
+        let seen = std::mem::take(&mut *self.link.seen.lock());
         if let Some(done) = seen.end {
             return Record {
                 transfers: done.fetched.transfers,
@@ -219,7 +267,10 @@ impl Going {
 }
 
 /// Writes until the script has ended.
-async fn write(mut queue: mpsc::UnboundedReceiver<Event>, mut to: UnixStream) -> io::Result<()> {
+async fn write(
+    mut queue: mpsc::UnboundedReceiver<Event>,
+    mut to: OwnedWriteHalf,
+) -> io::Result<()> {
     while let Some(event) = queue.recv().await {
         match event {
             Event::Sent(sent) => write_one(*sent, &mut to).await?,
@@ -232,7 +283,7 @@ async fn write(mut queue: mpsc::UnboundedReceiver<Event>, mut to: UnixStream) ->
     Ok(())
 }
 
-async fn write_one(sent: ScriptSent, to: &mut UnixStream) -> io::Result<()> {
+async fn write_one(sent: ScriptSent, to: &mut OwnedWriteHalf) -> io::Result<()> {
     match sent {
         ScriptSent::Message { id, input, .. } => {
             let InputKind::Memory { len } = input.kind else {
@@ -264,11 +315,83 @@ async fn write_one(sent: ScriptSent, to: &mut UnixStream) -> io::Result<()> {
 }
 
 /// Sends a message whose descriptor comes with its first byte.
-async fn send(to: &mut UnixStream, note: &[u8], with_it: BorrowedFd<'_>) -> io::Result<()> {
+async fn send(to: &mut OwnedWriteHalf, note: &[u8], with_it: BorrowedFd<'_>) -> io::Result<()> {
+    let socket: &UnixStream = (*to).as_ref();
     let parts = [IoSlice::new(note)];
-    let send = || seqpacket::send_stream(to.as_fd(), &parts, &[with_it]);
-    let sent = to.async_io(Interest::WRITABLE, send).await?;
+    let send = || seqpacket::send_stream(socket.as_fd(), &parts, &[with_it]);
+    let sent = socket.async_io(Interest::WRITABLE, send).await?;
     to.write_all(note.get(sent..).unwrap_or_default()).await
 }
 
 const UNFINISHED: &str = "the invocation ended before it";
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::os::fd::OwnedFd;
+
+    use super::*;
+
+    /// The worker's end.
+    fn worker(input: &Input) -> StdUnixStream {
+        let descriptor: OwnedFd = input.descriptor.try_clone().unwrap();
+        StdUnixStream::from(descriptor)
+    }
+
+    fn start(begun: Begun) -> (Going, StdUnixStream) {
+        let memory = messages_memory().of(&"f".parse().unwrap());
+        let (going, input) = Going::start(begun, memory).unwrap();
+        (going, worker(&input))
+    }
+
+    #[tokio::test]
+    async fn a_script_waits_for_its_function_and_its_end_ends_what_the_function_sends() {
+        let begun = Begun::new(Instant(0), |link| {
+            Box::pin(async move {
+                let said = link.message(7).await.map(|message| {
+                    let text = String::from_utf8_lossy(&message);
+                    format!("got {text}")
+                });
+                Initialised {
+                    said,
+                    ..Initialised::default()
+                }
+            })
+        });
+        let (going, mut worker) = start(begun);
+        let sending = tokio::task::spawn_blocking(move || {
+            worker.write_all(&[7, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0])?;
+            worker.write_all(b"hello")?;
+            let mut notes = Vec::new();
+            worker.read_to_end(&mut notes)?;
+            assert_eq!(&notes[4..], br#"{"op":"end"}"#);
+            worker.write_all(b"more")
+        });
+        let ended = sending.await.unwrap().unwrap_err();
+        assert_eq!(ended.kind(), io::ErrorKind::BrokenPipe);
+        let seen = going.link.seen.lock();
+        let done = seen.end.as_ref().unwrap();
+        assert_eq!(done.said.as_deref(), Some("got hello"));
+    }
+
+    #[tokio::test]
+    async fn what_is_sent_to_a_script_that_has_ended_fails_at_once() {
+        let (_going, mut worker) = start(Begun::ended(Instant(0), Vec::new()));
+        let ended = worker.write_all(b"x").unwrap_err();
+        assert_eq!(ended.kind(), io::ErrorKind::BrokenPipe);
+    }
+
+    #[tokio::test]
+    async fn the_end_of_the_invocation_closes_the_socket_of_a_script_that_waits() {
+        let begun = Begun::new(Instant(0), |link| {
+            Box::pin(async move {
+                link.message(7).await;
+                Initialised::default()
+            })
+        });
+        let (going, mut worker) = start(begun);
+        drop(going);
+        let read = tokio::task::spawn_blocking(move || worker.read(&mut [0])).await;
+        assert_eq!(read.unwrap().unwrap(), 0);
+    }
+}

@@ -2,10 +2,10 @@
 
 use bytes::{Buf as _, BufMut as _};
 
-use crate::calls;
 use crate::control::Reply;
 use crate::meta::{DoneMeta, HeadMeta, ReadyMeta};
 use crate::{Frame, FrameDecoder, FrameError, HEADER_LEN, Header};
+use crate::{calls, script};
 
 /// Frames of the invocation channel. Wherever the stream is cut, the frames are the same, and each is encoded as it came.
 ///
@@ -55,7 +55,7 @@ fn decoded(piece: usize, stream: &[u8]) -> (Vec<Frame>, Option<FrameError>) {
     (frames, None)
 }
 
-/// Messages of the control channel and of the channel for calls, as a template or a handler sends them.
+/// Messages of the control channel, of the channel for calls and of that to an initscript, as a template or a handler sends them.
 pub fn messages(data: &[u8]) {
     let _ = serde_json::from_slice::<Reply>(data);
     let _ = calls::ask(data);
@@ -63,6 +63,11 @@ pub fn messages(data: &[u8]) {
         && let Ok(lengths) = calls::Lengths::decode(*header)
     {
         let _ = calls::ask(&rest[..rest.len().min(lengths.meta as usize)]);
+    }
+    if let Some(header) = data.first_chunk()
+        && let Ok(header) = script::Header::decode(*header)
+    {
+        assert!(header.len <= script::SENT_LEN_MAX);
     }
 }
 

@@ -1,6 +1,7 @@
-//! What an initscript sends while the handler may run, on a socket of the invocation (`PROTOCOL.md`, "Initscripts that go on").
+//! What an initscript and its function send each other while the handler may run, on a socket of the invocation (`PROTOCOL.md`, "Initscripts
+//! that go on").
 //!
-//! A message is the length of its JSON (u32) and the JSON. Nothing comes from the worker.
+//! A message to the worker is the length of its JSON (u32) and the JSON. One from the worker is a header of 12 bytes and its bytes.
 
 use pilot_model::ports::StoreObject;
 use serde::Serialize;
@@ -45,6 +46,53 @@ pub enum Note<'a> {
         /// Why it failed.
         problem: Option<&'a str>,
     },
+}
+
+/// Bytes of the header of a message from the worker.
+pub const HEADER_LEN: usize = 12;
+
+/// Longest message from the worker, bytes.
+pub const SENT_LEN_MAX: u32 = 1 << 20;
+
+/// Most messages from the worker for one script.
+pub const SENT_MAX: usize = 16;
+
+/// Most bytes of all of them.
+pub const SENT_TOTAL_MAX: usize = 4 << 20;
+
+/// The header of a message from the worker, checked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Header {
+    /// The message's id.
+    pub id: u64,
+    /// Its length, bytes.
+    pub len: u32,
+}
+
+/// A message from the worker over the limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("message {id} of {len} bytes is over the limit of {SENT_LEN_MAX}")]
+pub struct TooLong {
+    /// Its id.
+    pub id: u64,
+    /// Its length, bytes.
+    pub len: u32,
+}
+
+impl Header {
+    /// Reads a header.
+    ///
+    /// # Errors
+    /// The message is longer than [`SENT_LEN_MAX`]. The socket must not be read any more.
+    pub fn decode(bytes: [u8; HEADER_LEN]) -> Result<Self, TooLong> {
+        let [a, b, c, d, e, f, g, h, i, j, k, l] = bytes;
+        let id = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
+        let len = u32::from_le_bytes([i, j, k, l]);
+        if len > SENT_LEN_MAX {
+            return Err(TooLong { id, len });
+        }
+        Ok(Self { id, len })
+    }
 }
 
 /// Longest reason, bytes.
@@ -163,6 +211,20 @@ mod tests {
             r#"{"op":"connection","id":"3","address":"tcp://db:5432"}"#
         );
         assert_eq!(text(Note::End { problem: None }), r#"{"op":"end"}"#);
+    }
+
+    #[test]
+    fn a_message_over_the_limit_is_refused_by_its_header_alone() {
+        let header = |id: u64, len: u32| {
+            let mut bytes = [0; HEADER_LEN];
+            bytes[..8].copy_from_slice(&id.to_le_bytes());
+            bytes[8..].copy_from_slice(&len.to_le_bytes());
+            Header::decode(bytes)
+        };
+        let (id, len) = (u64::MAX - 1, SENT_LEN_MAX);
+        assert_eq!(header(id, len), Ok(Header { id, len }));
+        let len = SENT_LEN_MAX + 1;
+        assert_eq!(header(id, len), Err(TooLong { id, len }));
     }
 
     #[test]

@@ -4,7 +4,7 @@
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(i32)]
 pub(crate) enum Code {
-    /// `allow` does not permit it.
+    /// `allow` or `during` does not permit it.
     Refused = -1,
     /// The id was used before.
     Duplicate = -2,
@@ -14,7 +14,7 @@ pub(crate) enum Code {
     Limit = -4,
     /// The text cannot be used.
     Invalid = -5,
-    /// The request, or the memory for it, failed.
+    /// The request, or the memory for it, failed, or the function cannot send any more.
     Failed = -6,
 }
 

@@ -9,6 +9,7 @@ use std::ops::Range;
 use pilot_model::inputs::value_at;
 use wasmtime::{Caller, Engine, Extern, Linker, Memory};
 
+use crate::errors::Code;
 use crate::script::{SAID_LEN_MAX, Said, Script, Stop, check_json, no_value};
 
 /// The module of the imports.
@@ -97,7 +98,7 @@ fn requests(linker: &mut Linker<Script>) -> Host<()> {
     Ok(())
 }
 
-/// What goes to the function, and the end.
+/// What goes to the function and comes from it, and the end.
 fn messages(linker: &mut Linker<Script>) -> Host<()> {
     linker.func_wrap_async(
         MODULE,
@@ -129,6 +130,24 @@ fn messages(linker: &mut Linker<Script>) -> Host<()> {
             let (bytes, script) = begin(&mut guest, "transfer_conn", at, len)?;
             let said = script.transfer_conn(id, bytes, connection);
             Ok(small(script.answer(said)))
+        },
+    )?;
+    linker.func_wrap_async(
+        MODULE,
+        "recv_msg",
+        |mut guest: Guest<'_>, (id, from, at, len): (u64, u32, u32, u32)| {
+            Box::new(async move {
+                let name = "recv_msg";
+                // Looks at the place before it waits, so that a wrong one ends the script at once.
+                let (_, script) = begin(&mut guest, name, at, len)?;
+                match script.recv_msg(id).await {
+                    Ok(message) => {
+                        let (bytes, _) = place(&mut guest, name, at, len)?;
+                        Host::Ok(copied(&message, from, bytes))
+                    }
+                    Err(failed) => Ok(failure(&mut guest, failed)),
+                }
+            })
         },
     )?;
     linker.func_wrap(MODULE, "exit", |status: i32| -> Host<()> {
@@ -246,11 +265,14 @@ fn give(
             let (bytes, _) = place(guest, name, at, len)?;
             Ok(copied(value.as_bytes(), 0, bytes))
         }
-        Err(failed) => {
-            let failed: Said<u32> = Err(failed);
-            Ok(small(guest.data_mut().answer(failed)))
-        }
+        Err(failed) => Ok(failure(guest, failed)),
     }
+}
+
+/// The code of a failure.
+fn failure(guest: &mut Guest<'_>, failed: (Code, String)) -> i32 {
+    let failed: Said<u32> = Err(failed);
+    small(guest.data_mut().answer(failed))
 }
 
 /// Counts the call, and gives a part of the script's memory and its state.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use pilot_model::initscript::{InitscriptConfig, ScriptEnd, ScriptKind, ScriptRun};
-use pilot_model::ports::{Clock, Fetched, InitRunner, Initialised, Remotes, ScriptSink};
+use pilot_model::ports::{Clock, Fetched, InitRunner, Initialised, Remotes, ScriptLink};
 use pilot_model::{BoxFuture, Transfer, TransferWay, Version, VersionId};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
@@ -129,7 +129,7 @@ impl Initscripts {
         version: &Arc<Version>,
         kind: ScriptKind,
         event: Bytes,
-        sink: Option<Arc<dyn ScriptSink>>,
+        link: Option<Arc<dyn ScriptLink>>,
     ) -> Result<Begun<Initialised>, String> {
         let Some(config) = version.config.script(kind) else {
             return Err("it has none".to_owned());
@@ -137,7 +137,7 @@ impl Initscripts {
         let Module { code, beginning } = self.modules.of(version, kind)?;
         let room = self.room.take(&version.config.name, config.memory_mb)?;
         let (version, config) = (Arc::clone(version), config.clone());
-        let script = Script::new(version, config, event, (self.world.clone(), sink), room);
+        let script = Script::new(version, config, event, (self.world.clone(), link), room);
         // Nobody waits for the beginning of a shared one.
         let here = (kind == ScriptKind::Own).then_some(beginning.as_ref());
         let begun = self.threads.begin(script.run(code), here);
@@ -299,12 +299,12 @@ impl InitRunner for Initscripts {
         &self,
         version: &Arc<Version>,
         event: Bytes,
-        sink: Option<Arc<dyn ScriptSink>>,
+        link: Option<Arc<dyn ScriptLink>>,
     ) -> BoxFuture<'static, Initialised> {
         let Some(config) = &version.config.initscript else {
             return Box::pin(ready(Initialised::default()));
         };
-        match self.begin(version, ScriptKind::Own, event, sink) {
+        match self.begin(version, ScriptKind::Own, event, link) {
             Err(problem) => Box::pin(ready(self.left_out(ScriptKind::Own, config, problem))),
             Ok(begun) => {
                 let ended = self.left_out(ScriptKind::Own, config, THREAD_ENDED.to_owned());

@@ -14,7 +14,7 @@ use pilot_model::initscript::{
 };
 use pilot_model::inputs::{Scheme, value_at};
 use pilot_model::ports::{
-    Clock, Initialised, InputMemory, RemoteReply, Remotes, ScriptSink, Takes,
+    Clock, Initialised, InputMemory, RemoteReply, Remotes, ScriptLink, Takes,
 };
 use pilot_model::{Instant, Transfer, TransferWay, Version};
 use tokio::runtime::Handle;
@@ -50,8 +50,8 @@ pub(crate) struct Script {
     messages: BTreeMap<u64, Message>,
     /// Connections for the function.
     handed: BTreeMap<u64, Handing>,
-    /// Where messages go while the script runs. `None`: the function gets them at its end.
-    sink: Option<Arc<dyn ScriptSink>>,
+    /// Where messages go and come from while the script runs. `None`: the function gets them at its end.
+    link: Option<Arc<dyn ScriptLink>>,
     /// Bytes of its requests.
     sent: usize,
     /// Bytes of messages that it has copied.
@@ -113,7 +113,7 @@ impl Script {
         version: Arc<Version>,
         config: InitscriptConfig,
         event: Bytes,
-        (world, sink): (World, Option<Arc<dyn ScriptSink>>),
+        (world, link): (World, Option<Arc<dyn ScriptLink>>),
         room: Taken,
     ) -> Self {
         let wait = Duration::from_millis(u64::from(config.timeout_ms)).min(version.config.timeout);
@@ -144,7 +144,7 @@ impl Script {
             by_id: HashMap::new(),
             messages: BTreeMap::new(),
             handed: BTreeMap::new(),
-            sink,
+            link,
             sent: 0,
             copied: 0,
             error: String::new(),
@@ -228,16 +228,16 @@ impl Script {
                 }
                 _ => {}
             }
-            if self.sink.is_none() {
+            if self.link.is_none() {
                 initialised.connections.push(handed);
             }
         }
         self.ended(initialised, problem)
     }
 
-    /// With a sink, the function has the rest, or waits for it.
+    /// With a link, the function has the rest, or waits for it.
     fn waits_for_handed(&self, deadline: Deadline) -> Deadline {
-        match self.sink {
+        match self.link {
             None => deadline,
             Some(_) => self.deadline,
         }
@@ -473,12 +473,12 @@ impl Script {
             World {
                 clock, requests, ..
             },
-            sink,
-        ) = (&self.world, &self.sink);
-        let message_now = match (sink, self.rpcs.get(at)) {
-            (Some(sink), Some(rpc)) => {
+            link,
+        ) = (&self.world, &self.link);
+        let message_now = match (link, self.rpcs.get(at)) {
+            (Some(link), Some(rpc)) => {
                 let awaited = rpc.message(message, self.deadline);
-                let sending = awaited.send(Arc::clone(clock), Arc::clone(sink));
+                let sending = awaited.send(Arc::clone(clock), Arc::clone(link));
                 Message::Going(Running::new(requests.spawn(sending)))
             }
             _ => Message::Reply(at),
@@ -534,7 +534,7 @@ impl Script {
             (id, address),
             (raw.as_ref(), takes),
             self.deadline,
-            self.sink.clone(),
+            self.link.clone(),
         );
         self.handed.insert(id, handing);
         if let Some(to) = self.connections.get_mut(connection as usize) {
@@ -569,15 +569,15 @@ impl Script {
         let ended = clock.now();
         match kept {
             Some(Ok(memory)) => {
-                let kept = match &self.sink {
+                let kept = match &self.link {
                     None => Message::Bytes {
                         memory,
                         began,
                         ended,
                     },
-                    Some(sink) => {
+                    Some(link) => {
                         let (transfer, given) = rpc::copied(message, &memory, (began, ended));
-                        rpc::send(message, transfer.clone(), given, sink.as_ref());
+                        rpc::send(message, transfer.clone(), given, link.as_ref());
                         Message::Gone(transfer)
                     }
                 };
@@ -587,6 +587,19 @@ impl Script {
             Some(Err(fault)) => Err((Code::Failed, fault.to_string())),
             None => Err((Code::Failed, "the daemon is stopping".to_owned())),
         }
+    }
+
+    /// `recv_msg`: a message of the function, which is waited for.
+    pub(crate) async fn recv_msg(&mut self, id: u64) -> Said<Bytes> {
+        let Some(link) = &self.link else {
+            let problem = "a script gets messages only with during = \"invocation\": otherwise the function is called when it has ended";
+            return Err((Code::Refused, problem.to_owned()));
+        };
+        let message = link.message(id).await;
+        message.ok_or_else(|| {
+            let problem = format!("message {id}: the function cannot send any more");
+            (Code::Failed, problem)
+        })
     }
 
     fn check_message(&self, id: u64) -> Said<()> {

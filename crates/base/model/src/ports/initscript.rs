@@ -29,12 +29,13 @@ pub trait InitRunner: Send + Sync + Debug {
     /// Runs the initscript of a version for one invocation. It has begun when this returns. It ends in a limited time, whatever the script
     /// does. Dropping the future ends the script.
     ///
-    /// With `sink`, the handler does not wait for the script: what it sends goes there at once, and the result has only the transfers.
+    /// With `link`, the handler does not wait for the script: what it sends goes there at once, and the result has only the transfers. The
+    /// script may wait there for messages of the function.
     fn run(
         &self,
         version: &Arc<Version>,
         event: Bytes,
-        sink: Option<Arc<dyn ScriptSink>>,
+        link: Option<Arc<dyn ScriptLink>>,
     ) -> BoxFuture<'static, Initialised>;
 
     /// The messages of the shared initscript of a version. If this node has them and they are not too old, the future is ready at once.
@@ -56,10 +57,14 @@ pub struct Initialised {
     pub run: Option<ScriptRun>,
 }
 
-/// Takes what a script sends while the handler may run. It never waits: a script sends a limited number.
-pub trait ScriptSink: Send + Sync + Debug {
-    /// A message or a connection is here, or will not come.
+/// The function of a script, while the handler may run.
+pub trait ScriptLink: Send + Sync + Debug {
+    /// A message or a connection of the script is here, or will not come. This never waits: a script sends a limited number.
     fn sent(&self, sent: ScriptSent);
+
+    /// Waits for the message that the function sends as `id`. A message is here from when it has come until the script has ended. `None`:
+    /// it will not come, because the function cannot send any more.
+    fn message(&self, id: u64) -> BoxFuture<'static, Option<Bytes>>;
 }
 
 /// What a script has sent.
@@ -135,7 +140,7 @@ impl InitRunner for NoInitscripts {
         &self,
         _: &Arc<Version>,
         _: Bytes,
-        _: Option<Arc<dyn ScriptSink>>,
+        _: Option<Arc<dyn ScriptLink>>,
     ) -> BoxFuture<'static, Initialised> {
         Box::pin(std::future::ready(Initialised::default()))
     }

@@ -176,7 +176,7 @@ impl Wanted<'_> {
         match script.during {
             During::Start => Some(context.initscripts.run(version, event, None)),
             During::Invocation => {
-                let run = |sink| context.initscripts.run(version, event, Some(sink));
+                let run = |link| context.initscripts.run(version, event, Some(link));
                 invocation.goes_on(Begun::new(context.clock.now(), run));
                 None
             }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use pilot_model::initscript::{During, InitscriptConfig, SCRIPT_NAME};
-use pilot_model::ports::{BoxFuture, Fetched, InitRunner, Initialised, InputKind, ScriptSink};
+use pilot_model::ports::{BoxFuture, Fetched, InitRunner, Initialised, InputKind, ScriptLink};
 use pilot_model::{FunctionConfig, StartKind, Transfer, TransferWay, Version};
 use pilot_testkit::{FakeEngine, Reaction};
 use tokio::time::{Instant, sleep};
@@ -37,10 +37,10 @@ impl InitRunner for Slow {
         &self,
         version: &Arc<Version>,
         _: Bytes,
-        sink: Option<Arc<dyn ScriptSink>>,
+        link: Option<Arc<dyn ScriptLink>>,
     ) -> BoxFuture<'static, Initialised> {
         let script = version.config.initscript.as_ref().unwrap();
-        assert_eq!(sink.is_some(), script.during == During::Invocation);
+        assert_eq!(link.is_some(), script.during == During::Invocation);
         if let Some(engine) = self.engine.get() {
             self.workers.lock().unwrap().push(engine.starts());
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use pilot_model::initscript::Place;
 use pilot_model::ports::{
     HandedConnection, HandedSocket, InputFaultKind, RawConnection, RemoteFault, RemoteReply,
-    RemoteRequest, Remotes, ScriptSent, ScriptSink, Takes,
+    RemoteRequest, Remotes, ScriptLink, ScriptSent, Takes,
 };
 use pilot_model::{BoxFuture, FunctionConfig, TransferWay};
 use tokio::time::{Instant as Deadline, timeout_at};
@@ -65,13 +65,13 @@ pub(crate) struct Handing {
 }
 
 impl Handing {
-    /// `sink`: it goes to the function as soon as it is there.
+    /// `link`: it goes to the function as soon as it is there.
     pub(crate) fn begin(
         world: &World,
         (id, address): (u64, String),
         (raw, takes): (&dyn RawConnection, Takes),
         deadline: Deadline,
-        sink: Option<Arc<dyn ScriptSink>>,
+        link: Option<Arc<dyn ScriptLink>>,
     ) -> Self {
         let handed = raw.hand_over(takes);
         let (shown, of_task) = (address.clone(), address);
@@ -80,9 +80,9 @@ impl Handing {
                 Err(_) => Err("it was not there in time".to_owned()),
                 Ok(socket) => socket.map_err(|fault| fault.problem),
             };
-            let Some(sink) = sink else { return socket };
+            let Some(link) = link else { return socket };
             let problem = socket.as_ref().err().cloned();
-            sink.sent(ScriptSent::Connection(HandedConnection {
+            link.sent(ScriptSent::Connection(HandedConnection {
                 id,
                 address: of_task,
                 socket,

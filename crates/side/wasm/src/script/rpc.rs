@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use pilot_model::initscript::message_name;
 use pilot_model::ports::{
-    Clock, Input, InputMemory, RemoteFault, RemoteReply, ScriptSent, ScriptSink, StoreObject,
+    Clock, Input, InputMemory, RemoteFault, RemoteReply, ScriptLink, ScriptSent, StoreObject,
 };
 use pilot_model::{Instant, Transfer, TransferWay};
 use tokio::sync::watch;
@@ -158,10 +158,10 @@ impl Awaited {
     }
 
     /// Waits for it, and sends it to the function.
-    pub(crate) async fn send(self, clock: Arc<dyn Clock>, sink: Arc<dyn ScriptSink>) -> Transfer {
+    pub(crate) async fn send(self, clock: Arc<dyn Clock>, link: Arc<dyn ScriptLink>) -> Transfer {
         let (id, deadline) = (self.id, self.deadline);
         let (transfer, given) = self.collect(clock.as_ref(), deadline).await;
-        send(id, transfer.clone(), given, sink.as_ref());
+        send(id, transfer.clone(), given, link.as_ref());
         transfer
     }
 }
@@ -195,8 +195,8 @@ pub(crate) fn copied(
 }
 
 /// Gives a message, or why there is none, to the function that may be running.
-pub(crate) fn send(id: u64, transfer: Transfer, given: Option<Given>, sink: &dyn ScriptSink) {
-    sink.sent(match given {
+pub(crate) fn send(id: u64, transfer: Transfer, given: Option<Given>, link: &dyn ScriptLink) {
+    link.sent(match given {
         None => ScriptSent::NoMessage { id, transfer },
         Some(Given { input, memory }) => ScriptSent::Message {
             id,

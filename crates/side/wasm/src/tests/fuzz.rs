@@ -23,7 +23,7 @@ enum Kind {
 }
 
 /// The functions of the host, their arguments, and whether there is a result of 32 bits, of 64, or none.
-const CALLS: [(&str, &[Kind], u32); 17] = {
+const CALLS: [(&str, &[Kind], u32); 18] = {
     use Kind::{Id, Number, Text};
     [
         ("connect", &[Text], 32),
@@ -35,6 +35,7 @@ const CALLS: [(&str, &[Kind], u32); 17] = {
         ("send_msg", &[Id, Text], 32),
         ("send_reply", &[Id, Number, Id], 32),
         ("transfer_conn", &[Id, Text, Number], 32),
+        ("recv_msg", &[Id, Number, Text], 32),
         ("exit", &[Number], 0),
         ("event_read", &[Number, Text], 32),
         ("event_value", &[Text, Text], 32),

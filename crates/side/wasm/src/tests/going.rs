@@ -1,19 +1,52 @@
-//! Scripts that send while the function may run, and connections that become the function's.
+//! Scripts that send and receive while the function may run, and connections that become the function's.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use parking_lot::Mutex;
+use pilot_model::BoxFuture;
 use pilot_model::initscript::ScriptEnd;
-use pilot_model::ports::{InitRunner, ScriptSent, ScriptSink};
-use tokio::sync::mpsc;
+use pilot_model::ports::{InitRunner, ScriptLink, ScriptSent};
+use tokio::sync::{mpsc, watch};
 
 use super::world::{Done, World, script};
 
-/// What was sent, in words.
+/// What was sent, in words, and what the function sends. Everything else it cannot send any more.
 #[derive(Debug)]
-struct Sink(Mutex<mpsc::UnboundedSender<String>>);
+struct Link {
+    words: Mutex<mpsc::UnboundedSender<String>>,
+    messages: Mutex<HashMap<u64, watch::Receiver<Option<Bytes>>>>,
+}
 
-impl ScriptSink for Sink {
+impl Link {
+    fn new() -> (Arc<Self>, mpsc::UnboundedReceiver<String>) {
+        let (sender, sent) = mpsc::unbounded_channel();
+        let link = Self {
+            words: Mutex::new(sender),
+            messages: Mutex::default(),
+        };
+        (Arc::new(link), sent)
+    }
+
+    /// The function may send this message.
+    fn may_come(&self, id: u64) -> watch::Sender<Option<Bytes>> {
+        let (sender, receiver) = watch::channel(None);
+        self.messages.lock().insert(id, receiver);
+        sender
+    }
+}
+
+impl ScriptLink for Link {
+    fn message(&self, id: u64) -> BoxFuture<'static, Option<Bytes>> {
+        let message = self.messages.lock().get(&id).cloned();
+        Box::pin(async move {
+            let mut message = message?;
+            let message = message.wait_for(Option::is_some).await.ok()?;
+            message.clone()
+        })
+    }
+
     fn sent(&self, sent: ScriptSent) {
         let words = match sent {
             ScriptSent::Message { id, transfer, .. } => {
@@ -27,7 +60,7 @@ impl ScriptSink for Sink {
                 Err(problem) => format!("no {}: {problem}", handed.address),
             },
         };
-        let _ = self.0.lock().send(words);
+        let _ = self.words.lock().send(words);
     }
 }
 
@@ -52,11 +85,8 @@ async fn what_is_sent_is_there_before_the_script_ends() {
             (drop (call $recv (i32.const 0) (i64.const 2))))"#,
     );
     let version = world.deploy(&text, |_| {}).await;
-    let (sender, mut sent) = mpsc::unbounded_channel();
-    let sink = Arc::new(Sink(Mutex::new(sender)));
-    let run = world
-        .initscripts()
-        .run(&version, bytes::Bytes::new(), Some(sink));
+    let (link, mut sent) = Link::new();
+    let run = world.initscripts().run(&version, Bytes::new(), Some(link));
     // The script waits for a reply that never comes.
     let mut found = Vec::new();
     for _ in 0..5 {
@@ -91,11 +121,8 @@ async fn the_end_has_the_transfers_and_the_scripts_own_error() {
             unreachable)"#,
     );
     let version = world.deploy(&text, |_| {}).await;
-    let (sender, mut sent) = mpsc::unbounded_channel();
-    let sink = Arc::new(Sink(Mutex::new(sender)));
-    let run = world
-        .initscripts()
-        .run(&version, bytes::Bytes::new(), Some(sink));
+    let (link, mut sent) = Link::new();
+    let run = world.initscripts().run(&version, Bytes::new(), Some(link));
     let done = Done::of(run.await);
     assert_eq!(done.end, Some(ScriptEnd::Trap));
     // The function has them.
@@ -171,4 +198,141 @@ async fn a_connection_that_cannot_be_made_is_told() {
     );
     let problem = done.connections[0].socket.as_ref().unwrap_err();
     assert_eq!(problem, "nobody is there");
+}
+
+/// Receives message 5 into a place of 5 bytes, as one that is too small and in parts, and sends it back as message 6.
+const ECHO: &str = r#"
+    (func (export "run")
+        (drop (call $send_msg (i64.const 0) (i32.const 0) (i32.const 1)))
+        (call $expect (call $recv_msg (i64.const 5) (i32.const 0) (i32.const 100) (i32.const 5)) (i32.const 5))
+        (call $expect (call $recv_msg (i64.const 5) (i32.const 0) (i32.const 0) (i32.const 0)) (i32.const 5))
+        (call $expect (call $recv_msg (i64.const 5) (i32.const 3) (i32.const 200) (i32.const 9)) (i32.const 2))
+        (call $expect (call $recv_msg (i64.const 5) (i32.const -1) (i32.const 300) (i32.const 9)) (i32.const 0))
+        (drop (call $send_msg (i64.const 6) (i32.const 100) (i32.const 5)))
+        (drop (call $send_msg (i64.const 7) (i32.const 200) (i32.const 3))))"#;
+
+#[tokio::test]
+async fn either_the_script_or_its_function_may_be_first() {
+    for is_first in [true, false] {
+        let world = World::new();
+        let version = world.deploy(&script(ECHO), |_| {}).await;
+        let (link, mut sent) = Link::new();
+        let function = link.may_come(5);
+        let message = Some(Bytes::from_static(b"hello"));
+        if is_first {
+            function.send_replace(message.clone());
+        }
+        let run = world
+            .initscripts()
+            .run(&version, Bytes::new(), Some(link as _));
+        if !is_first {
+            // It runs, and waits for the message after this one.
+            assert_eq!(sent.recv().await.unwrap(), "0 from initscript: 1");
+            function.send_replace(message);
+        }
+        let done = Done::of(run.await);
+        assert_eq!((done.said, done.end), (None, Some(ScriptEnd::Ok)));
+        let mut words = Vec::new();
+        while let Ok(one) = sent.try_recv() {
+            words.push(one);
+        }
+        let words = &words[words.len() - 2..];
+        assert_eq!(words, ["6 from initscript: 5", "7 from initscript: 3"]);
+    }
+}
+
+#[tokio::test]
+async fn a_script_waits_for_a_message_that_is_never_sent_until_its_time_is_over() {
+    let world = World::new();
+    let text = script(
+        r#"(func (export "run")
+            (drop (call $recv_msg (i64.const 5) (i32.const 0) (i32.const 0) (i32.const 9)))
+            unreachable)"#,
+    );
+    let version = world.deploy(&text, |script| script.timeout_ms = 50).await;
+    let (link, _sent) = Link::new();
+    let _function = link.may_come(5);
+    let run = world
+        .initscripts()
+        .run(&version, Bytes::new(), Some(Arc::clone(&link) as _));
+    let done = Done::of(run.await);
+    assert_eq!(done.end, Some(ScriptEnd::Timeout));
+    let said = done.said.unwrap();
+    assert!(said.contains("it was not ready after"), "{said}");
+    world.has_room().await;
+}
+
+#[tokio::test]
+async fn a_script_whose_function_sends_no_more_is_told_and_goes_on() {
+    let world = World::new();
+    let text = script(
+        r#"(func (export "run") (local $len i32)
+            (call $expect (call $recv_msg (i64.const 5) (i32.const 0) (i32.const 0) (i32.const 9)) (i32.const -6))
+            (local.set $len (call $error_read (i32.const 0) (i32.const 99)))
+            (call $log (i32.const 0) (local.get $len)))"#,
+    );
+    let version = world.deploy(&text, |_| {}).await;
+    let (link, _sent) = Link::new();
+    let function = link.may_come(5);
+    let run = world
+        .initscripts()
+        .run(&version, Bytes::new(), Some(link as _));
+    drop(function);
+    let done = Done::of(run.await);
+    assert_eq!(done.end, Some(ScriptEnd::Ok));
+    let problem = "message 5: the function cannot send any more\n";
+    assert_eq!(done.said.as_deref(), Some(problem));
+}
+
+#[tokio::test]
+async fn a_script_that_ends_before_the_handler_is_called_does_not_wait_for_the_function() {
+    let world = World::new();
+    let text = script(
+        r#"(func (export "run") (local $len i32)
+            (call $expect (call $recv_msg (i64.const 5) (i32.const 0) (i32.const 0) (i32.const 9)) (i32.const -1))
+            (local.set $len (call $error_read (i32.const 0) (i32.const 99)))
+            (call $log (i32.const 0) (local.get $len)))"#,
+    );
+    let done = world.run(&text).await;
+    assert_eq!(done.end, Some(ScriptEnd::Ok));
+    let said = done.said.unwrap();
+    assert!(said.contains("during = \"invocation\""), "{said}");
+}
+
+#[tokio::test]
+async fn a_place_outside_of_the_memory_ends_the_script_before_it_waits() {
+    let world = World::new();
+    let text = script(
+        r#"(func (export "run")
+            (drop (call $recv_msg (i64.const 5) (i32.const 0) (i32.const 65530) (i32.const 7))))"#,
+    );
+    let version = world.deploy(&text, |_| {}).await;
+    let (link, _sent) = Link::new();
+    let _function = link.may_come(5);
+    let run = world
+        .initscripts()
+        .run(&version, Bytes::new(), Some(Arc::clone(&link) as _));
+    let done = Done::of(run.await);
+    assert_eq!(done.end, Some(ScriptEnd::Trap));
+    let said = done.said.unwrap();
+    assert!(
+        said.contains("it gave recv_msg a place outside of its memory"),
+        "{said}"
+    );
+}
+
+#[tokio::test]
+async fn dropping_the_run_ends_a_script_that_waits_for_its_function() {
+    let world = World::with_memory(4);
+    let version = world.deploy(&script(ECHO), |_| {}).await;
+    for _ in 0..3 {
+        let (link, mut sent) = Link::new();
+        let _function = link.may_come(5);
+        let run = world
+            .initscripts()
+            .run(&version, Bytes::new(), Some(Arc::clone(&link) as _));
+        sent.recv().await.unwrap();
+        drop(run);
+        world.has_room().await;
+    }
 }

@@ -346,6 +346,7 @@ pub(super) fn script(body: &str) -> String {
         (import "pilotlight_v1" "send_msg" (func $send_msg (param i64 i32 i32) (result i32)))
         (import "pilotlight_v1" "send_reply" (func $send_reply (param i64 i32 i64) (result i32)))
         (import "pilotlight_v1" "transfer_conn" (func $transfer_conn (param i64 i32 i32 i32) (result i32)))
+        (import "pilotlight_v1" "recv_msg" (func $recv_msg (param i64 i32 i32 i32) (result i32)))
         (import "pilotlight_v1" "exit" (func $exit (param i32)))
         (import "pilotlight_v1" "event_read" (func $event_read (param i32 i32 i32) (result i32)))
         (import "pilotlight_v1" "event_value" (func $event_value (param i32 i32 i32 i32) (result i32)))
