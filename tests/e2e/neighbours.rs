@@ -1,6 +1,8 @@
 //! What one function or its callers do must not be felt by others: the daemon's memory and the latency of a neighbour while a
 //! function answers more than anybody reads, breaks off in the middle of a frame, or prints without end.
 
+use std::io::Write as _;
+use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use pilot_harness::{
@@ -333,9 +335,8 @@ fn with_all_places_taken_idle_workers_make_room_and_requests_wait_or_are_told_to
     assert_eq!(running.receive("POST").ok().json(), 3);
 }
 
-#[test]
-fn unfinished_messages_of_websockets_do_not_take_the_daemons_memory() {
-    const APP: &str = r#"
+/// An application whose WebSockets take messages and answer nothing.
+const SILENT_APP: &str = r#"
 async def app(scope, receive, send):
     if scope["type"] == "http":
         await send({"type": "http.response.start", "status": 200})
@@ -345,23 +346,41 @@ async def app(scope, receive, send):
     await send({"type": "websocket.accept"})
     while (await receive())["type"] != "websocket.disconnect": pass
 "#;
+
+/// A daemon with the application, and its memory.
+fn silent_app() -> (Daemon, u64) {
     let daemon = daemon();
     let keys =
         json!({"interface": "asgi", "handler": "app:app", "concurrency": 128, "scale": {"max": 1}});
-    daemon.upload_code("lab", &keys, APP);
+    daemon.upload_code("lab", &keys, SILENT_APP);
     daemon.get("/fn/lab/").ok();
     let quiet = resident_bytes(daemon.pid());
-    let handshake = b"GET /fn/lab/ HTTP/1.1\r\nhost: localhost\r\nconnection: upgrade\r\nupgrade: websocket\r\n\
-        sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
-    let mut connections: Vec<_> = (0..120).map(|_| daemon.connect()).collect();
+    (daemon, quiet)
+}
+
+/// An open WebSocket.
+fn websocket(daemon: &Daemon) -> Connection {
+    let mut connection = daemon.connect();
+    connection.send_raw(
+        b"GET /fn/lab/ HTTP/1.1\r\nhost: localhost\r\nconnection: upgrade\r\nupgrade: websocket\r\n\
+        sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n",
+    );
+    assert!(connection.raw_line().contains("101"));
+    while !connection.raw_line().is_empty() {}
+    connection
+}
+
+/// A frame of a client (RFC 6455 §5.2) with this first byte, masked with zeros, without the end of its payload.
+fn frame(first: u8, len: u64, payload: &[u8]) -> Vec<u8> {
+    [&[first, 0xff][..], &len.to_be_bytes(), &[0; 4], payload].concat()
+}
+
+/// Sends an unfinished message over many WebSockets.
+fn unfinished_messages(message: &[u8]) {
+    let (daemon, quiet) = silent_app();
+    let mut connections: Vec<_> = (0..120).map(|_| websocket(&daemon)).collect();
     for connection in &mut connections {
-        connection.send_raw(handshake);
-        assert!(connection.raw_line().contains("101"));
-        while !connection.raw_line().is_empty() {}
-        // A binary frame of 1 MiB (RFC 6455 §5.2), masked with zeros, without its end.
-        let header = [&[0x82, 0xff][..], &(1_u64 << 20).to_be_bytes(), &[0; 4]].concat();
-        connection.send_raw(&header);
-        connection.send_raw(&vec![0; 1_000_000]);
+        connection.send_raw(message);
     }
     let highest = (0..50).map(|_| {
         std::thread::sleep(Duration::from_millis(20));
@@ -372,12 +391,61 @@ async def app(scope, receive, send):
         highest < quiet + MEMORY_MORE_MAX,
         "{quiet} bytes before, then {highest}"
     );
-    // The last ones were told to try again later: a close frame with the code 1013.
+    // The last ones were told to try again later: a close frame with the code 1013. Pings are answered before, without a payload.
     let last = connections.pop().unwrap().until_the_end();
-    assert_eq!(last.get(..4), Some(&[0x88, 2, 0x03, 0xf5][..]), "{last:?}");
+    let mut frames = last.as_slice();
+    while let Some(after) = frames.strip_prefix(&[0x8a, 0]) {
+        frames = after;
+    }
+    assert_eq!(
+        frames.get(..4),
+        Some(&[0x88, 2, 0x03, 0xf5][..]),
+        "{last:?}"
+    );
     drop(connections);
     eventually("the memory is free again", || {
         (resident_bytes(daemon.pid()) < quiet + MEMORY_MORE_MAX / 2).then_some(())
     });
+    daemon.get("/fn/lab/").ok();
+}
+
+#[test]
+fn unfinished_messages_of_websockets_do_not_take_the_daemons_memory() {
+    unfinished_messages(&frame(0x82, 1 << 20, &vec![0; 1_000_000]));
+}
+
+#[test]
+fn pings_between_fragments_hide_no_memory_of_an_unfinished_message() {
+    let (fragment, ping) = (vec![0; 100_000], [0x89, 0x80, 0, 0, 0, 0]);
+    let mut message = frame(0x02, 100_000, &fragment);
+    for _ in 0..9 {
+        message.extend_from_slice(&ping);
+        message.extend(frame(0x00, 100_000, &fragment));
+    }
+    unfinished_messages(&message);
+}
+
+#[test]
+fn pings_whose_answers_nobody_reads_do_not_take_the_daemons_memory() {
+    let (daemon, quiet) = silent_app();
+    let handshake = format!("ws://{}/fn/lab/", daemon.address());
+    let stream = TcpStream::connect(daemon.address()).unwrap();
+    let (mut socket, _) = tungstenite::client(handshake, stream).unwrap();
+    let connection = socket.get_mut();
+    connection
+        .set_write_timeout(Some(Duration::from_secs(60)))
+        .unwrap();
+    let ping = [&[0x89, 0x80 | 125, 0, 0, 0, 0][..], &[0; 125]].concat();
+    let pings = ping.repeat(1000);
+    // 48 MB: more than the kernel keeps for a connection.
+    for _ in 0..370 {
+        connection.write_all(&pings).unwrap();
+    }
+    let after = resident_bytes(daemon.pid());
+    assert!(
+        after < quiet + MEMORY_MORE_MAX / 4,
+        "{quiet} bytes before, then {after}"
+    );
+    drop(socket);
     daemon.get("/fn/lab/").ok();
 }

@@ -144,7 +144,10 @@ impl WebSocket {
         };
         let config = WebSocketConfig::default()
             .max_message_size(Some(RECEIVED_LEN_MAX))
-            .max_frame_size(Some(RECEIVED_LEN_MAX));
+            .max_frame_size(Some(RECEIVED_LEN_MAX))
+            // Every message is flushed at once.
+            .write_buffer_size(0)
+            .max_write_buffer_size(UNSENT_LEN_MAX);
         let (client, gauge) = Metered::new(TokioIo::new(client), self.memory.nothing());
         let client = WebSocketStream::from_raw_socket(client, Role::Server, Some(config)).await;
         let (mut to_client, mut from_client) = client.split();
@@ -229,16 +232,19 @@ async fn inbound(
     gauge: &Gauge,
 ) {
     while let Some(message) = client.next().await {
+        if let Ok(Message::Ping(bytes) | Message::Pong(bytes)) = &message {
+            // tungstenite answers pings. They may come between the fragments of a message, which is as unfinished as before.
+            gauge.between(CONTROL_HEADER_LEN + bytes.len());
+            traffic.alive.fetch_add(1, Ordering::Relaxed);
+            continue;
+        }
         gauge.finished();
         let (kind, bytes) = match message {
             Ok(Message::Text(text)) => (TEXT, Bytes::from(text)),
             Ok(Message::Binary(bytes)) => (BINARY, bytes),
             Ok(Message::Close(frame)) => (CLOSE, close_bytes(frame)),
-            // tungstenite answers pings.
-            Ok(Message::Ping(_) | Message::Pong(_) | Message::Frame(_)) => {
-                traffic.alive.fetch_add(1, Ordering::Relaxed);
-                continue;
-            }
+            // Those that are read have no frames, and pings and pongs were before.
+            Ok(Message::Ping(_) | Message::Pong(_) | Message::Frame(_)) => continue,
             Err(tungstenite::Error::Capacity(_)) => (CLOSE, traffic.breaks(CloseCode::Size)),
             Err(tungstenite::Error::Utf8(_)) => (CLOSE, traffic.breaks(CloseCode::Invalid)),
             Err(tungstenite::Error::Protocol(
@@ -460,6 +466,13 @@ const RECEIVED_LEN_MAX: usize = 4 << 20;
 
 /// Longest fragment of a message to a client.
 const PIECE_LEN_MAX: usize = 64 * 1024;
+
+/// What waits to be sent while a client does not read: a piece of a message, and answers to pings. Beyond it, only the newest ping is
+/// answered (RFC 6455 §5.5.3), and a message finds that the client is gone.
+const UNSENT_LEN_MAX: usize = PIECE_LEN_MAX + (16 << 10);
+
+/// Of a client's ping: opcode, length and mask (RFC 6455 §5.2).
+const CONTROL_HEADER_LEN: usize = 6;
 
 /// Longest reason in a close frame: a control frame has at most 125 bytes (RFC 6455 §5.5).
 const REASON_LEN_MAX: usize = 123;

@@ -9,6 +9,7 @@ pub(crate) mod file;
 pub(crate) mod grpc;
 pub(crate) mod http;
 pub(crate) mod queue;
+mod redirects;
 pub(crate) mod redis;
 pub(crate) mod request;
 pub(crate) mod s3;

@@ -10,7 +10,7 @@ use pilot_model::{FunctionName, InvocationId};
 use tokio::sync::watch;
 
 use crate::connections::Connections;
-use crate::status::Status;
+use crate::status::{Status, shown};
 
 /// What all triggers share.
 #[derive(Debug)]
@@ -99,6 +99,7 @@ impl Context {
     pub(crate) async fn back_off(&mut self, problem: &str) -> bool {
         self.status.failing(problem);
         if self.failures == 0 {
+            let problem = shown(problem);
             tracing::warn!(function = %self.function, problem, "a trigger fails and tries again");
         }
         let wait = wait(self.failures, fastrand::f64());

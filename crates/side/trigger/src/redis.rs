@@ -108,6 +108,7 @@ impl Receiver {
                 }
                 claimed.1
             } else {
+                let asked_at = Instant::now();
                 let entries = tokio::select! {
                     // What arrives in this moment is this consumer's, which gets it at the next start.
                     () = context.stopped() => return Ok(()),
@@ -115,11 +116,19 @@ impl Receiver {
                 };
                 let items = items(&entries, &[], &self.config);
                 context.works();
+                if items.is_empty() {
+                    // A server that does not wait for entries would be asked without end.
+                    let early = EMPTY_MIN.saturating_sub(asked_at.elapsed());
+                    context.pause(early).await;
+                }
                 self.begin(items, &redis, batches);
                 continue;
             };
             let items = self.again(&mut redis, entries).await?;
             context.works();
+            if items.is_empty() {
+                context.pause(NOTHING_AGAIN).await;
+            }
             self.begin(items, &redis, batches);
         }
     }
@@ -284,6 +293,10 @@ fn added_ms(id: &str) -> Option<i64> {
 const CONSUMER: &str = "consumer";
 /// How often entries of others are looked for.
 const CLAIM_EVERY_MAX: Duration = Duration::from_secs(15);
+/// From one read that finds nothing to the next one.
+const EMPTY_MIN: Duration = Duration::from_secs(1);
+/// The same, for entries that were delivered before: the server goes through them in parts.
+const NOTHING_AGAIN: Duration = Duration::from_millis(10);
 /// Entries whose deliveries are asked for at once.
 const PENDING_MAX: usize = 1000;
 /// About what a record takes besides its fields.

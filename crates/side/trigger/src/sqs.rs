@@ -95,6 +95,7 @@ impl Receiver {
             Some(known) => known,
             None => *visibility_s.insert(self.visibility_s().await?),
         };
+        let asked_at = Instant::now();
         let messages = tokio::select! {
             // What arrives in this moment is visible again after its timeout.
             () = context.stopped() => return Ok(()),
@@ -106,6 +107,9 @@ impl Receiver {
             context.status.failed(&problem);
         }
         if messages.is_empty() {
+            // A server that does not wait for messages would be asked without end.
+            let early = EMPTY_MIN.saturating_sub(asked_at.elapsed());
+            context.pause(early).await;
             return Ok(());
         }
         context.status.received(messages.len() as u64);
@@ -137,7 +141,7 @@ impl Receiver {
         *self.asked_at.lock() = Some(Instant::now());
         let attributes = self.attributes(&["ApproximateNumberOfMessages"]).await?;
         let waiting = number(&attributes["ApproximateNumberOfMessages"]).unwrap_or(0);
-        let waiting = waiting + messages.len() as u64;
+        let waiting = waiting.saturating_add(messages.len() as u64);
         let oldest_ms = messages.iter().filter_map(|message| message.sent_ms).min();
         self.context.status.waits(waiting, oldest_ms);
         Ok(())
@@ -337,6 +341,8 @@ fn number(value: &Value) -> Option<u64> {
 const PER_CALL: usize = 10;
 /// SQS's longest poll.
 const POLL_S: u64 = 20;
+/// From one call that finds nothing to the next one.
+const EMPTY_MIN: Duration = Duration::from_secs(1);
 /// Between polls that do not wait.
 const SHORT_POLL: Duration = Duration::from_millis(200);
 /// Beside the function's timeout, for the wait for a worker.

@@ -110,13 +110,15 @@ impl Status {
 impl Figures {
     fn fail(&mut self, problem: &str) {
         self.errors += 1;
-        let shown = problem
-            .chars()
-            .map(|char| if char.is_control() { ' ' } else { char })
-            .take(PROBLEM_MAX)
-            .collect();
-        self.last_error = Some((shown, now_ms()));
+        self.last_error = Some((shown(problem), now_ms()));
     }
+}
+
+/// An error as people see it: it may be from outside, and of any length.
+pub(crate) fn shown(problem: &str) -> String {
+    let chars = problem.chars();
+    let plain = chars.map(|char| if char.is_control() { ' ' } else { char });
+    plain.take(PROBLEM_MAX).collect()
 }
 
 /// The wall clock, Unix milliseconds.

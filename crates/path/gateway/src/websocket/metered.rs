@@ -35,6 +35,14 @@ impl Gauge {
         self.unfinished.store(0, Ordering::Relaxed);
     }
 
+    /// So many of the bytes were no part of a message.
+    pub(super) fn between(&self, len: usize) {
+        let left = |unfinished: usize| Some(unfinished.saturating_sub(len));
+        let (set, fetch) = (Ordering::Relaxed, Ordering::Relaxed);
+        // Never an error: there is always a new value.
+        let _ = self.unfinished.fetch_update(set, fetch, left);
+    }
+
     pub(super) fn has_refused(&self) -> bool {
         self.refused.load(Ordering::Relaxed)
     }

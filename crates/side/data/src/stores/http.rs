@@ -11,10 +11,10 @@ use reqwest::header::{
     ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_RANGE, DATE, ETAG, HeaderMap, HeaderName, HeaderValue,
     IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_RANGE, LAST_MODIFIED, RANGE,
 };
-use reqwest::redirect::Policy;
 use reqwest::{Certificate, Client, Response, StatusCode, Url};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use super::redirects::same_server;
 use super::s3::chain;
 use super::{Got, Object, Store, StoreError, Validator};
 
@@ -45,18 +45,7 @@ impl HttpStore {
             .connect_timeout(CONNECT_MAX)
             .read_timeout(SILENCE_MAX)
             .no_proxy()
-            .redirect(Policy::custom(|attempt| {
-                // The operator chose this server and no other one.
-                let is_same = attempt
-                    .previous()
-                    .first()
-                    .is_some_and(|first| first.origin() == attempt.url().origin());
-                if is_same && attempt.previous().len() <= REDIRECTS_MAX {
-                    attempt.follow()
-                } else {
-                    attempt.stop()
-                }
-            }));
+            .redirect(same_server());
         if let Some(pem) = &config.ca_pem {
             let certificates = Certificate::from_pem_bundle(pem)
                 .map_err(|error| format!("ca_file: {}", chain(&error)))?;
@@ -257,7 +246,6 @@ const IN_PATH: &AsciiSet = &CONTROLS
     .add(b'}');
 /// Concurrent requests to one server.
 const CONCURRENT_MAX: usize = 128;
-const REDIRECTS_MAX: usize = 5;
 const CONNECT_MAX: Duration = Duration::from_secs(5);
 const SILENCE_MAX: Duration = Duration::from_secs(20);
 

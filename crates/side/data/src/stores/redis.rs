@@ -9,14 +9,17 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
 use parking_lot::Mutex;
+use pilot_dial::{Capped, DialError, Security, dial};
 use pilot_model::BoxFuture;
 use pilot_model::ports::{InputFaultKind as Kind, StoreObject};
 use redis::aio::MultiplexedConnection;
 use redis::{
-    AsyncConnectionConfig, Client, ConnectionAddr, ErrorKind, IntoConnectionInfo, RedisError,
-    ServerErrorKind, TlsCertificates, Value,
+    AsyncConnectionConfig, ConnectionAddr, ErrorKind, IntoConnectionInfo, RedisConnectionInfo,
+    RedisError, ServerErrorKind, Value,
 };
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
 
 use super::{Got, Object, Store, StoreError, Validator};
 
@@ -45,10 +48,12 @@ impl std::fmt::Debug for RedisConfig {
 /// A server, and the connections to it that nobody uses.
 #[derive(Debug)]
 pub(crate) struct RedisStore {
-    client: Client,
-    /// Its host, port and database.
-    place: Option<(String, u16, i64)>,
-    idle: Arc<Mutex<Vec<MultiplexedConnection>>>,
+    host: String,
+    port: u16,
+    security: Security,
+    /// The database, and who the daemon is.
+    settings: RedisConnectionInfo,
+    idle: Arc<Mutex<Vec<Connection>>>,
     connections: Arc<Semaphore>,
 }
 
@@ -58,9 +63,19 @@ impl RedisStore {
     pub(crate) fn open(config: &RedisConfig) -> Result<Self, String> {
         let url = |error: RedisError| format!("url: {error}");
         let info = config.url.as_str().into_connection_info().map_err(url)?;
-        if matches!(info.addr(), ConnectionAddr::TcpTls { insecure: true, .. }) {
-            return Err("url: \"insecure\" would accept any certificate: use ca_file".to_owned());
-        }
+        let (host, port, security) = match info.addr() {
+            ConnectionAddr::Tcp(host, port) => (host.clone(), *port, Security::Plain),
+            ConnectionAddr::TcpTls { insecure: true, .. } => {
+                let problem = "url: \"insecure\" would accept any certificate: use ca_file";
+                return Err(problem.to_owned());
+            }
+            ConnectionAddr::TcpTls { host, port, .. } => {
+                let ca_pem = config.ca_pem.clone();
+                (host.clone(), *port, Security::Tls { ca_pem })
+            }
+            _ => return Err("url: must be redis:// or rediss://".to_owned()),
+        };
+        security.check()?;
         let mut settings = info.redis_settings().clone();
         if let Some(user) = &config.user {
             settings = settings.set_username(user);
@@ -68,26 +83,11 @@ impl RedisStore {
         if let Some(password) = &config.password {
             settings = settings.set_password(password);
         }
-        let place = match info.addr() {
-            ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
-                Some((host.clone(), *port, settings.db()))
-            }
-            _ => None,
-        };
-        let info = info.set_redis_settings(settings);
-        let client = match &config.ca_pem {
-            None => Client::open(info),
-            Some(pem) => Client::build_with_tls(
-                info,
-                TlsCertificates {
-                    client_tls: None,
-                    root_cert: Some(pem.clone()),
-                },
-            ),
-        };
         Ok(Self {
-            client: client.map_err(url)?,
-            place,
+            host,
+            port,
+            security,
+            settings,
             idle: Arc::default(),
             connections: Arc::new(Semaphore::new(CONNECTIONS_MAX)),
         })
@@ -100,13 +100,10 @@ impl RedisStore {
         let connection = match idle {
             Some(connection) => connection,
             None => {
-                let config = AsyncConnectionConfig::new()
-                    .set_connection_timeout(Some(CONNECT_MAX))
-                    .set_response_timeout(Some(SILENCE_MAX));
-                let connected = self
-                    .client
-                    .get_multiplexed_async_connection_with_config(&config);
-                connected.await.map_err(|error| failed(&error))?
+                let connected = timeout(CONNECT_MAX, self.connect()).await;
+                connected.map_err(|_| {
+                    StoreError::new(Kind::Unavailable, "it does not answer in time")
+                })??
             }
         };
         Ok(Lent {
@@ -115,12 +112,41 @@ impl RedisStore {
             _permit: permit,
         })
     }
+
+    async fn connect(&self) -> Result<Connection, StoreError> {
+        let dialled = dial(&self.host, self.port, &self.security).await;
+        let stream = dialled
+            .map_err(|error: DialError| StoreError::new(Kind::Unavailable, &error.to_string()))?;
+        let stream = Capped::new(stream, ANSWER_BYTES_MAX, TOO_LONG);
+        let config = AsyncConnectionConfig::new().set_response_timeout(Some(SILENCE_MAX));
+        let begun = MultiplexedConnection::new_with_config(&self.settings, stream, config).await;
+        let (requests, driver) = begun.map_err(|error| failed(&error))?;
+        let mut task = JoinSet::new();
+        task.spawn(driver);
+        Ok(Connection {
+            requests,
+            _task: task,
+        })
+    }
+}
+
+/// A connection.
+struct Connection {
+    requests: MultiplexedConnection,
+    /// Reads and writes. Ends with the connection.
+    _task: JoinSet<()>,
+}
+
+impl std::fmt::Debug for Connection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Connection")
+    }
 }
 
 /// A connection that serves one fetch. Unless it is given back, it is closed: somebody may still be waiting on it.
 struct Lent {
-    connection: MultiplexedConnection,
-    idle: Arc<Mutex<Vec<MultiplexedConnection>>>,
+    connection: Connection,
+    idle: Arc<Mutex<Vec<Connection>>>,
     _permit: OwnedSemaphorePermit,
 }
 
@@ -136,11 +162,10 @@ impl Store for RedisStore {
     }
 
     fn named(&self, key: &str, _: &[(String, String)]) -> Option<StoreObject> {
-        let (host, port, database) = self.place.clone()?;
         Some(StoreObject::Redis {
-            host,
-            port,
-            database,
+            host: self.host.clone(),
+            port: self.port,
+            database: self.settings.db(),
             key: key.to_owned(),
         })
     }
@@ -159,7 +184,7 @@ impl Store for RedisStore {
                 .ignore()
                 .cmd("TYPE")
                 .arg(key)
-                .query_async(&mut lent.connection)
+                .query_async(&mut lent.connection.requests)
                 .await;
             let (kind,): (String,) = begun.map_err(|error| failed(&error))?;
             match kind.as_str() {
@@ -172,7 +197,7 @@ impl Store for RedisStore {
             }
             let len = redis::cmd("STRLEN")
                 .arg(key)
-                .query_async(&mut lent.connection)
+                .query_async(&mut lent.connection.requests)
                 .await;
             let len: u64 = len.map_err(|error| failed(&error))?;
             let reading = Reading {
@@ -201,7 +226,7 @@ struct Reading {
 
 impl Reading {
     async fn next(mut self) -> Result<Option<(Bytes, Self)>, StoreError> {
-        let connection = &mut self.lent.connection;
+        let connection = &mut self.lent.connection.requests;
         if self.at < self.len {
             let last = (self.at + PART_LEN).min(self.len) - 1;
             let part = redis::cmd("GETRANGE")
@@ -258,3 +283,6 @@ const CONNECTIONS_MAX: usize = 64;
 const CONNECT_MAX: Duration = Duration::from_secs(5);
 const SILENCE_MAX: Duration = Duration::from_secs(20);
 const PART_LEN: u64 = 4 << 20;
+/// A part, and what frames it.
+const ANSWER_BYTES_MAX: usize = (4 << 20) + 1024;
+const TOO_LONG: &str = "the server sends more than it was asked for";

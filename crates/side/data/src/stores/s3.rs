@@ -1,18 +1,20 @@
 //! Amazon S3 and servers with its API, by the crate `object_store`, which signs, retries with jitter and goes on after a connection
 //! that broke in the middle of an object.
 
+mod connector;
+
 use std::time::Duration;
 
 use futures_util::{StreamExt, TryStreamExt};
 use object_store::aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::limit::LimitStore;
 use object_store::path::Path;
-use object_store::{
-    Attribute, BackoffConfig, ClientOptions, GetOptions, GetResult, ObjectStore, RetryConfig,
-};
+use object_store::{Attribute, BackoffConfig, GetOptions, GetResult, ObjectStore, RetryConfig};
 use pilot_model::BoxFuture;
 use pilot_model::ports::{InputFaultKind as Kind, StoreObject};
+use reqwest::Certificate;
 
+use self::connector::{CONCURRENT_MAX, Connector};
 use super::{Got, Object, Store, StoreError, Validator};
 
 /// A bucket, and how it is reached.
@@ -81,7 +83,7 @@ impl S3Store {
         };
         builder = builder
             .with_bucket_name(&config.bucket)
-            .with_client_options(client(config)?)
+            .with_http_connector(connector(config)?)
             .with_retry(RetryConfig {
                 backoff: BackoffConfig {
                     init_backoff: Duration::from_millis(50),
@@ -116,20 +118,13 @@ impl S3Store {
     }
 }
 
-fn client(config: &S3Config) -> Result<ClientOptions, String> {
-    let mut client = ClientOptions::new()
-        .with_timeout_disabled()
-        .with_connect_timeout(CONNECT_MAX)
-        .with_read_timeout(SILENCE_MAX)
-        .with_pool_max_idle_per_host(CONCURRENT_MAX);
-    if let Some(pem) = &config.ca_pem {
-        let certificates =
-            object_store::Certificate::from_pem_bundle(pem).map_err(|error| chain(&error))?;
-        for certificate in certificates {
-            client = client.with_root_certificate(certificate);
-        }
-    }
-    Ok(client)
+fn connector(config: &S3Config) -> Result<Connector, String> {
+    let pem = config.ca_pem.as_deref();
+    let certificates = pem.map(Certificate::from_pem_bundle).transpose();
+    let certificates = certificates.map_err(|error| chain(&error))?;
+    Ok(Connector {
+        certificates: certificates.unwrap_or_default(),
+    })
 }
 
 impl Store for S3Store {
@@ -255,11 +250,6 @@ pub(super) fn chain(error: &dyn std::error::Error) -> String {
 }
 
 const RETRIES_MAX: usize = 5;
-/// Requests to one store at the same time.
-const CONCURRENT_MAX: usize = 128;
-const CONNECT_MAX: Duration = Duration::from_secs(5);
-/// A store that sends nothing for so long is asked again.
-const SILENCE_MAX: Duration = Duration::from_secs(20);
 
 #[cfg(test)]
 mod tests {

@@ -3,10 +3,10 @@
 //! the time of each step.
 
 use std::fmt;
-use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{SinkExt as _, StreamExt as _};
+use pilot_dial::{DialError, Security, Stream, dial};
 use reqwest::Url;
 use rumqttc::v5::mqttbytes::QoS;
 use rumqttc::v5::mqttbytes::v5::{
@@ -14,14 +14,7 @@ use rumqttc::v5::mqttbytes::v5::{
     DisconnectProperties, DisconnectReasonCode, Filter, Login, Packet, RetainForwardRule,
     Subscribe,
 };
-use rustls::crypto::ring;
-use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
 use tokio::time::timeout;
-use tokio_rustls::TlsConnector;
 use tokio_util::codec::Framed;
 
 use crate::http::chain;
@@ -102,10 +95,6 @@ pub(crate) struct Session {
     /// How often the broker wants to hear something.
     pub(crate) keep_alive: Duration,
 }
-
-trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
-
-impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
 impl fmt::Debug for Session {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -262,50 +251,19 @@ pub(crate) enum Ends {
 async fn connect(access: &MqttAccess) -> Result<Box<dyn Stream>, String> {
     let url = &access.url;
     let broker = Broker::of(url).map_err(|problem| format!("url {problem}"))?;
-    let tcp = TcpStream::connect((broker.host.as_str(), broker.port)).await;
-    let tcp = tcp.map_err(|error| format!("cannot connect to {url}: {error}"))?;
-    // A packet is written as a whole.
-    let _ = tcp.set_nodelay(true);
-    if !broker.is_tls {
-        return Ok(Box::new(tcp));
-    }
-    let name = ServerName::try_from(broker.host)
-        .map_err(|_| format!("url: the host of {url} cannot have a certificate"))?;
-    let ca_pem = access.ca_pem.clone();
-    // The system's certificates are files.
-    let config = tokio::task::spawn_blocking(move || trust(ca_pem.as_deref())).await;
-    let config = config.map_err(|error| error.to_string())??;
-    let connected = TlsConnector::from(Arc::new(config))
-        .connect(name, tcp)
-        .await;
-    let tls = connected.map_err(|error| format!("TLS with {url}: {}", chain(&error)))?;
-    Ok(Box::new(tls))
-}
-
-fn trust(ca_pem: Option<&[u8]>) -> Result<ClientConfig, String> {
-    let mut roots = RootCertStore::empty();
-    if let Some(pem) = ca_pem {
-        for certificate in CertificateDer::pem_slice_iter(pem) {
-            let certificate = certificate.map_err(|error| format!("ca_file: {error}"))?;
-            let added = roots.add(certificate);
-            added.map_err(|error| format!("ca_file: {error}"))?;
-        }
-        if roots.is_empty() {
-            return Err("ca_file has no certificate".to_owned());
-        }
-    } else {
-        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-        if roots.is_empty() {
-            return Err(
-                "this machine has no certificates of authorities: install them (Debian: apt-get install ca-certificates), or set ca_file"
-                    .to_owned(),
-            );
-        }
-    }
-    let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-        .with_safe_default_protocol_versions()
-        .map_err(|error| error.to_string())?;
-    Ok(config.with_root_certificates(roots).with_no_client_auth())
+    let security = match broker.is_tls {
+        true => Security::Tls {
+            ca_pem: access.ca_pem.clone(),
+        },
+        false => Security::Plain,
+    };
+    let dialled = dial(&broker.host, broker.port, &security).await;
+    dialled.map_err(|error| match error {
+        DialError::Connect(error) => format!("cannot connect to {url}: {error}"),
+        DialError::Name => format!("url: the host of {url} cannot have a certificate"),
+        DialError::Tls(error) => format!("TLS with {url}: {}", chain(&error)),
+        DialError::Trust(problem) => problem,
+    })
 }
 
 /// The packet identifier of the subscription, the only one that this client gives.
@@ -357,10 +315,5 @@ mod tests {
             let refused = Broker::of(url).unwrap_err();
             assert!(refused.contains("must be mqtt://HOST:PORT"), "{refused}");
         }
-    }
-
-    #[test]
-    fn a_file_without_certificates_is_refused() {
-        assert!(trust(Some(b"")).unwrap_err().contains("no certificate"));
     }
 }

@@ -1,12 +1,17 @@
-//! Commands of Redis streams, and their answers as types. Whatever a server answers is read with care: it may be anything.
+//! Commands of Redis streams, and their answers as types. Whatever a server answers is read with care: it may be anything, and of any
+//! length.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use pilot_dial::{Capped, Security, dial};
 use redis::aio::MultiplexedConnection;
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, IntoConnectionInfo, RedisError,
-    TlsCertificates, Value,
+    AsyncConnectionConfig, Cmd, ConnectionAddr, IntoConnectionInfo, RedisConnectionInfo,
+    RedisError, Value,
 };
+use tokio::task::JoinSet;
+use tokio::time::timeout;
 
 /// A Redis.
 #[derive(Clone)]
@@ -31,7 +36,11 @@ impl std::fmt::Debug for RedisAccess {
 
 /// A connection.
 #[derive(Clone)]
-pub(crate) struct Redis(MultiplexedConnection);
+pub(crate) struct Redis {
+    connection: MultiplexedConnection,
+    /// Reads and writes. Ends with the last clone.
+    _task: Arc<JoinSet<()>>,
+}
 
 impl std::fmt::Debug for Redis {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -51,13 +60,26 @@ impl Redis {
     /// # Errors
     /// The configuration is wrong, or the server does not answer. For people.
     pub(crate) async fn connect(access: &RedisAccess) -> Result<Self, String> {
-        let client = client(access)?;
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(CONNECT_MAX))
-            .set_response_timeout(Some(SILENCE_MAX));
-        let connected = client.get_multiplexed_async_connection_with_config(&config);
-        let connection = connected.await.map_err(|error| shown(&error))?;
-        Ok(Self(connection))
+        let server = Server::of(access)?;
+        let config = AsyncConnectionConfig::new().set_response_timeout(Some(SILENCE_MAX));
+        let connected = timeout(CONNECT_MAX, async {
+            let dialled = dial(&server.host, server.port, &server.security).await;
+            let stream = dialled.map_err(|error| format!("Redis: {error}"))?;
+            let stream = Capped::new(stream, ANSWER_BYTES_MAX, TOO_LONG);
+            let begun = MultiplexedConnection::new_with_config(&server.settings, stream, config);
+            begun.await.map_err(|error| shown(&error))
+        });
+        let connected = connected.await.map_err(|_| {
+            let seconds = CONNECT_MAX.as_secs();
+            format!("Redis: {} does not answer within {seconds} s", access.url)
+        });
+        let (connection, driver) = connected??;
+        let mut task = JoinSet::new();
+        task.spawn(driver);
+        Ok(Self {
+            connection,
+            _task: Arc::new(task),
+        })
     }
 
     /// Creates the group, and the stream if there is none. The group gets what is in the stream already.
@@ -90,7 +112,7 @@ impl Redis {
         Ok(list(&answer)
             .first()
             .and_then(|one| list(one).get(1))
-            .map(entries)
+            .map(|answer| entries(answer, count))
             .unwrap_or_default())
     }
 
@@ -108,7 +130,8 @@ impl Redis {
         let parts = list(&answer);
         let next = parts.first().and_then(text);
         let next = next.unwrap_or_else(|| "0-0".to_owned());
-        Ok((next, parts.get(1).map(entries).unwrap_or_default()))
+        let entries = parts.get(1).map(|answer| entries(answer, count));
+        Ok((next, entries.unwrap_or_default()))
     }
 
     /// How often each of these entries was delivered.
@@ -131,7 +154,7 @@ impl Redis {
                 u32::try_from(count).unwrap_or(u32::MAX),
             ))
         });
-        Ok(rows.collect())
+        Ok(rows.take(count).collect())
     }
 
     /// These entries are done.
@@ -196,39 +219,54 @@ impl Redis {
     }
 
     async fn ask_raw(&mut self, command: &Cmd) -> Result<Value, RedisError> {
-        command.query_async(&mut self.0).await
+        command.query_async(&mut self.connection).await
     }
 }
 
-fn client(access: &RedisAccess) -> Result<Client, String> {
-    let wrong = |error: RedisError| format!("url: {error}");
-    let info = access.url.as_str().into_connection_info().map_err(wrong)?;
-    if matches!(info.addr(), ConnectionAddr::TcpTls { insecure: true, .. }) {
-        return Err("url: \"insecure\" would accept any certificate: use ca_file".to_owned());
-    }
-    let mut settings = info.redis_settings().clone();
-    if let Some(user) = &access.user {
-        settings = settings.set_username(user);
-    }
-    if let Some(password) = &access.password {
-        settings = settings.set_password(password);
-    }
-    let info = info.set_redis_settings(settings);
-    let client = match &access.ca_pem {
-        None => Client::open(info),
-        Some(pem) => Client::build_with_tls(
-            info,
-            TlsCertificates {
-                client_tls: None,
-                root_cert: Some(pem.clone()),
-            },
-        ),
-    };
-    client.map_err(wrong)
+/// Where a server is, and what it is told first.
+struct Server {
+    host: String,
+    port: u16,
+    security: Security,
+    settings: RedisConnectionInfo,
 }
 
-fn entries(answer: &Value) -> Vec<StreamEntry> {
-    let entries = list(answer).iter().filter_map(|entry| {
+impl Server {
+    fn of(access: &RedisAccess) -> Result<Self, String> {
+        let info = access.url.as_str().into_connection_info();
+        let info = info.map_err(|error| format!("url: {error}"))?;
+        let (host, port, security) = match info.addr() {
+            ConnectionAddr::Tcp(host, port) => (host.clone(), *port, Security::Plain),
+            ConnectionAddr::TcpTls { insecure: true, .. } => {
+                let problem = "url: \"insecure\" would accept any certificate: use ca_file";
+                return Err(problem.to_owned());
+            }
+            ConnectionAddr::TcpTls { host, port, .. } => {
+                let ca_pem = access.ca_pem.clone();
+                (host.clone(), *port, Security::Tls { ca_pem })
+            }
+            _ => return Err("url: must be redis:// or rediss://".to_owned()),
+        };
+        let mut settings = info.redis_settings().clone();
+        if let Some(user) = &access.user {
+            settings = settings.set_username(user);
+        }
+        if let Some(password) = &access.password {
+            settings = settings.set_password(password);
+        }
+        Ok(Self {
+            host,
+            port,
+            security,
+            settings,
+        })
+    }
+}
+
+/// At most so many entries, whatever the server sends.
+fn entries(answer: &Value, count: u32) -> Vec<StreamEntry> {
+    let asked = usize::try_from(count).unwrap_or(usize::MAX);
+    let entries = list(answer).iter().take(asked).filter_map(|entry| {
         let parts = list(entry);
         let fields = match parts.get(1) {
             Some(Value::Array(words)) => {
@@ -278,13 +316,19 @@ fn number(value: &Value) -> Option<u64> {
 }
 
 fn shown(error: &RedisError) -> String {
-    format!("Redis: {error}")
+    let text: String = error.to_string().chars().take(ERROR_CHARS_MAX).collect();
+    format!("Redis: {text}")
 }
 
 /// The id of what no consumer of the group has got.
 pub(crate) const NEW: &str = ">";
 /// How long the server waits for new entries.
 const BLOCK_MS: u64 = 5000;
+/// More than any batch that fits into an event, Lambda's 6 MB.
+const ANSWER_BYTES_MAX: usize = 12 << 20;
+const TOO_LONG: &str = "the answer has more than 12 MiB: lower batch_size";
+/// Of a server's own error.
+const ERROR_CHARS_MAX: usize = 400;
 const CONNECT_MAX: Duration = Duration::from_secs(5);
 /// Longer than the server waits.
 const SILENCE_MAX: Duration = Duration::from_secs(20);
@@ -305,7 +349,8 @@ mod tests {
         ]);
         let deleted = Value::Array(vec![word("2-0"), Value::Nil]);
         let strange = Value::Array(vec![Value::Nil]);
-        let read = entries(&Value::Array(vec![entry, deleted, strange, Value::Okay]));
+        let answer = Value::Array(vec![entry, deleted, strange, Value::Okay]);
+        let read = entries(&answer, 4);
         let fields = Some(vec![(b"a".to_vec(), b"1".to_vec())]);
         assert_eq!(
             read,
@@ -320,6 +365,7 @@ mod tests {
                 }
             ]
         );
-        assert!(entries(&Value::Nil).is_empty());
+        assert!(entries(&Value::Nil, 1).is_empty());
+        assert_eq!(entries(&answer, 1).len(), 1);
     }
 }

@@ -141,11 +141,16 @@ impl Queue {
         let answer = http::read(response, ANSWER_BYTES_MAX).await;
         let answer = answer.map_err(|problem| self.shown(action, &problem))?;
         // Some calls have no answer.
-        match answer.is_empty() {
-            true => Ok(Value::Null),
-            false => serde_json::from_slice(&answer)
-                .map_err(|error| self.shown(action, &error.to_string())),
+        if answer.is_empty() {
+            return Ok(Value::Null);
         }
+        // Each value takes much more memory than it has bytes.
+        if values(&answer) > ANSWER_VALUES_MAX {
+            let problem = format!("the answer has more than {ANSWER_VALUES_MAX} values");
+            return Err(self.shown(action, &problem));
+        }
+        let read = serde_json::from_slice(&answer);
+        read.map_err(|error| self.shown(action, &error.to_string()))
     }
 
     /// The same, up to the head of an answer that is a success.
@@ -207,6 +212,21 @@ impl Queue {
     }
 }
 
+/// About how many values a text in JSON has: commas and brackets outside of strings.
+fn values(json: &[u8]) -> usize {
+    let (mut count, mut in_string, mut escaped) = (0, false, false);
+    for byte in json {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' => escaped = in_string,
+            b'"' => in_string = !in_string,
+            b',' | b'[' | b'{' if !in_string => count += 1,
+            _ => {}
+        }
+    }
+    count
+}
+
 /// The request as it is signed.
 fn to_sign(root: &Url, action: &str, body: &str) -> Result<HttpRequest, String> {
     let mut request = HttpRequest::new(body.to_owned().into());
@@ -228,5 +248,23 @@ fn to_sign(root: &Url, action: &str, body: &str) -> Result<HttpRequest, String> 
 const CALL_TIME_MAX: Duration = Duration::from_secs(30);
 /// Ten messages of 1 MiB, escaped.
 const ANSWER_BYTES_MAX: usize = 24 << 20;
+/// Ten messages with ten attributes each have fewer than a thousand.
+const ANSWER_VALUES_MAX: usize = 20_000;
 /// The answer of a server that refuses.
 const REFUSAL_BYTES_MAX: usize = 64 << 10;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_counted_outside_of_strings_alone() {
+        assert_eq!(
+            values(br#"{"Messages": [{"Body": "[1,2,{\"a\\\\\":[]}]"}, {}]}"#),
+            5
+        );
+        assert_eq!(values(br#""\\", ["#), 2);
+        assert_eq!(values("[],".repeat(1000).as_bytes()), 2000);
+        assert_eq!(values(b""), 0);
+    }
+}
