@@ -120,7 +120,9 @@ def test_a_program_in_a_container_finds_the_paths_of_its_inputs_in_its_environme
 
 
 @pytest.mark.parametrize(
-    ("contract", "code"), [("http", DECODED_SERVER), ("provided", PROVIDED), ("shim", DECODED_PROGRAM)], ids=["http", "provided", "shim"]
+    ("contract", "code"),
+    [("http", DECODED_SERVER), ("provided", PROVIDED), ("shim", DECODED_PROGRAM)],
+    ids=["http", "provided", "shim"],
 )
 def test_a_container_gets_decoded_inputs_as_files_of_known_formats(
     containers: Daemon, bucket: Bucket, tmp_path: Path, contract: str, code: str

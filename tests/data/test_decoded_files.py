@@ -81,7 +81,7 @@ def test_node_has_an_array_of_numpy_with_its_type(node: World, array: numpy.ndar
 
 
 def test_node_has_the_value_of_json(node: World) -> None:
-    value = {"b": [1, 2.5, None, True], "a": {"text": " ä \" \\ , "}}
+    value = {"b": [1, 2.5, None, True], "a": {"text": ' ä " \\ , '}}
     (node.files / "doc").write_bytes(b"\xef\xbb\xbf" + json.dumps(value, indent=4).encode())
     _, answer = invoke(node.daemon, "json", {"key": "doc"})
     assert answer["value"] == value and answer["same"] and answer["written"] == "EACCES"

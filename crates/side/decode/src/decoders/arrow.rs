@@ -48,11 +48,12 @@ fn written(
         bytes_max: request.bytes_max,
         wanted: None,
     };
-    let mut rows = 0;
+    let mut rows = 0_u64;
     let end = FileWriter::try_new(&mut file, schema).and_then(|mut writer| {
         for batch in batches {
             let batch = batch?;
-            rows += batch.num_rows() as u64;
+            // Columns of nulls have any length without a byte.
+            rows = rows.saturating_add(batch.num_rows() as u64);
             writer.write(&batch)?;
         }
         writer.finish()
