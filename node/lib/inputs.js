@@ -13,6 +13,7 @@ const fs = require('node:fs');
  * @property {number} [len] bytes; absent: not announced, or `progress`
  * @property {string} path
  * @property {any} [store] what clients of its store call it
+ * @property {import('./decoded.js').DecodedMeta} [decoded] what a decoder has made of it
  */
 
 /** @typedef {{name: string, problem: string}} FailedInputMeta */
@@ -59,6 +60,11 @@ class Input {
     return this.#buffer;
   }
 
+  /** What `inputs.NAME` is. @returns {unknown} */
+  value() {
+    return this.buffer();
+  }
+
   /** Its bytes, when all are there. */
   async whole() {
     return this.buffer();
@@ -97,7 +103,10 @@ class Input {
   }
 }
 
-/** The inputs of one invocation: `inputs.NAME` is a Buffer. A name that is also a method's is only for `buffer(name)`. */
+/**
+ * The inputs of one invocation: `inputs.NAME` is a Buffer, or what a decoder has made of it. A name that is also a method's is only for
+ * `buffer(name)`.
+ */
 class Inputs {
   /** @type {Map<string, Input>} */
   #given = new Map();
@@ -114,18 +123,18 @@ class Inputs {
       if (meta.kind === 'progress') {
         /** @type {import('./growing.js').Growing} */ (this.#given.get(meta.name)).follow(meta.path);
       } else {
-        this.#given.set(meta.name, meta.kind === 'growing' ? growing(meta) : new Input(meta));
+        this.#given.set(meta.name, input(meta));
       }
     }
     for (const name of [...this.#given.keys(), ...this.#failed.keys()]) {
       if (!(name in Inputs.prototype)) {
-        Object.defineProperty(this, name, { enumerable: this.#given.has(name), get: () => this.buffer(name) });
+        Object.defineProperty(this, name, { enumerable: this.#given.has(name), get: () => this.#input(name).value() });
       }
     }
   }
 
   /**
-   * The bytes of an input, copied once per invocation.
+   * The bytes of an input, copied once per invocation. If it was decoded, those of the decoder's file.
    * @param {string} name
    */
   buffer(name) {
@@ -172,10 +181,17 @@ class Inputs {
 }
 
 /** @param {InputMeta} meta */
-function growing(meta) {
-  // It needs this module, and is seldom needed.
-  const { Growing } = require('./growing.js');
-  return new Growing(meta);
+function input(meta) {
+  // Others need this module, and are seldom needed.
+  if (meta.kind === 'growing') {
+    const { Growing } = require('./growing.js');
+    return new Growing(meta);
+  }
+  if (meta.decoded !== undefined) {
+    const { Decoded } = require('./decoded.js');
+    return new Decoded(meta, meta.decoded);
+  }
+  return new Input(meta);
 }
 
 module.exports = { Input, InputError, Inputs };

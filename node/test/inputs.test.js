@@ -54,6 +54,41 @@ test('inputs belong to their invocation alone, and a function without any has an
   assert.deepStrictEqual(await worker.result({}), []);
 });
 
+test('an input that was decoded is an array, a table or a value, and a file for others', async () => {
+  const worker = await serving(`
+    exports.handler = async (event, { inputs }) => {
+      const { array, halves, table, value } = inputs;
+      const shown = ({ shape, dtype, data }) => [shape, dtype, data.constructor.name, Array.from(data, Number), data.byteOffset];
+      return [
+        shown(array), shown(halves).slice(0, 2), String(table), value,
+        array === inputs.array && table === inputs.table && value === inputs.value,
+        [inputs.buffer('array').length, String(await inputs.whole('value'))],
+      ];
+    };`);
+  const decoded = [
+    { ...given(worker, 'array', 'headhead\u0001\0\u0002\0\u0003\0'), decoded: { by: 'npy', array: { element: '<u2', shape: [1, 3], at: 8 } } },
+    { ...given(worker, 'halves', 'headhead\0\0'), decoded: { by: 'npy', array: { element: '<f2', shape: [], at: 8 } } },
+    { ...given(worker, 'table', 'ARROW1'), decoded: { by: 'arrow', arrow: { rows: 0, columns: 0 } } },
+    { ...given(worker, 'value', '{"a":[1]}'), decoded: { by: 'json', json: {} } },
+  ];
+  assert.deepStrictEqual(await worker.result({}, { inputs: decoded }), [
+    [[1, 3], '<u2', 'Uint16Array', [1, 2, 3], 0],
+    [[], '<f2'],
+    'ARROW1',
+    { a: [1] },
+    true,
+    [14, '{"a":[1]}'],
+  ]);
+});
+
+test('an array whose file is too short is an error', async () => {
+  const worker = await serving('exports.handler = async (event, { inputs }) => inputs.array;');
+  const decoded = { by: 'npy', array: { element: '|u1', shape: [9], at: 8 } };
+  const short = { ...given(worker, 'array', 'headhead1'), len: 17, decoded };
+  const error = await worker.error({}, { inputs: [short] });
+  assert.strictEqual(error.errorMessage, "input 'array': it is shorter than it should be");
+});
+
 /**
  * An input that still arrives, and what the daemon does with it. Its pipe has a name here.
  * @param {import('./harness.js').Worker} worker

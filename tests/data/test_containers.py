@@ -12,6 +12,9 @@ from pathlib import Path
 import pytest
 from conftest import KEY_ID, SECRET, Bucket
 from pilot_daemon import ROOT, Daemon
+from test_decoded_files import INPUTS, PROVIDED, check_files, objects, usage
+from test_decoded_files import PROGRAM as DECODED_PROGRAM
+from test_decoded_files import SERVER as DECODED_SERVER
 from test_inputs import invoke
 from test_other_runtimes import BOOTSTRAP, SERVER, check_runtime, check_server, sha256
 
@@ -114,3 +117,25 @@ def test_a_program_in_a_container_finds_the_paths_of_its_inputs_in_its_environme
     assert seen == {"the_image": sha256(body)}
     _, seen = invoke(containers, "client-program", {"key": "not-there"})
     assert seen["errorType"] == "Input.NotFound", seen
+
+
+@pytest.mark.parametrize(
+    ("contract", "code"),
+    [("http", DECODED_SERVER), ("provided", PROVIDED), ("shim", DECODED_PROGRAM)],
+    ids=["http", "provided", "shim"],
+)
+def test_a_container_gets_decoded_inputs_as_files_of_known_formats(
+    containers: Daemon, bucket: Bucket, tmp_path: Path, contract: str, code: str
+) -> None:
+    for key, body in objects().items():
+        bucket.put(key, body)
+    inputs = INPUTS.replace("file://disk/", "s3://photos/")
+    (tmp_path / "pilot.toml").write_text(
+        f"[functions.client-decoded]\n{container(contract, 'python3', '-c', code)}\n[functions.client-decoded.inputs]{inputs}"
+    )
+    done = containers.up(tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    invoke(containers, "client-decoded", {})
+    usage(containers, "--parquet", "--output", tmp_path / "usage.parquet")
+    bucket.put("usage.parquet", (tmp_path / "usage.parquet").read_bytes())
+    check_files(invoke(containers, "client-decoded", {})[1])

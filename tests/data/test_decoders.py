@@ -43,7 +43,7 @@ class World:
 
 
 @contextlib.contextmanager
-def started(home: Path, name: str, data: str) -> Iterator[World]:
+def started(home: Path, name: str, data: str, functions: Path | None = HERE / "decoders") -> Iterator[World]:
     place = home / f"decoders-{name}"
     (place / "files").mkdir(parents=True)
     origin = Origin()
@@ -64,8 +64,9 @@ path = "{place / "files"}"
     )
     daemon = Daemon(place, "--config", str(config))
     try:
-        done = daemon.up(HERE / "decoders")
-        assert done.returncode == 0, f"{done.stdout}{done.stderr}\n{daemon.log.read_text()}"
+        if functions:
+            done = daemon.up(functions)
+            assert done.returncode == 0, f"{done.stdout}{done.stderr}\n{daemon.log.read_text()}"
         yield World(daemon, origin, place / "files")
     finally:
         daemon.stop()
@@ -270,10 +271,11 @@ def test_a_decoder_that_needs_too_much_memory_is_ended(home: Path) -> None:
 
 def test_a_decoder_is_refused_where_it_cannot_work(world: World, tmp_path: Path) -> None:
     for runtime, table, said in [
-        ("python", 'decode = "jpeg"', "must be one of image, npy, parquet"),
+        ("python", 'decode = "jpeg"', "must be one of image, npy, parquet, arrow, json"),
         ("python", 'decode = "json"', "leave decode out"),
         ("python", 'decode = "npy", stream = true', "leave one of the two out"),
-        ("node", 'decode = "npy"', "decode needs runtime"),
+        ("python", 'decode = "arrow"', "reads Arrow's format in place"),
+        ("node", 'decode = "npy", stream = true', "leave one of the two out"),
     ]:
         (tmp_path / "pilot.toml").write_text(
             f'[functions.no]\nruntime = "{runtime}"\nhandler = "app.handler"\n'

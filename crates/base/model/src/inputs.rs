@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use pick::pick;
 
-pub use decoded::{Decoded, Decoder};
+pub use decoded::{Decoded, Decoder, Form};
 pub use location::{Location, Missing, Scheme, Values, check_key, keys};
 
 /// Maximum number of inputs that a function declares. A call carries more descriptors than that:
@@ -81,6 +81,8 @@ pub(crate) struct Takes {
     pub(crate) descriptors: bool,
     /// Also while they arrive.
     pub(crate) streams: bool,
+    /// In this form, if they were decoded.
+    pub(crate) form: Form,
     /// Whether it is invoked by triggers, too.
     pub(crate) has_triggers: bool,
 }
@@ -118,9 +120,8 @@ pub(crate) fn check(
         if input.stream {
             check_stream(&input, takes.streams).map_err(fail)?;
         }
-        if input.decode.is_some() && !takes.descriptors {
-            let problem = "decode needs runtime = \"python\": other runtimes get the bytes of the store; leave decode out";
-            return Err(fail(problem.to_owned()));
+        if let Some(decoder) = input.decode {
+            decoder.check(takes.form).map_err(fail)?;
         }
         Ok((name.clone(), input))
     });
@@ -368,13 +369,23 @@ mod tests {
                 "leave one of the two out",
             ),
             (
-                "runtime = \"node\"\nhandler = \"a.b\"",
-                "decode = \"npy\"",
-                "decode needs runtime = \"python\"",
+                python,
+                "decode = \"json\"",
+                "is not for runtime = \"python\"",
             ),
         ] {
             let found = one(beginning, table).unwrap_err();
             assert!(found.contains(problem), "{found}");
+        }
+        for runtime in [
+            "runtime = \"node\"\nhandler = \"a.b\"",
+            "runtime = \"provided\"",
+            "runtime = \"http\"\ncommand = [\"a\"]",
+            "runtime = \"container\"\nimage = \"a\"",
+        ] {
+            for decoder in ["image", "npy", "parquet", "arrow", "json"] {
+                one(runtime, &format!("decode = \"{decoder}\"")).unwrap();
+            }
         }
     }
 

@@ -23,6 +23,7 @@ pub use crate::checks::KeyProblem;
 use crate::checks::check_label;
 use crate::choices::Interface;
 use crate::environment::{Environment, Node};
+use crate::inputs::Form;
 use crate::nearest::nearest;
 use crate::runtime_key::RuntimeSpec;
 use crate::spec::FunctionSpec;
@@ -215,6 +216,14 @@ pub trait RuntimeKind: fmt::Debug + Send + Sync {
     /// Whether its workers can read inputs while they arrive.
     fn streams_inputs(&self) -> bool {
         self.forks()
+    }
+
+    /// How its workers take inputs that were decoded.
+    fn decoded_form(&self) -> Form {
+        match self.forks() {
+            true => Form::Memory,
+            false => Form::File,
+        }
     }
 
     /// Why its workers cannot have secrets as files, in words. `None`: they can.

@@ -9,6 +9,8 @@ use pilot_model::ports::Input;
 
 /// `Pilot-Input-NAME`: the path of an input.
 const INPUT: &str = "pilot-input-";
+/// `Pilot-Decoded-Input-NAME`: the media type of an input that was decoded.
+const DECODED_INPUT: &str = "pilot-decoded-input-";
 /// `Pilot-Failed-Input-NAME`: why an optional input could not be fetched.
 const FAILED_INPUT: &str = "pilot-failed-input-";
 /// `Pilot-Init-7`: the path of message 7 of an initscript.
@@ -33,6 +35,10 @@ pub(crate) fn input_headers(
         let (name, value) = with_address(name, path);
         (prefix, name.replace('.', "-"), value)
     });
+    let decoded = inputs.iter().filter_map(|input| {
+        let value = media_type(input)?;
+        Some((DECODED_INPUT, input.name.clone(), value))
+    });
     let failed = failed.iter().map(|failed| {
         // The problem is a text of the store.
         let visible = |char: char| if matches!(char, ' '..='~') { char } else { '?' };
@@ -40,7 +46,7 @@ pub(crate) fn input_headers(
         let (prefix, name) = named(&failed.name, FAILED_INPUT, FAILED_MESSAGE);
         (prefix, name.replace('.', "-"), problem)
     });
-    for (prefix, name, value) in given.chain(failed) {
+    for (prefix, name, value) in given.chain(decoded).chain(failed) {
         let header = HeaderName::try_from(format!("{prefix}{name}"));
         let (Ok(header), Ok(value)) = (header, HeaderValue::try_from(value)) else {
             return Err(format!("input {name:?} cannot be named in a header"));
@@ -48,6 +54,11 @@ pub(crate) fn input_headers(
         headers.insert(header, value);
     }
     Ok(())
+}
+
+/// What a decoder has made of an input.
+fn media_type(input: &Input) -> Option<String> {
+    input.decoded.as_ref()?.layout.media_type()
 }
 
 /// The name of an input, and its path. Where a connection leads is a part of its name (`connection_name` of the model).
@@ -70,8 +81,8 @@ fn named<'a>(
     }
 }
 
-/// The variables of a program that runs once per call: `PILOT_INPUT_NAME` is the path of an input, and `PILOT_FAILED_INPUT_NAME` says why
-/// an optional one could not be fetched. The name is in capital letters, with `_` for `-`; names that are equal then cannot be declared.
+/// The variables of a program that runs once per call: `PILOT_INPUT_NAME` is the path of an input, `PILOT_DECODED_INPUT_NAME` the media type
+/// of one that was decoded, and `PILOT_FAILED_INPUT_NAME` says why an optional one could not be fetched. The name is in capital letters, with `_` for `-`; names that are equal then cannot be declared.
 /// Messages of initscripts have `PILOT_INIT_ID` and `PILOT_FAILED_INIT_ID`. `paths` are in the order of `inputs`.
 #[must_use]
 pub fn input_variables(
@@ -89,18 +100,22 @@ pub fn input_variables(
         let (name, value) = with_address(name, path);
         (variable(prefix, name), value)
     });
+    let decoded = inputs.iter().filter_map(|input| {
+        let value = media_type(input)?;
+        Some((variable("PILOT_DECODED_INPUT_", &input.name), value))
+    });
     let failed = failed.iter().map(|failed| {
         // The problem is a text of the store. No variable can have a NUL.
         let problem = failed.problem.replace('\0', "?");
         let (prefix, name) = named(&failed.name, "PILOT_FAILED_INPUT_", "PILOT_FAILED_INIT_");
         (variable(prefix, name), problem)
     });
-    given.chain(failed).collect()
+    given.chain(decoded).chain(failed).collect()
 }
 
 /// Removes headers that a client has sent in place of these.
 pub(crate) fn strip(headers: &mut HeaderMap) {
-    let ours = [INPUT, FAILED_INPUT, MESSAGE, FAILED_MESSAGE];
+    let ours = [INPUT, DECODED_INPUT, FAILED_INPUT, MESSAGE, FAILED_MESSAGE];
     let is_ours = |name: &&HeaderName| ours.iter().any(|prefix| name.as_str().starts_with(prefix));
     let ours: Vec<HeaderName> = headers.keys().filter(is_ours).cloned().collect();
     for name in ours {
@@ -110,6 +125,8 @@ pub(crate) fn strip(headers: &mut HeaderMap) {
 
 #[cfg(test)]
 mod tests {
+    use pilot_model::inputs::decoded::{Decoded, Decoder, Element, Layout};
+
     use super::*;
 
     #[test]
@@ -151,6 +168,32 @@ mod tests {
     }
 
     #[test]
+    fn a_decoded_input_is_named_with_its_media_type() {
+        let input = Input {
+            name: "the-photo".to_owned(),
+            kind: pilot_model::ports::InputKind::Memory { len: 134 },
+            descriptor: std::sync::Arc::new(std::fs::File::open("/dev/null").unwrap().into()),
+            object: None,
+            decoded: Some(std::sync::Arc::new(Decoded {
+                by: Decoder::Image,
+                layout: Layout::Array {
+                    element: Element::U8,
+                    shape: vec![1, 2, 3],
+                    at: 128,
+                },
+            })),
+        };
+        let (inputs, paths) = ([input], ["/proc/7/fd/9".to_owned()]);
+        let mut headers = HeaderMap::new();
+        input_headers(&inputs, &paths, &[], &mut headers).unwrap();
+        let said = "application/x-npy; dtype=\"|u1\"; shape=\"1,2,3\"";
+        assert_eq!(headers["pilot-input-the-photo"], "/proc/7/fd/9");
+        assert_eq!(headers["pilot-decoded-input-the-photo"], said);
+        let variables = input_variables(&inputs, &paths, &[]);
+        assert_eq!(variables["PILOT_DECODED_INPUT_THE_PHOTO"], said);
+    }
+
+    #[test]
     fn a_problem_in_another_language_is_still_a_header() {
         let failed = FailedInput {
             name: "mask".to_owned(),
@@ -160,6 +203,10 @@ mod tests {
         input_headers(&[], &[], &[failed], &mut headers).unwrap();
         assert_eq!(headers["pilot-failed-input-mask"], "kein Schl?ssel??x: y");
         headers.insert("pilot-input-image", HeaderValue::from_static("/etc/passwd"));
+        headers.insert(
+            "pilot-decoded-input-image",
+            HeaderValue::from_static("text/plain"),
+        );
         headers.insert("pilot-init-0", HeaderValue::from_static("/etc/passwd"));
         headers.insert("pilot-failed-init-0", HeaderValue::from_static("x"));
         headers.insert("pilot-inputs", HeaderValue::from_static("x"));

@@ -228,7 +228,24 @@ FRAMES = {
         without_descriptors(
             "inputs with paths",
             5,
-            [{"name": "photo", "kind": "memory", "len": 7, "path": "/proc/17/fd/3"}],
+            [
+                {"name": "photo", "kind": "memory", "len": 7, "path": "/proc/17/fd/3"},
+                {
+                    "name": "weights",
+                    "kind": "memory",
+                    "len": 152,
+                    "path": "/proc/17/fd/4",
+                    "decoded": {"by": "npy", "array": {"element": "<f4", "shape": [2, 3], "at": 128}},
+                },
+                {
+                    "name": "prices",
+                    "kind": "memory",
+                    "len": 1500,
+                    "path": "/proc/17/fd/5",
+                    "decoded": {"by": "parquet", "arrow": {"rows": 1000, "columns": 2}},
+                },
+                {"name": "settings", "kind": "memory", "len": 2, "path": "/proc/17/fd/6", "decoded": {"by": "json", "json": {}}},
+            ],
             failed_inputs=[{"name": "mask", "problem": "there is no such object"}],
         ),
     ],

@@ -15,8 +15,8 @@ use bytes::{Bytes, BytesMut};
 use futures_util::future::OptionFuture;
 use futures_util::stream::{BoxStream, try_unfold};
 use futures_util::{FutureExt, StreamExt, TryStreamExt};
-use pilot_model::inputs::Decoder;
 use pilot_model::inputs::decoded::{DecodeAnswer, DecodeRequest, Decoded, HEADER_LEN_MAX, Layout};
+use pilot_model::inputs::{Decoder, Form};
 use pilot_model::ports::{Clock, DecoderHost, DecoderProcess, InputFaultKind};
 use pilot_model::size::Size;
 use pilot_model::{BoxFuture, FunctionName, Instant};
@@ -66,13 +66,14 @@ impl Decoders {
         self: Arc<Self>,
         store: &Arc<dyn Store>,
         function: &FunctionName,
-        by: Decoder,
+        (by, form): (Decoder, Form),
         bytes_max: u64,
     ) -> DecodedStore {
         DecodedStore {
             store: Arc::clone(store),
             function: function.clone(),
             by,
+            form,
             bytes_max,
             decoders: self,
         }
@@ -114,6 +115,7 @@ pub(crate) struct DecodedStore {
     store: Arc<dyn Store>,
     function: FunctionName,
     by: Decoder,
+    form: Form,
     bytes_max: u64,
     decoders: Arc<Decoders>,
 }
@@ -171,6 +173,7 @@ impl DecodedStore {
         let mut running = started.running(self.by)?;
         let request = DecodeRequest {
             by: self.by,
+            form: self.form,
             len: object.len,
             bytes_max: self.bytes_max,
             memory_bytes: self.decoders.host.memory_bytes(),
@@ -178,10 +181,10 @@ impl DecodedStore {
         let told = match running.tell(&request, object.len, object.body).await {
             Ok(()) => {
                 let began = self.decoders.clock.now();
-                running.answer(self.bytes_max).await.map(|it| (began, it))
+                running.answer(&request).await.map(|it| (began, it))
             }
             // It may have said why.
-            Err(Failure::Ended) => match running.answer(self.bytes_max).await {
+            Err(Failure::Ended) => match running.answer(&request).await {
                 Err(failure) => Err(failure),
                 Ok(_) => Err(Failure::Ended),
             },
@@ -287,7 +290,8 @@ impl Running {
     }
 
     /// The length of the result, and what lies where in it.
-    async fn answer(&mut self, bytes_max: u64) -> Result<(u64, Layout), Failure> {
+    async fn answer(&mut self, request: &DecodeRequest) -> Result<(u64, Layout), Failure> {
+        let bytes_max = request.bytes_max;
         let read = timeout(STEP_TIME_MAX, read_answer(&mut self.socket)).await;
         let Ok(json) = read else {
             return Err(self.too_slow());
@@ -300,6 +304,9 @@ impl Running {
             Ok(DecodeAnswer::Done { len, .. }) if len > bytes_max => {
                 Err(too_large(&Size(len).to_string(), bytes_max).into())
             }
+            Ok(DecodeAnswer::Done { layout, .. }) if layout.form() != request.form => Err(fault(
+                "the decoder's answer has another form than it should",
+            )),
             Ok(DecodeAnswer::Done { len, layout }) => match layout.check(len) {
                 Ok(()) => Ok((len, layout)),
                 Err(problem) => Err(fault(&format!("the decoder's answer: {problem}"))),

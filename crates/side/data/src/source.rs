@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use ipnet::IpNet;
-use pilot_model::inputs::{InputConfig, Location, Scheme, Values, keys};
+use pilot_model::inputs::{Form, InputConfig, Location, Scheme, Values, keys};
 use pilot_model::ports::{
     BlankMemory, Clock, DecoderHost, Fetched, Input, InputFault, InputFaultKind, InputKind,
     InputMemory, InputSource, MemoryFault, Queues, StreamedBody,
@@ -278,6 +278,7 @@ impl InputSource for Data {
                     clock: Arc::clone(&self.clock),
                     patience: config.timeout,
                     drop_ins: self.drop_ins && config.drop_ins,
+                    form: config.runtime.decoded_form(),
                     told_by: match config.runtime.forks() {
                         true => ToldBy::Socket,
                         false => ToldBy::Pipe,
@@ -353,6 +354,7 @@ struct One {
     clock: Arc<dyn Clock>,
     patience: Duration,
     drop_ins: bool,
+    form: Form,
     told_by: ToldBy,
     until: Until,
 }
@@ -415,7 +417,7 @@ impl One {
             owner: self.owner.clone(),
             store: name,
             key: key.clone(),
-            decoder: self.input.decode,
+            decoder: self.input.decode.map(|by| (by, self.form)),
         };
         // What clients of the store call an object is the store's bytes, so that a decoded one has no such name.
         let from_store = match self.input.decode {
@@ -423,7 +425,8 @@ impl One {
             Some(by) => {
                 let decoders = Arc::clone(&self.decoders);
                 let bytes_max = self.buffers.bytes_max;
-                let decoded = decoders.over(&store, &self.function, by, bytes_max);
+                let what = (by, self.form);
+                let decoded = decoders.over(&store, &self.function, what, bytes_max);
                 Arc::new(decoded) as Arc<dyn Store>
             }
         };

@@ -16,10 +16,30 @@ pub enum Decoder {
     Npy,
     /// The columns of a Parquet file.
     Parquet,
+    /// A table in Arrow's IPC format, a file or a stream.
+    Arrow,
+    /// One JSON text.
+    Json,
+}
+
+/// How the workers of a runtime take what was decoded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Form {
+    /// Memory to be mapped: the values alone, and a header that goes with the call.
+    Memory,
+    /// A file of a known format: npy, Arrow IPC or JSON.
+    File,
 }
 
 impl Decoder {
-    const ALL: [Self; 3] = [Self::Image, Self::Npy, Self::Parquet];
+    const ALL: [Self; 5] = [
+        Self::Image,
+        Self::Npy,
+        Self::Parquet,
+        Self::Arrow,
+        Self::Json,
+    ];
 
     /// The word in `pilot.toml`.
     #[must_use]
@@ -28,7 +48,30 @@ impl Decoder {
             Self::Image => "image",
             Self::Npy => "npy",
             Self::Parquet => "parquet",
+            Self::Arrow => "arrow",
+            Self::Json => "json",
         }
+    }
+
+    /// Whether it gives something in this form.
+    ///
+    /// # Errors
+    /// What to write instead.
+    pub fn check(self, form: Form) -> Result<(), String> {
+        let instead = match (self, form) {
+            // Objects of a language can only be made in its own process, so a decoder could save nothing.
+            (Self::Json, Form::Memory) => {
+                "json.loads(context.inputs[…]) in the handler is the whole work"
+            }
+            (Self::Arrow, Form::Memory) => {
+                "pyarrow.ipc.open_file(context.inputs[…]) reads Arrow's format in place, without a copy"
+            }
+            _ => return Ok(()),
+        };
+        Err(format!(
+            "decode = \"{}\" is not for runtime = \"python\", where {instead}; leave decode out",
+            self.as_str()
+        ))
     }
 }
 
@@ -39,16 +82,8 @@ impl FromStr for Decoder {
         let known = Self::ALL.into_iter().find(|known| known.as_str() == word);
         known.ok_or_else(|| {
             let known = Self::ALL.map(Self::as_str).join(", ");
-            let instead = match word {
-                // Objects of a language can only be made in its own process, so a decoder could save nothing.
-                "json" => ": the handler's json.loads(context.inputs[…]) is the whole work; leave decode out",
-                "arrow" => {
-                    ": pyarrow.ipc.open_file(context.inputs[…]) reads Arrow's format in place, without a copy; leave decode out"
-                }
-                _ => "",
-            };
             format!(
-                "decode is \"{}\", must be one of {known}{instead}",
+                "decode is \"{}\", must be one of {known}",
                 word.escape_default()
             )
         })
@@ -164,12 +199,15 @@ pub struct Decoded {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Layout {
-    /// One array, in C's order, which is all of the memory.
+    /// One array, in C's order, which is all of the memory from `at` on.
     Array {
         /// The type of its values.
         element: Element,
         /// Its length in each dimension. None: it is one value.
         shape: Vec<u64>,
+        /// Where its values begin: after the header of an npy file. 0: there is no header.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        at: u64,
     },
     /// The columns of a table.
     Table {
@@ -178,6 +216,15 @@ pub enum Layout {
         /// In the order of the table.
         columns: Vec<Column>,
     },
+    /// A file in Arrow's IPC format.
+    Arrow {
+        /// Each column has so many values.
+        rows: u64,
+        /// How many there are.
+        columns: u64,
+    },
+    /// One JSON text in UTF-8, without white space between its parts and with no name twice in an object.
+    Json {},
 }
 
 /// One column of a table.
@@ -223,14 +270,15 @@ impl Layout {
     /// What does not fit.
     pub fn check(&self, len: u64) -> Result<(), String> {
         match self {
-            Self::Array { element, shape } => {
+            Self::Array { element, shape, at } => {
                 if shape.len() > DIMENSIONS_MAX {
                     return Err(format!("it has more than {DIMENSIONS_MAX} dimensions"));
                 }
                 let bytes = shape
                     .iter()
-                    .try_fold(element.bytes(), |bytes, length| bytes.checked_mul(*length));
-                match bytes == Some(len) {
+                    .try_fold(element.bytes(), |bytes, length| bytes.checked_mul(*length))
+                    .and_then(|bytes| bytes.checked_add(*at));
+                match at.is_multiple_of(ALIGNMENT) && bytes == Some(len) {
                     true => Ok(()),
                     false => Err(format!("the shape {shape:?} does not fit {len} bytes")),
                 }
@@ -239,8 +287,43 @@ impl Layout {
                 let check = |column: &Column| column.check(*rows, len);
                 columns.iter().try_for_each(check)
             }
+            Self::Arrow { .. } | Self::Json {} => Ok(()),
         }
     }
+
+    /// In which form it is.
+    #[must_use]
+    pub fn form(&self) -> Form {
+        match self {
+            Self::Array { at: 0, .. } | Self::Table { .. } => Form::Memory,
+            Self::Array { .. } | Self::Arrow { .. } | Self::Json {} => Form::File,
+        }
+    }
+
+    /// The media type of the file, with what is known of it. `None`: it is no file.
+    #[must_use]
+    pub fn media_type(&self) -> Option<String> {
+        match self {
+            Self::Array { at: 0, .. } | Self::Table { .. } => None,
+            Self::Array { element, shape, .. } => {
+                let shape: Vec<String> = shape.iter().map(u64::to_string).collect();
+                let shape = shape.join(",");
+                Some(format!(
+                    "application/x-npy; dtype=\"{element}\"; shape=\"{shape}\""
+                ))
+            }
+            Self::Arrow { rows, columns } => Some(format!(
+                "application/vnd.apache.arrow.file; rows={rows}; columns={columns}"
+            )),
+            Self::Json {} => Some("application/json".to_owned()),
+        }
+    }
+}
+
+/// For serde.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
+fn is_zero(at: &u64) -> bool {
+    *at == 0
 }
 
 impl Column {
@@ -273,6 +356,8 @@ pub const DECODE_VERB: &str = "decode-input";
 pub struct DecodeRequest {
     /// The decoder.
     pub by: Decoder,
+    /// The form of the result.
+    pub form: Form,
     /// The length of the input, bytes, if it is known.
     pub len: Option<u64>,
     /// The longest result, bytes.
@@ -316,6 +401,7 @@ mod tests {
         Layout::Array {
             element: Element::F32,
             shape: shape.to_vec(),
+            at: 0,
         }
     }
 
@@ -332,6 +418,41 @@ mod tests {
         ] {
             assert!(array(shape).check(len).is_err(), "{shape:?}");
         }
+        let of_file = |at| Layout::Array {
+            element: Element::F32,
+            shape: vec![2, 3],
+            at,
+        };
+        of_file(64).check(88).unwrap();
+        for (at, len) in [(64, 24), (4, 28), (u64::MAX - 7, 16)] {
+            assert!(of_file(at).check(len).is_err(), "{at}");
+        }
+    }
+
+    #[test]
+    fn a_file_says_its_media_type_and_memory_has_none() {
+        let of_file = Layout::Array {
+            element: Element::F32,
+            shape: vec![2, 3],
+            at: 128,
+        };
+        let table = Layout::Arrow {
+            rows: 7,
+            columns: 2,
+        };
+        for (layout, said) in [
+            (of_file, "application/x-npy; dtype=\"<f4\"; shape=\"2,3\""),
+            (
+                table,
+                "application/vnd.apache.arrow.file; rows=7; columns=2",
+            ),
+            (Layout::Json {}, "application/json"),
+        ] {
+            assert_eq!(layout.media_type().as_deref(), Some(said));
+            assert_eq!(layout.form(), Form::File);
+        }
+        assert_eq!(array(&[2]).media_type(), None);
+        assert_eq!(array(&[2]).form(), Form::Memory);
     }
 
     #[test]
@@ -371,13 +492,24 @@ mod tests {
     #[test]
     fn an_unknown_decoder_names_the_known_ones() {
         assert_eq!("npy".parse(), Ok(Decoder::Npy));
-        for (word, said) in [
-            ("jpeg", "must be one of image, npy, parquet"),
-            ("json", "leave decode out"),
-            ("arrow", "in place"),
+        let found = "jpeg".parse::<Decoder>().unwrap_err();
+        assert!(
+            found.contains("must be one of image, npy, parquet, arrow, json"),
+            "{found}"
+        );
+    }
+
+    #[test]
+    fn what_python_reads_in_place_is_for_files_alone() {
+        for (decoder, said) in [
+            (Decoder::Json, "leave decode out"),
+            (Decoder::Arrow, "in place"),
         ] {
-            let found = word.parse::<Decoder>().unwrap_err();
+            let found = decoder.check(Form::Memory).unwrap_err();
             assert!(found.contains(said), "{found}");
+        }
+        for decoder in Decoder::ALL {
+            decoder.check(Form::File).unwrap();
         }
     }
 
@@ -388,10 +520,18 @@ mod tests {
             layout: Layout::Array {
                 element: Element::U8,
                 shape: vec![2, 3],
+                at: 0,
             },
         };
         let json = r#"{"by":"image","array":{"element":"|u1","shape":[2,3]}}"#;
         assert_eq!(serde_json::to_string(&decoded).unwrap(), json);
+        let of_file = Decoded {
+            by: Decoder::Json,
+            layout: Layout::Json {},
+        };
+        let json = r#"{"by":"json","json":{}}"#;
+        assert_eq!(serde_json::to_string(&of_file).unwrap(), json);
+        assert_eq!(serde_json::from_str::<Decoded>(json).unwrap(), of_file);
         for element in Element::ALL {
             let json = serde_json::to_string(&element).unwrap();
             assert_eq!(json, format!("\"{element}\""));

@@ -70,6 +70,7 @@ impl FunctionSpec {
         let takes = inputs::Takes {
             descriptors: runtime.forks(),
             streams: runtime.streams_inputs(),
+            form: runtime.decoded_form(),
             has_triggers: !self.triggers.is_empty(),
         };
         let inputs = inputs::check(&self.inputs, runtime.no_inputs(), takes)

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
-use pilot_model::inputs::Decoder;
+use pilot_model::inputs::{Decoder, Form};
 use tokio::sync::Semaphore;
 
 use crate::buffers::buffer::Buffer;
@@ -22,7 +22,7 @@ pub(crate) struct ObjectId {
     pub(crate) store: String,
     pub(crate) key: String,
     /// What was made of it.
-    pub(crate) decoder: Option<Decoder>,
+    pub(crate) decoder: Option<(Decoder, Form)>,
 }
 
 #[derive(Debug)]

@@ -109,7 +109,12 @@ fn of_function(
     World {
         store,
         counts,
-        decoded: decoders.over(&under, &name.parse().unwrap(), Decoder::Npy, BYTES_MAX),
+        decoded: decoders.over(
+            &under,
+            &name.parse().unwrap(),
+            (Decoder::Npy, Form::Memory),
+            BYTES_MAX,
+        ),
     }
 }
 
@@ -168,7 +173,8 @@ async fn the_result_is_an_object_with_the_tag_of_the_store() {
     let layout = described(&object.headers).unwrap().decoded.layout;
     let shape = vec![2, 10];
     let element = Element::U8;
-    assert_eq!(layout, Layout::Array { element, shape });
+    let at = 0;
+    assert_eq!(layout, Layout::Array { element, shape, at });
     // The store is asked, and nothing is started.
     let got = world.decoded.get("k", Some(&known)).await.unwrap();
     assert!(matches!(got, Got::Unchanged));
@@ -178,7 +184,7 @@ async fn the_result_is_an_object_with_the_tag_of_the_store() {
 
 #[tokio::test]
 async fn a_decoder_is_not_believed() {
-    let lies: [(Does, InputFaultKind, &str); 8] = [
+    let lies: [(Does, InputFaultKind, &str); 9] = [
         (
             |_, _, _| {},
             InputFaultKind::Decode,
@@ -205,6 +211,11 @@ async fn a_decoder_is_not_believed() {
             |_, _, socket| array(socket, 10, "[11]"),
             InputFaultKind::Decode,
             "does not fit 10 bytes",
+        ),
+        (
+            |_, _, socket| answer(socket, r#"{"done":{"len":10,"layout":{"json":{}}}}"#),
+            InputFaultKind::Decode,
+            "another form",
         ),
         (
             |_, _, socket| array(socket, 1001, "[1001]"),

@@ -53,7 +53,11 @@ pub(super) fn decode(request: &DecodeRequest, bytes: Vec<u8>) -> Result<Made, St
         shape.push(channels);
     }
     Ok(Made {
-        layout: Layout::Array { element, shape },
+        layout: Layout::Array {
+            element,
+            shape,
+            at: 0,
+        },
         parts: vec![pixels],
     })
 }
@@ -94,13 +98,14 @@ fn kind(color: ColorType) -> Result<(Element, u64), String> {
 #[cfg(test)]
 mod tests {
     use image::{DynamicImage, RgbImage};
-    use pilot_model::inputs::Decoder;
+    use pilot_model::inputs::{Decoder, Form};
 
     use super::*;
 
     fn request(bytes_max: u64, memory_bytes: u64) -> DecodeRequest {
         DecodeRequest {
             by: Decoder::Image,
+            form: Form::Memory,
             len: None,
             bytes_max,
             memory_bytes,
@@ -131,7 +136,8 @@ mod tests {
             (&grey, ImageFormat::Png, Element::U16, vec![3, 5]),
         ] {
             let made = decode(&request(1 << 20, 1 << 30), saved(image, format)).unwrap();
-            assert_eq!(made.layout, Layout::Array { element, shape });
+            let at = 0;
+            assert_eq!(made.layout, Layout::Array { element, shape, at });
             assert_eq!(made.parts, [image.as_bytes()], "{format:?}");
             made.layout.check(made.len()).unwrap();
         }
@@ -141,8 +147,8 @@ mod tests {
             (ImageFormat::Gif, vec![3, 5, 4]),
         ] {
             let made = decode(&request(1 << 20, 1 << 30), saved(&image, format)).unwrap();
-            let element = Element::U8;
-            assert_eq!(made.layout, Layout::Array { element, shape });
+            let (element, at) = (Element::U8, 0);
+            assert_eq!(made.layout, Layout::Array { element, shape, at });
             made.layout.check(made.len()).unwrap();
         }
     }

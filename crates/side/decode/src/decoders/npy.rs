@@ -43,8 +43,39 @@ pub(super) fn decode(mut bytes: Vec<u8>) -> Result<Made, String> {
         layout: Layout::Array {
             element: head.element,
             shape: head.shape,
+            at: 0,
         },
         parts: vec![bytes],
+    })
+}
+
+/// The file that numpy would save of an array.
+pub(super) fn as_file(made: Made) -> Result<Made, String> {
+    let Layout::Array { element, shape, .. } = made.layout else {
+        return Err("it is no array".to_owned());
+    };
+    // A tuple of one has a comma.
+    let lengths: String = shape.iter().map(|length| format!("{length}, ")).collect();
+    let mut head = format!(
+        "{{'descr': '{element}', 'fortran_order': False, 'shape': ({}), }}",
+        match shape.as_slice() {
+            [_] => lengths.trim_end(),
+            _ => lengths.trim_end_matches(", "),
+        }
+    )
+    .into_bytes();
+    // The last character is a line feed (NEP 1).
+    let len = (FILE_HEAD_LEN + head.len() + 1).next_multiple_of(FILE_ALIGNMENT);
+    head.resize(len - FILE_HEAD_LEN - 1, b' ');
+    head.push(b'\n');
+    let head_len = u16::try_from(head.len()).map_err(|error| error.to_string())?;
+    let mut file = b"\x93NUMPY\x01\x00".to_vec();
+    file.extend(head_len.to_le_bytes());
+    file.extend(head);
+    let at = file.len() as u64;
+    Ok(Made {
+        layout: Layout::Array { element, shape, at },
+        parts: std::iter::once(file).chain(made.parts).collect(),
     })
 }
 
@@ -233,6 +264,10 @@ fn in_order(bytes: &[u8], shape: &[u64], width: usize) -> Result<Vec<u8>, String
 
 /// numpy's own headers have some hundred bytes.
 const HEADER_LEN_MAX: usize = 64 << 10;
+/// What a file of version 1 has before its header.
+const FILE_HEAD_LEN: usize = 10;
+/// Where values of files begin.
+const FILE_ALIGNMENT: usize = 64;
 
 #[cfg(test)]
 mod tests {
@@ -260,6 +295,7 @@ mod tests {
         let array = |element, shape: &[u64]| Layout::Array {
             element,
             shape: shape.to_vec(),
+            at: 0,
         };
         let made = of(
             "<u2",
@@ -299,6 +335,35 @@ mod tests {
         assert_eq!(made.layout, array(Element::F64, &[0, 5]));
         let made = of("<f4", "False", "(1,)", &[0; 4]).unwrap();
         assert_eq!(made.layout, array(Element::F32, &[1]));
+    }
+
+    #[test]
+    fn a_file_of_an_array_is_one_that_is_read_as_the_same_array() {
+        for (descr, shape, values) in [
+            ("<u2", vec![2, 3], &[0, 0, 1, 0, 2, 0, 3, 0, 4, 0, 5, 0][..]),
+            ("|u1", vec![3], &[1, 2, 3]),
+            ("|b1", vec![], &[1]),
+            ("<f8", vec![0, 5], &[]),
+            ("|i1", vec![1; 32], &[7]),
+        ] {
+            let lengths: String = shape.iter().map(|length| format!("{length}, ")).collect();
+            let made = of(descr, "False", &format!("({lengths})"), values).unwrap();
+            let Layout::Array { element, shape, .. } = made.layout.clone() else {
+                panic!("{:?}", made.layout);
+            };
+            let saved = as_file(made).unwrap();
+            let at = saved.parts[0].len();
+            let layout = Layout::Array {
+                element,
+                shape,
+                at: at as u64,
+            };
+            assert_eq!((saved.layout.clone(), at % 64), (layout, 0));
+            saved.layout.check(saved.len()).unwrap();
+            let again = decode(saved.parts.concat()).unwrap();
+            assert_eq!(again.parts, [values]);
+            assert_eq!(as_file(again).unwrap().parts, saved.parts);
+        }
     }
 
     #[test]

@@ -262,13 +262,14 @@ mod tests {
     use parquet::file::properties::WriterProperties;
     use parquet::file::writer::SerializedFileWriter;
     use parquet::schema::parser::parse_message_type;
-    use pilot_model::inputs::Decoder;
+    use pilot_model::inputs::{Decoder, Form};
 
     use super::*;
 
     fn request(bytes_max: u64) -> DecodeRequest {
         DecodeRequest {
             by: Decoder::Parquet,
+            form: Form::Memory,
             len: None,
             bytes_max,
             memory_bytes: 1 << 30,
