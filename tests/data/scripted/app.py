@@ -1,6 +1,7 @@
 """Functions with an initscript: one that knows nothing of it, and some that ask for its messages."""
 
 import base64
+import contextlib
 import hashlib
 import os
 import socket
@@ -93,7 +94,10 @@ def floods(event, context):
         while True:
             connection.sendall(bytes.fromhex(event["then"]) * 1000)
     except BrokenPipeError:
-        return bytes(pilotlight.init.recv_msg(event["id"])).decode()
+        told = bytes(pilotlight.init.recv_msg(event["id"])).decode()
+    with contextlib.suppress(pilotlight.init.NoMessage):
+        pilotlight.init.recv_msg(99)  # until the script has ended
+    return told
 
 
 def kept(event, context):
