@@ -83,18 +83,24 @@ pub(super) fn text_of(found: &Inferred, model: Option<&Fit>) -> String {
 
 /// Reads a log of the user's, and unpacks it.
 pub(super) fn read(path: &Path) -> std::io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    File::open(path)?
-        .take(LOG_BYTES_MAX)
-        .read_to_end(&mut bytes)?;
-    if !bytes.starts_with(&[0x1f, 0x8b]) {
-        return Ok(bytes);
+    let bytes = whole(File::open(path)?)?;
+    if bytes.starts_with(&[0x1f, 0x8b]) {
+        return whole(MultiGzDecoder::new(bytes.as_slice()));
     }
-    let mut text = Vec::new();
-    MultiGzDecoder::new(bytes.as_slice())
-        .take(LOG_BYTES_MAX)
-        .read_to_end(&mut text)?;
-    Ok(text)
+    Ok(bytes)
+}
+
+fn whole(log: impl Read) -> std::io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    log.take(LOG_BYTES_MAX + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > LOG_BYTES_MAX {
+        let problem = "it has more than 32 MiB: take a part of it";
+        return Err(std::io::Error::new(
+            std::io::ErrorKind::FileTooLarge,
+            problem,
+        ));
+    }
+    Ok(bytes)
 }
 
 /// What the parameters of throttles are, as lines.
@@ -104,5 +110,17 @@ pub(super) fn summary(runs: &Runs) -> Result<String, String> {
     Ok(text_of(&found, model.as_ref()))
 }
 
-/// Longest log that is read; a longer one is cut, so it is not JSON.
-const LOG_BYTES_MAX: u64 = 256 << 20;
+/// Longest log that is read. Its numbers take about thirty times as much memory.
+const LOG_BYTES_MAX: u64 = 32 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_without_end_is_refused_before_its_numbers_are_read() {
+        let error = whole(std::io::repeat(b'[')).unwrap_err();
+        assert!(error.to_string().contains("32 MiB"), "{error}");
+        assert_eq!(whole(&b"[]"[..]).unwrap(), b"[]");
+    }
+}
