@@ -93,7 +93,7 @@ def floods(event, context):
         connection.sendall(bytes.fromhex(event["first"]))
         while True:
             connection.sendall(bytes.fromhex(event["then"]) * 1000)
-    except BrokenPipeError:
+    except ConnectionError:
         told = bytes(pilotlight.init.recv_msg(event["id"])).decode()
     with contextlib.suppress(pilotlight.init.NoMessage):
         pilotlight.init.recv_msg(99)  # until the script has ended
