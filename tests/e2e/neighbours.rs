@@ -10,6 +10,7 @@ use pilot_harness::{
     resident_bytes,
 };
 use serde_json::json;
+use tokio_tungstenite::tungstenite;
 
 use crate::{ECHO, answer, daemon, daemon_with, failure};
 
