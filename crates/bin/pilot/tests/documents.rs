@@ -1,5 +1,5 @@
-//! The documentation is complete: the README lists every document and every command, links lead somewhere, and the time limits in
-//! docs/operations.md are those of the code.
+//! The documentation is complete: the README lists every document and every command, links lead somewhere, the time limits in
+//! docs/operations.md are those of the code, and figures of speed and size name results that are kept.
 
 #![expect(
     clippy::unwrap_used,
@@ -154,4 +154,41 @@ fn the_time_limits_in_the_operations_page_are_those_of_the_code() {
         );
         assert!(page.contains(row), "docs/operations.md has no row {row}");
     }
+}
+
+/// The files of results that a text names.
+fn kept_results(text: &str) -> Vec<String> {
+    text.split('`')
+        .filter(|token| token.starts_with("bench/") && token.contains("/results/"))
+        .map(str::to_owned)
+        .collect()
+}
+
+#[test]
+fn every_figure_of_the_specification_names_a_kept_result() {
+    let specification = read("SPECIFICATION.md");
+    let figures = specification.lines().filter(|line| {
+        let is_figure = ["| FAST-", "| SMALL-", "| TRACE-10 "]
+            .iter()
+            .any(|family| line.starts_with(family));
+        is_figure && line.contains("measured")
+    });
+    let mut count = 0;
+    for row in figures {
+        let id = row.split('|').nth(1).unwrap().trim();
+        let kept = kept_results(row);
+        assert!(!kept.is_empty(), "{id} names no kept result");
+        for path in kept {
+            assert!(root().join(&path).exists(), "{id} names {path}");
+            if !path.ends_with(".json") {
+                continue;
+            }
+            let result: serde_json::Value = serde_json::from_str(&read(&path)).unwrap();
+            for key in ["machine", "commit"] {
+                assert!(result.get(key).is_some(), "{path} of {id} lacks {key:?}");
+            }
+        }
+        count += 1;
+    }
+    assert!(count > 15, "{count} figures");
 }
