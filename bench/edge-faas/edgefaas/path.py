@@ -56,13 +56,21 @@ class Traffic:
             self.calls += 1
 
 
+def with_room(binary: Path, home: Path, functions: int) -> Daemon:
+    """A daemon that may have so many functions."""
+    daemon = Daemon(binary, home)
+    with daemon.config.open("a") as config:
+        config.write(f"[limits]\nfunctions = {functions}\n")
+    return daemon
+
+
 def run(binary: Path, functions: int = 1000, turns: int = 6, seconds: float = 4.0, past_s: float = 15.0) -> Report:
     report = Report(
         "path", f"warm calls beside {functions:,} functions with traffic, with forecasters and without, in turns in one daemon"
     )
     report.header = ["forecasters", "p50 µs, by turn", "median"]
     found: dict[str, list[float]] = {"none": [], "auto": []}
-    with tempfile.TemporaryDirectory(prefix="pilot-edge-faas-") as home, Daemon(binary, Path(home)) as daemon:
+    with tempfile.TemporaryDirectory(prefix="pilot-edge-faas-") as home, with_room(binary, Path(home), functions + 1) as daemon:
         names = [f"other-{index}" for index in range(functions)]
         for number, name in enumerate(["called", *names]):
             daemon.deploy(name, NOOP, handler="app.handler")

@@ -22,6 +22,7 @@ from benchlib.daemon import Daemon, end, free_port, invoke_path, wait_for_port
 from benchlib.pilot import ROOT
 from benchlib.relay import Relay
 from benchlib.store import BUCKET, KEY_ID, REGION, SECRET, Store
+from benchlib.timing import timing
 
 from .containers import CODE, COMMAND, ENVIRONMENT, root_of
 
@@ -363,16 +364,6 @@ def files_of_service(code: str, kind: str) -> tuple[dict[str, bytes], dict[str, 
         program = str(Path(CODE) / code)
         return {}, {"runtime": "container", "image": IMAGE, "contract": "provided", "command": [program]}
     return {"bootstrap": service(code).read_bytes()}, {"runtime": "provided"}
-
-
-def timing(header: str) -> dict[str, dict[str, float]]:
-    """`Server-Timing`: the numbers of each entry."""
-    entries = {}
-    for entry in header.split(", "):
-        name, *parts = entry.split(";")
-        pairs = [part.split("=", 1) for part in parts]
-        entries[name] = {key: float(value) for key, value in pairs if key != "desc"}
-    return entries
 
 
 @cache

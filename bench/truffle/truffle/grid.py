@@ -7,10 +7,11 @@ import sys
 from statistics import median
 
 from benchlib.report import Report
+from benchlib.timing import timing
 
 from .cells import HEADER, NOTES, Cell, turn_order
 from .setting import Setting
-from .world import CONTAINER, DIRECT, FAR, FORK, GIGABIT, KIB, LOOPBACK, MIB, NODE, S3, SIDES, STORES, Worker, cold, timing
+from .world import CONTAINER, DIRECT, FAR, FORK, GIGABIT, KIB, LOOPBACK, MIB, NODE, S3, SIDES, STORES, Worker, cold
 
 WORKERS = [Worker(FORK), Worker(FORK, 0.1), Worker(FORK, 0.4), Worker(NODE), Worker(CONTAINER)]
 SIZES = {"1 KB": KIB, "1 MB": MIB, "16 MB": 16 * MIB, "100 MB": 100 * MIB}

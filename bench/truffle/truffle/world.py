@@ -21,6 +21,7 @@ from benchlib.containers import Engine, NoEngineError, bring, inside, python_roo
 from benchlib.daemon import Daemon, end, free_port, invoke_path, wait_for_port
 from benchlib.relay import Relay
 from benchlib.store import Store
+from benchlib.timing import timing
 
 FUNCTIONS = Path(__file__).resolve().parents[1] / "functions"
 KIB, MIB = 1 << 10, 1 << 20
@@ -77,16 +78,6 @@ class Seen:
 
     def to_json(self) -> dict[str, Any]:
         return {key: round(value, 3) if isinstance(value, float) else value for key, value in asdict(self).items()}
-
-
-def timing(header: str) -> dict[str, dict[str, float]]:
-    """`Server-Timing`: the numbers of each entry."""
-    entries = {}
-    for entry in header.split(", "):
-        name, *parts = entry.split(";")
-        pairs = [part.split("=", 1) for part in parts]
-        entries[name] = {key: float(value) for key, value in pairs if key != "desc"}
-    return entries
 
 
 class Redis:
