@@ -84,3 +84,10 @@ def bring(folder: Path, files: list[Path]) -> None:
             continue
         there.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(file, there)
+
+
+def unmount_below(folder: Path) -> None:
+    """A daemon that had to be killed leaves the mounts of its containers."""
+    below = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines() if f" {folder}/" in line]
+    for place in sorted(below, reverse=True):
+        subprocess.run(["umount", "--lazy", place], check=False)

@@ -17,7 +17,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-from benchlib.containers import Engine, NoEngineError
+from benchlib.containers import Engine, NoEngineError, unmount_below
 from benchlib.daemon import Daemon, end, free_port, invoke_path, wait_for_port
 from benchlib.pilot import ROOT
 from benchlib.relay import Relay
@@ -142,10 +142,7 @@ class World:
 
     def __exit__(self, *error: Any) -> None:
         self._stack.__exit__(*error)
-        # A daemon that had to be killed leaves the mounts of its containers.
-        below = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines() if f" {self.home}/" in line]
-        for place in sorted(below, reverse=True):
-            subprocess.run(["umount", "--lazy", place], check=False)
+        unmount_below(self.home)
 
     @cached_property
     def store(self) -> Store:

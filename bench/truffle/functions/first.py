@@ -2,35 +2,11 @@
 answer of the second one.
 """
 
-import http.client
 import json
-import socket
 import time
 
 import pilotlight
-
-opened = {}
-
-
-def redis_set(port, key, data):
-    peer = opened.get("redis")
-    if peer is None:
-        peer = opened["redis"] = socket.create_connection(("127.0.0.1", port))
-        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    peer.sendall(b"*3\r\n$3\r\nSET\r\n$%d\r\n%s\r\n$%d\r\n" % (len(key), key.encode(), len(data)))
-    peer.sendall(data)
-    peer.sendall(b"\r\n")
-    assert peer.recv(64) == b"+OK\r\n"
-
-
-def send(port, method, path, data, headers):
-    connection = http.client.HTTPConnection("127.0.0.1", port)
-    connection.request(method, path, data, headers)
-    response = connection.getresponse()
-    answer = response.read()
-    connection.close()
-    assert response.status == 200, (response.status, answer)
-    return answer
+from passing import redis_set, send
 
 
 def handler(event, context):

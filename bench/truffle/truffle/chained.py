@@ -70,8 +70,8 @@ def deploy(world: World, side: str, workers: tuple[Worker, ...]) -> None:
             is_reference = way == DIRECT and side == "overlap"
             inputs = {} if is_reference else {"x": LOCATIONS[way]}
             daemon.deploy(second(worker, way), code, inputs=inputs, **spec)
-    first = (FUNCTIONS / "first.py").read_text()
-    daemon.deploy("first", first, **spec, network="host", cpu=2, invokes=["second-*"])
+    files = {"app.py": (FUNCTIONS / "first.py").read_bytes(), "passing.py": (FUNCTIONS / "passing.py").read_bytes()}
+    daemon.upload("first", files, {**spec, "network": "host", "cpu": 2, "invokes": ["second-*"]})
 
 
 def hand_over(world: World, side: str, worker: Worker, way: str, size: int) -> float:

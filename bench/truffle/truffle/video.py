@@ -66,7 +66,7 @@ def deploy(world: World, side: str) -> None:
     for way in STORES:
         of_way = event_of(world, side, way)
         for step in STEPS:
-            files = {"passing.py": (folder / "passing.py").read_bytes(), "app.py": (folder / f"{step}.py").read_bytes()}
+            files = {"passing.py": (FUNCTIONS / "passing.py").read_bytes(), "app.py": (folder / f"{step}.py").read_bytes()}
             spec: dict[str, Any] = {"timeout_s": 120, "memory_mb": 1024, "network": "host", "invokes": ["*"]}
             if step == "streaming":
                 spec["inputs"] = {"clip": LOCATIONS["s3"]}
@@ -93,7 +93,7 @@ def film(world: World, seconds: int) -> int:
     """Makes a clip. Returns its length."""
     daemon = world.daemon("after")
     folder = FUNCTIONS / "video"
-    files = {"passing.py": (folder / "passing.py").read_bytes(), "app.py": (folder / "film.py").read_bytes()}
+    files = {"passing.py": (FUNCTIONS / "passing.py").read_bytes(), "app.py": (folder / "film.py").read_bytes()}
     spec = {"timeout_s": 120, "memory_mb": 1024, "network": "host", "invokes": ["*"]}
     daemon.upload("film", {**files, "requirements.txt": REQUIREMENTS}, spec)
     event = {"seconds": seconds, "bits_per_s": BITS_PER_S, "s3": world.store.port, **put_of(world, f"clip-{seconds}")}
