@@ -50,6 +50,7 @@ class Calls:
         self.places = threading.BoundedSemaphore(CALLS_MAX)
         self.dropped: Deque[int] = deque()  # buffers to be released with the next request
         self._socket = socket.socket(fileno=fd)
+        self._socket.settimeout(None)  # whatever the function's default is
         self._writing = threading.Lock()
         self._changed = threading.Condition()  # guards what follows
         self._is_reading = False

@@ -31,6 +31,7 @@ class Channel:
     def __init__(self, fd: int) -> None:
         # the C class: its wrapper in socket.py converts numbers to enumerations, which costs 30 page faults in a new child
         self.socket = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM, 0, fd)
+        self.socket.settimeout(None)  # whatever the function's default is (socket.setdefaulttimeout)
         self._view = memoryview(_buffer)
         self._decoder = wire.Decoder()
         self._is_buffered = False

@@ -84,6 +84,7 @@ class Control:
 
     def __init__(self, fd: int) -> None:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, fd)
+        self.socket.settimeout(None)  # whatever the imports of the template above have made the default
 
     def fileno(self) -> int:
         return self.socket.fileno()

@@ -39,6 +39,7 @@ class Reader(io.RawIOBase):
         self._beginning = memoryview(beginning)
         self._rest = rest
         self._socket = socket.socket(fileno=rest.detach())
+        self._socket.settimeout(None)  # whatever the function's default is
         self._left = 0  # of the current part
         self._is_over = False
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import socket
 from pathlib import Path
@@ -350,3 +351,19 @@ def test_paths_with_slashes_and_packages_are_handlers_too(functions: Functions, 
     functions.write("def handler(event, context): return __name__\n", "pkg/mod.py")
     assert functions.worker("", handler="pkg.mod.handler").result({}) == "pkg.mod"
     assert functions.worker("", handler="pkg/mod.handler").result({}) == "pkg.mod"
+
+
+def test_a_default_timeout_of_sockets_is_that_of_the_functions_own_sockets(functions: Functions) -> None:
+    functions.write("import socket\nsocket.setdefaulttimeout(0.001)\n", "library.py")
+    environment = functions.template(handler=None, level="environment", imports=["library"])
+    source = "import socket\ndef handler(event, context):\n    return socket.getdefaulttimeout()\n"
+    functions.write(source)
+    template = environment.template(functions.spec(imports=["library"]), log=functions.log.write_fd)
+    worker = template.worker(log=functions.log.write_fd)
+    worker.ready()
+    # A worker that waits for its channel with this timeout ends after a millisecond.
+    assert not select.select([worker.socket, template.socket], [], [], 0.1)[0]
+    assert worker.result({}) == 0.001
+    worker.close()
+    template.close()
+    environment.close()
