@@ -147,11 +147,18 @@ pub fn send_stream(
     fds: &[BorrowedFd<'_>],
 ) -> io::Result<usize> {
     let raw: Vec<RawFd> = fds.iter().map(AsRawFd::as_raw_fd).collect();
+    let descriptors = [ControlMessage::ScmRights(&raw)];
+    let control = if fds.is_empty() {
+        &[]
+    } else {
+        &descriptors[..]
+    };
+    let flags = MsgFlags::MSG_NOSIGNAL;
     Ok(sendmsg::<()>(
         socket.as_raw_fd(),
         parts,
-        &[ControlMessage::ScmRights(&raw)],
-        MsgFlags::MSG_NOSIGNAL,
+        control,
+        flags,
         None,
     )?)
 }

@@ -4,6 +4,7 @@ mod call;
 mod mux;
 mod output;
 mod released;
+mod socket;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -267,6 +268,14 @@ impl ForkedWorker {
             Kind::Ready => {
                 let ready: ReadyMeta = serde_json::from_slice(&frame.meta)
                     .map_err(|error| runtime(format!("READY: {error}"), &mut connection))?;
+                let link = match config.concurrency {
+                    1 => Link::OneAtATime(AsyncMutex::new(connection)),
+                    _ => Link::Several(Mux::new(connection).map_err(|error| {
+                        StartError::Sandbox {
+                            problem: format!("a second descriptor for a worker's channel: {error}"),
+                        }
+                    })?),
+                };
                 Ok(Self {
                     id,
                     stamps: StartStamps {
@@ -279,10 +288,7 @@ impl ForkedWorker {
                     memory_bytes_max: config.memory_bytes,
                     inputs_max: INPUTS_MAX.min(ready.inputs_max as usize),
                     farewell: config.keep_alive.farewell(),
-                    link: Arc::new(match config.concurrency {
-                        1 => Link::OneAtATime(AsyncMutex::new(connection)),
-                        _ => Link::Several(Mux::new(connection)),
-                    }),
+                    link: Arc::new(link),
                     end: body.process.end_watch(),
                     killed: AtomicBool::new(false),
                     out_of_memory: OnceLock::new(),

@@ -11,21 +11,17 @@ use pilot_model::ports::{Answer, Call, Done, HttpHead, Input, Part, StartError};
 use pilot_model::timeline::Instant;
 use pilot_protocols::{FREE_LEN, FunctionBudget, Reserved};
 use pilot_sys::clock::monotonic_ns;
-use pilot_sys::seqpacket;
 use pilot_wire::meta::{DoneMeta, HeadMeta};
 use pilot_wire::{Frame, FrameDecoder, HEADER_LEN, Header, Kind};
-use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
-use tokio::net::UnixStream;
-use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 
 use super::output::Output;
+use super::socket::{Incoming, Outgoing};
 use crate::child::{ChildEnd, or_end};
 
 /// The daemon's end of a channel, and the output that belongs to it.
 #[derive(Debug)]
 pub(crate) struct Connection {
     reader: Reader,
-    writer: OwnedWriteHalf,
     /// When the first byte of the current answer arrived.
     first_byte: Instant,
 }
@@ -33,7 +29,7 @@ pub(crate) struct Connection {
 /// The reading half. It also reads output.
 #[derive(Debug)]
 pub(crate) struct Reader {
-    stream: OwnedReadHalf,
+    stream: Incoming,
     decoder: FrameDecoder,
     output: Output,
     answers: FunctionBudget,
@@ -63,10 +59,9 @@ impl Connection {
         output: Output,
         answers: FunctionBudget,
     ) -> Result<Self, StartError> {
-        let stream = UnixStream::from_std(channel.into()).map_err(|error| StartError::Sandbox {
+        let stream = Incoming::new(channel).map_err(|error| StartError::Sandbox {
             problem: format!("register a worker's channel: {error}"),
         })?;
-        let (stream, writer) = stream.into_split();
         Ok(Self {
             reader: Reader {
                 stream,
@@ -75,13 +70,12 @@ impl Connection {
                 answers,
                 reserved: None,
             },
-            writer,
             first_byte: Instant(0),
         })
     }
 
-    pub(crate) fn into_halves(self) -> (Reader, OwnedWriteHalf) {
-        (self.reader, self.writer)
+    pub(super) fn into_reader(self) -> Reader {
+        self.reader
     }
 
     pub(crate) fn output(&mut self) -> &mut Output {
@@ -102,7 +96,7 @@ impl Connection {
         let frame = secrets_frame(environment).map_err(|problem| StartError::Sandbox {
             problem: format!("send a worker its secrets: {problem}"),
         })?;
-        let (output, writer) = (&mut self.reader.output, &mut self.writer);
+        let (output, writer) = self.reader.output_and_writer();
         let written = output.drain_while(writer.write_all(&frame));
         let _ = or_end(written, ended).await;
         Ok(())
@@ -141,18 +135,16 @@ impl Connection {
         let begin = FirstFrame::new(call)?;
         let mut parts = begin.parts();
         let mut rest = &mut parts[..];
-        let output = &mut self.reader.output;
+        let (output, writer) = self.reader.output_and_writer();
         let sent = output
-            .drain_while(pin!(begin.send_inputs(&self.writer)))
+            .drain_while(pin!(begin.send_inputs(writer)))
             .await
             .map_err(closed_or_broken)?;
         IoSlice::advance_slices(&mut rest, sent);
         while rest.iter().any(|part| !part.is_empty()) {
             // Output is read meanwhile, or a worker that prints while it receives a large request would block.
-            let written = self
-                .reader
-                .output
-                .drain_while(self.writer.write_vectored(rest))
+            let written = output
+                .drain_while(pin!(writer.write(rest, &[])))
                 .await
                 .map_err(closed_or_broken)?;
             IoSlice::advance_slices(&mut rest, written);
@@ -185,10 +177,7 @@ impl Reader {
                 self.reserved = Some(self.output.drain_while(reserve).await);
             }
             let space = self.decoder.space(READ_LEN);
-            let read = self
-                .output
-                .drain_while(pin!(self.stream.read_buf(space)))
-                .await;
+            let read = self.output.drain_while(pin!(self.stream.read(space))).await;
             if read.map_err(closed_or_broken)? == 0 {
                 return Err(CallError::Closed);
             }
@@ -197,6 +186,15 @@ impl Reader {
 
     pub(super) fn output(&mut self) -> &mut Output {
         &mut self.output
+    }
+
+    /// The channel under another descriptor, for those that write while this reads.
+    pub(super) fn duplicate(&self) -> io::Result<OwnedFd> {
+        self.stream.duplicate()
+    }
+
+    fn output_and_writer(&mut self) -> (&mut Output, Outgoing<'_>) {
+        (&mut self.output, self.stream.outgoing())
     }
 }
 
@@ -227,16 +225,10 @@ impl<'a> FirstFrame<'a> {
     }
 
     /// Sends the inputs' descriptors with as much of the frame as the socket takes at once. Bytes sent.
-    pub(super) async fn send_inputs(&self, writer: &OwnedWriteHalf) -> io::Result<usize> {
+    pub(super) async fn send_inputs(&self, writer: Outgoing<'_>) -> io::Result<usize> {
         let inputs = self.inputs.iter().map(|input| input.descriptor.as_fd());
         let descriptors: Vec<_> = inputs.collect();
-        let socket: &UnixStream = writer.as_ref();
-        let send = || seqpacket::send_stream(socket.as_fd(), &self.parts(), &descriptors);
-        socket.async_io(Interest::WRITABLE, send).await
-    }
-
-    pub(super) fn has_descriptors(&self) -> bool {
-        !self.inputs.is_empty()
+        writer.write(&self.parts(), &descriptors).await
     }
 
     pub(super) fn parts(&self) -> [IoSlice<'_>; 3] {

@@ -2,7 +2,8 @@
 //! that waits for its stream. Single calls do not need it ([`super::call`]).
 
 use std::collections::HashMap;
-use std::io::IoSlice;
+use std::io::{self, IoSlice};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,13 +13,12 @@ use pilot_model::ports::{Answer, Call, Part};
 use pilot_model::timeline::Instant;
 use pilot_sys::clock::monotonic_ns;
 use pilot_wire::{Frame, Kind};
-use tokio::io::AsyncWriteExt;
-use tokio::net::unix::OwnedWriteHalf;
 use tokio::sync::{Mutex as AsyncMutex, SetOnce, mpsc};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use super::call::{self, CallError, Connection, FirstFrame, Reader};
+use super::socket::Outgoing;
 
 /// Most frames of one stream that are waiting; beyond that the worker's channel is not read.
 const FRAMES_WAITING_MAX: usize = 32;
@@ -29,7 +29,7 @@ const CHANNEL_END_TIME_MAX: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct Mux {
     /// Frames must not be interleaved. Held across awaits by design.
-    writer: AsyncMutex<OwnedWriteHalf>,
+    writer: AsyncMutex<OwnedFd>,
     streams: Arc<Streams>,
     reader: JoinHandle<()>,
 }
@@ -65,14 +65,16 @@ struct Stream {
 }
 
 impl Mux {
-    pub(super) fn new(connection: Connection) -> Self {
-        let (reader, writer) = connection.into_halves();
+    /// # Errors
+    /// Out of descriptors.
+    pub(super) fn new(connection: Connection) -> io::Result<Self> {
+        let reader = connection.into_reader();
         let streams = Arc::new(Streams::default());
-        Self {
-            writer: AsyncMutex::new(writer),
+        Ok(Self {
+            writer: AsyncMutex::new(reader.duplicate()?),
             reader: tokio::spawn(read(reader, Arc::clone(&streams))),
             streams,
-        }
+        })
     }
 
     pub(super) async fn call(&self, call: &Call) -> Result<Answer, CallError> {
@@ -143,17 +145,13 @@ impl Mux {
         let begin = FirstFrame::new(call)?;
         let mut parts = begin.parts();
         let mut rest = &mut parts[..];
-        let mut writer = self.writer.lock().await;
-        if begin.has_descriptors() {
-            let sent = begin.send_inputs(&writer).await;
-            IoSlice::advance_slices(&mut rest, sent.map_err(call::closed_or_broken)?);
-        }
+        let socket = self.writer.lock().await;
+        let writer = Outgoing::of(&socket);
+        let sent = begin.send_inputs(writer).await;
+        IoSlice::advance_slices(&mut rest, sent.map_err(call::closed_or_broken)?);
         while rest.iter().any(|part| !part.is_empty()) {
-            let written = writer
-                .write_vectored(rest)
-                .await
-                .map_err(call::closed_or_broken)?;
-            IoSlice::advance_slices(&mut rest, written);
+            let written = writer.write(rest, &[]).await;
+            IoSlice::advance_slices(&mut rest, written.map_err(call::closed_or_broken)?);
         }
         Ok(())
     }

@@ -6,6 +6,7 @@ use pilot_model::ports::{Answer, Call, Part};
 use pilot_protocols::MemoryBudget;
 use pilot_wire::{Header, Kind};
 use tokio::io::AsyncWriteExt;
+use tokio::net::UnixStream;
 
 use super::*;
 
