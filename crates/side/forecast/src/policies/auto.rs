@@ -8,18 +8,21 @@
 //! T and GB are measured for this function. If a start takes 2 ms, almost nothing is held; if it takes a second, the workers that
 //! the next minute will need are held. The hazard on the left comes from a life table per worker ([`gaps`], [`level`]): the k-th
 //! worker is needed whenever k invocations run at once, at any rate. So regular intervals, periods and sparse traffic are handled
-//! in the same way. A worker is ordered before the condition becomes true, and is held through an interruption if the condition
-//! soon becomes true again. The history does not show a rising rate ([`trend`]). For that, `auto` holds the workers that will be
-//! needed when a worker ordered now is ready; the cheaper workers are, the more it holds.
+//! in the same way. A miss costs less than T where a busy worker is usually free before a start ends ([`overload`]). A worker is
+//! ordered before the condition becomes true, and is held through an interruption if the condition soon becomes true again. The
+//! history does not show a rising rate ([`trend`]). For that, `auto` holds the workers that will be needed when a worker ordered now
+//! is ready; the cheaper workers are, the more it holds. If holding a worker until the next tick costs more than a start, only the
+//! idle time of the pool keeps workers ([`bursts`]).
 //!
 //! It is not from the papers. Edge FaaS proposes a selector between its detectors (§6). Shahrad et al. keep one histogram of idle
-//! times per application, which is the first worker's life table here, without costs. The constants were determined on the bursty
-//! ramp, the intervals of 10 and 60 s, and the day of 50 Azure functions, with their own memory and with small workers.
-//! docs/forecasting.md has the figures, including those of workloads that were not used for this.
+//! times per application, which is the first worker's life table here, without costs. docs/forecasting.md says on which workloads the
+//! constants were determined, and has the figures, including those of workloads that were not used for this.
 
+mod bursts;
 mod cost;
 mod gaps;
 mod level;
+mod overload;
 mod peak;
 mod trend;
 
@@ -31,8 +34,9 @@ use pilot_model::{Instant, ScaleConfig};
 
 use super::signal::exact;
 use super::sizing::{whole, workers_are};
+use bursts::Bursts;
 use cost::Cost;
-use level::{Belief, Level};
+use level::{Belief, Level, Stake};
 use peak::Peak;
 use trend::Trend;
 
@@ -45,12 +49,15 @@ pub(super) struct Auto {
     max: u32,
     /// The first request; no worker is held before it.
     born: Option<Instant>,
+    /// Since when requests wait for the first start, whose time is not known yet.
+    first_start: Option<Instant>,
     now: Instant,
     levels: Vec<Level>,
     /// Maximum number of workers needed at once so far.
     record: u32,
     peak: Peak,
     trend: Trend,
+    bursts: Bursts,
     /// Until this time, it ticks at its full rate.
     busy_until: Instant,
     /// If no request arrives, the target does not change before this time.
@@ -82,6 +89,10 @@ impl Auto {
     /// An idle worker that is not held is reaped after its break-even time, but after at most this, or the duration of a start if
     /// that is longer.
     const IDLE_MAX_S: f64 = 0.5;
+    /// The part of the break-even time after which an idle worker is reaped that is not held.
+    const IDLE: f64 = 0.6;
+    /// While no start has ended, its time is at most assumed to be this.
+    const START_MAX: Duration = Duration::from_secs(60);
     /// A rise may continue to twice, three times, … what its slope predicts. This is the assumed share of the break-even odds of
     /// that.
     const RISE: f64 = 0.5;
@@ -94,11 +105,13 @@ impl Auto {
             tick: super::duration::interval(constants.tick_s),
             max: scale.max,
             born: None,
+            first_start: None,
             now: Instant(0),
             levels: Vec::new(),
             record: 0,
             peak: Peak::new(),
             trend: Trend::default(),
+            bursts: Bursts::new(),
             busy_until: Instant(0),
             next_look: Instant(0),
             newest: Decision::default(),
@@ -110,15 +123,36 @@ impl Auto {
         let concurrency = f64::from(tick.concurrency.max(1));
         let gigabytes = bytes / f64::from(1 << 30);
         Cost {
-            start_s: tick.start.unwrap_or(Self::START).as_secs_f64(),
+            start_s: self.start(tick).as_secs_f64(),
             holding: (self.memory_weight * gigabytes / concurrency).max(1e-9),
         }
+    }
+
+    /// T. Before the first measurement: the first start takes at least as long as requests have waited for it until now.
+    fn start(&self, tick: &Tick) -> Duration {
+        let so_far = || {
+            self.first_start
+                .map_or(Duration::ZERO, |since| tick.now.since(since))
+        };
+        tick.start
+            .unwrap_or_else(|| so_far().clamp(Self::START, Self::START_MAX))
+    }
+
+    /// How long a worker beyond the target may be idle. It is worth its memory for this time only if requests follow each other
+    /// closely enough.
+    fn idle(&self, cost: Cost) -> Duration {
+        if !cost.pays(self.bursts.rate) {
+            return Duration::ZERO;
+        }
+        let idle_s = Self::IDLE * cost.break_even_s();
+        super::duration::seconds(idle_s.min(Self::IDLE_MAX_S.max(cost.start_s)))
     }
 
     /// If the clock was set back, stored times are no longer valid.
     fn keep_time(&mut self, now: Instant) {
         if now < self.now {
             self.peak.forget_times();
+            self.first_start = None;
             for level in &mut self.levels {
                 level.forget_times(now);
             }
@@ -133,7 +167,9 @@ impl Auto {
         if tick.arrivals > 0 || tick.demand_max > 0 {
             self.busy_until = tick.now.after(Self::BUSY);
         }
-        if cost.start_s < Self::START_SHORT_S || tick.now >= self.busy_until {
+        let unknown = tick.start.is_none() && tick.demand > 0;
+        let short = cost.start_s < Self::START_SHORT_S && !unknown;
+        if short || tick.now >= self.busy_until {
             self.tick.max(Self::TICK_SLOW)
         } else {
             self.tick
@@ -157,7 +193,7 @@ impl Auto {
     }
 
     /// The number of concurrent invocations for which holding workers pays, including those that run or wait.
-    fn held(&mut self, tick: &Tick, peak: u32, lead: Duration, cost: Cost, born: Instant) -> u32 {
+    fn held(&mut self, tick: &Tick, peak: u32, stake: Stake, born: Instant) -> u32 {
         let slots = self.slots(tick.concurrency);
         let beyond = self.record.saturating_mul(Self::BEYOND).saturating_add(2);
         while self.levels.last().map_or(0, |level| level.to) < beyond.min(slots) {
@@ -170,11 +206,12 @@ impl Auto {
             record: self.record,
             chances: chances.map_or(0, Level::gaps),
         };
+        let start = super::duration::seconds(stake.cost.start_s);
         let mut held = 0;
         self.next_look = Instant(u64::MAX);
         for level in &mut self.levels {
-            level.see(tick.now, tick.span, peak, tick.demand);
-            held = held.max(level.held(tick.now, tick.demand, lead, cost, belief));
+            level.see(tick.now, tick.span, peak, tick.demand, start);
+            held = held.max(level.held(tick.now, tick.demand.min(peak), stake, belief));
             self.next_look = self.next_look.min(level.until());
         }
         held
@@ -197,13 +234,21 @@ impl Forecaster for Auto {
 
     fn tick(&mut self, tick: &Tick) -> Target {
         self.keep_time(tick.now);
-        let cost = self.cost(tick);
-        let interval = self.pace(tick, cost);
         if tick.arrivals > 0 {
             self.born.get_or_insert(tick.now);
         }
-        let idle_s = cost.break_even_s().min(Self::IDLE_MAX_S.max(cost.start_s));
-        self.newest.target.idle = Some(super::duration::seconds(idle_s));
+        if tick.start.is_none() && tick.demand > 0 {
+            let span = tick.span.min(self.tick);
+            let before = u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
+            let began = Instant(tick.now.0.saturating_sub(before));
+            self.first_start.get_or_insert(began);
+        } else {
+            self.first_start = None;
+        }
+        let cost = self.cost(tick);
+        let interval = self.pace(tick, cost);
+        self.bursts.add(tick);
+        self.newest.target.idle = Some(self.idle(cost));
         let Some(born) = self.born else {
             return self.newest.target;
         };
@@ -215,12 +260,24 @@ impl Forecaster for Auto {
         let slots = self.slots(tick.concurrency);
         let peak = self.peak.of(tick, service_s, interval).min(slots);
         self.record = self.record.max(peak);
-        self.trend
-            .add(exact(tick.arrivals), tick.span.as_secs_f64());
         let lead_s = cost.start_s + interval.as_secs_f64();
-        let lead = Duration::try_from_secs_f64(lead_s).unwrap_or(Duration::MAX);
-        let rising = self.rising(cost, tick.demand, service_s, lead_s).min(slots);
-        let held = self.held(tick, peak, lead, cost, born);
+        self.trend
+            .add(exact(tick.arrivals), tick.span.as_secs_f64(), lead_s);
+        let stake = Stake {
+            cost,
+            lead_s,
+            service_s,
+        };
+        let mut rising = self.rising(cost, tick.demand, service_s, lead_s).min(slots);
+        let mut held = self.held(tick, peak, stake, born);
+        if tick.service.is_none() && cost.start_s > Self::START_SHORT_S {
+            // Nothing but their number says how many workers these requests need.
+            held = held.max(tick.demand.min(slots));
+        } else if cost.break_even_s() < interval.as_secs_f64() {
+            // To hold a worker until the next tick costs more than to start it again. The time after which idle ones are reaped
+            // decides alone.
+            (held, rising) = (0, 0);
+        }
         self.newest = Decision {
             target: Target {
                 workers: held

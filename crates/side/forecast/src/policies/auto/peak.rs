@@ -3,7 +3,7 @@
 //! While no request waits, that is the number that ran. A request that waits for a start makes others wait as well. Then the
 //! number that run or wait shows the need of the queue and not of the traffic, and the workers that were started for the queue
 //! run as soon as they are ready. Therefore ticks with a queue, and the ticks after it in which the queue is processed, use
-//! Little's law over the arrivals.
+//! Little's law over the arrivals. While the service time is unknown, Little's law says nothing, and each request counts.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -45,7 +45,7 @@ impl Peak {
         if tick.demand_max > tick.busy_max {
             self.queue_until = tick.now.after(service.saturating_add(interval));
         }
-        if tick.now >= self.queue_until {
+        if tick.now >= self.queue_until || tick.service.is_none() {
             return tick.demand_max;
         }
         let arrivals: u64 = self
@@ -82,6 +82,7 @@ mod tests {
             arrivals,
             busy_max,
             demand_max,
+            service: Some(Duration::from_millis(500)),
             ..tick()
         }
     }
