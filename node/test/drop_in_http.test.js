@@ -1,9 +1,11 @@
 'use strict';
 
 const assert = require('node:assert');
+const { execFileSync } = require('node:child_process');
 const { createHash } = require('node:crypto');
 const fs = require('node:fs');
 const http = require('node:http');
+const https = require('node:https');
 const path = require('node:path');
 const { after, afterEach, before, test } = require('node:test');
 
@@ -158,6 +160,33 @@ test('a body that is made while it is sent, an agent and a connection of their o
   const inputs = [got(worker, 1, 'POST', '/b', 'mine', { body: 'task' })];
   assert.deepStrictEqual(await worker.result(`${site}/b`, { inputs }), [null, null, null, 'init.1']);
   assert.deepStrictEqual(asked, ['POST /b task', 'POST /b task', 'POST /b task']);
+});
+
+test('a request over TLS that is another one after all goes to the server', async () => {
+  const worker = await serving(
+    CLIENTS.replace("require('node:http')", "require('node:https')").replace('{ method, headers }', '{ method, headers, rejectUnauthorized: false }'),
+    specification,
+  );
+  const [key, certificate] = ['key', 'certificate'].map((name) => path.join(worker.folder, name));
+  const names = ['-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:prime256v1', '-nodes', '-subj', '/CN=localhost'];
+  execFileSync('openssl', ['req', '-x509', ...names, '-keyout', key, '-out', certificate], { stdio: 'ignore' });
+  const secure = https.createServer({ key: fs.readFileSync(key), cert: fs.readFileSync(certificate) }, (request, response) => {
+    request.on('data', (chunk) => response.write(`server ${chunk}`));
+    request.on('end', () => response.end());
+  });
+  await new Promise((resolve) => secure.listen(0, '127.0.0.1', () => resolve(undefined)));
+  const url = `https://localhost:${/** @type {import('node:net').AddressInfo} */ (secure.address()).port}/b`;
+  const answer = got(worker, 1, 'POST', '/b', 'mine', { body: 'task' });
+  answer.store.url = url;
+  try {
+    const ask = [['POST', url, 'another task'], ['POST', url, 'task']];
+    assert.deepStrictEqual(await worker.result({ client: 'byRequest', ask }, { inputs: [answer] }), [
+      [200, 'server another task', null, true],
+      [200, 'mine', 'init.1', true],
+    ]);
+  } finally {
+    secure.close();
+  }
 });
 
 test('those who import the functions by name get answers, too', async () => {
