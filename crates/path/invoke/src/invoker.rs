@@ -67,7 +67,7 @@ impl Invoker {
         forecaster: MakeForecaster,
         limits: Limits,
     ) -> Arc<Self> {
-        let starting = Starting::new(Arc::clone(&engine), &inputs);
+        let starting = Starting::around(Arc::clone(&engine), &inputs);
         let pools = Pools::new(
             starting,
             Arc::clone(&sink),

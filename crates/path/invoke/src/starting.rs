@@ -21,7 +21,7 @@ pub(crate) struct Starting {
 
 impl Starting {
     /// The engine itself, if nothing may overlap with a start.
-    pub(crate) fn new(
+    pub(crate) fn around(
         engine: Arc<dyn Engine>,
         (inputs, initscripts): &(Arc<dyn InputSource>, Arc<dyn InitRunner>),
     ) -> Arc<dyn Engine> {

@@ -51,8 +51,8 @@ pub(super) async fn exchange(
         invocation.begins();
     }
     let is_websocket = payload.websocket.is_some();
-    let bodies = (payload.rest, payload.websocket);
-    let sent = inputs(bodies, &mut invocation, &lease).and_then(|mut sent| {
+    let sent = inputs((payload.rest, payload.websocket), &mut invocation, &lease);
+    let sent = sent.and_then(|mut sent| {
         if let Some((calls, input)) = serve_calls(invoker, &request, &head, &invocation, &sent)? {
             invocation.calls = Some(calls);
             sent.push(input);
@@ -66,8 +66,7 @@ pub(super) async fn exchange(
                 problem: format!("pass on the request's body or inputs: {error}"),
                 output: Bytes::new(),
             };
-            let failure = Failure::fault(&request.id, &fault);
-            return fail(invocation, lease, failure);
+            return fail(invocation, lease, Failure::fault(&request.id, &fault));
         }
     };
     let call = Call {
