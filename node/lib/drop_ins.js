@@ -1,5 +1,6 @@
 // Drop-ins: clients of stores answer from the inputs of the running invocations. Here is the one for `@aws-sdk/client-s3`: GetObject and
-// HeadObject answer from an input if it is the object that was asked for. The one for node-redis is in `drop_in_redis.js`.
+// HeadObject answer from an input if it is the object that was asked for. The one for node-redis is in `drop_in_redis.js`, and those for HTTP
+// clients, which answer from what an initscript got, are in `drop_in_http.js`.
 //
 // `prepare` is called before the handler is loaded, and patches the client when it is loaded, by `require` or by `import`. A
 // client then has one more middleware, directly before the network. The response is decoded by the SDK itself. Ranges and
@@ -11,6 +12,9 @@ const Module = require('node:module');
 const { Readable } = require('node:stream');
 
 const redis = require('./drop_in_redis.js');
+
+/** Loaded if a function has an initscript that asks HTTP servers. @type {typeof import('./drop_in_http.js') | null} */
+let web = null;
 
 /** @typedef {import('./inputs.js').Input} Input */
 
@@ -45,11 +49,15 @@ const prepared = new Set();
  * @param {string[]} kinds
  */
 function prepare(kinds) {
-  const wanted = kinds.filter((kind) => ['s3', 'redis'].includes(kind) && !prepared.has(kind));
+  const wanted = kinds.filter((kind) => ['s3', 'redis', 'http'].includes(kind) && !prepared.has(kind));
   if (wanted.length === 0) {
     return;
   }
   wanted.forEach((kind) => prepared.add(kind));
+  if (wanted.includes('http')) {
+    web = require('./drop_in_http.js');
+    web.prepare();
+  }
   const loader = /** @type {any} */ (Module);
   const load = loader._load;
   loader._load = function loadAndPatch(/** @type {unknown} */ request, /** @type {unknown[]} */ ...rest) {
@@ -61,6 +69,9 @@ function prepare(kinds) {
       hooked.add(loaded);
       redis.patch(loaded, given);
     }
+    if (wanted.includes('http')) {
+      web?.patch(request, loaded);
+    }
     return loaded;
   };
 }
@@ -71,6 +82,9 @@ function prepare(kinds) {
  */
 function begin(inputs) {
   for (const input of inputs) {
+    if (input.store?.kind === 'http') {
+      web?.add(input);
+    }
     for (const place of places(input.store)) {
       given.set(place, [...(given.get(place) ?? []), input]);
     }
@@ -83,6 +97,9 @@ function begin(inputs) {
  */
 function end(inputs) {
   for (const input of inputs) {
+    if (input.store?.kind === 'http') {
+      web?.remove(input);
+    }
     for (const place of places(input.store)) {
       const others = (given.get(place) ?? []).filter((other) => other !== input);
       if (others.length > 0) {
@@ -99,7 +116,7 @@ function end(inputs) {
  * @param {any} store `InvokeMeta.inputs[].store`
  */
 function places(store) {
-  if (!prepared.has(store?.kind)) {
+  if (!prepared.has(store?.kind) || store.kind === 'http') {
     return [];
   }
   if (store.kind === 'redis') {

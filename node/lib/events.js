@@ -197,6 +197,8 @@ class Invocation {
   inputs = NO_INPUTS;
   /** What its initscripts have sent. @type {Input[]} */
   #messages = [];
+  /** What still comes of its initscript. @type {import('./arriving.js').Arriving | null} */
+  #arriving = null;
   #invocations;
   #sink;
   #requestId;
@@ -229,13 +231,17 @@ class Invocation {
    * @param {InvokeMeta} meta
    */
   take({ inputs = [], failed_inputs: failed = [] }) {
-    const isInput = (/** @type {{name: string}} */ { name }) => !init.isMessage(name);
+    const isInput = (/** @type {{name: string}} */ { name }) => !init.isMessage(name) && !init.isScript(name);
     const isMessage = (/** @type {{name: string}} */ { name }) => init.isMessage(name);
     this.inputs = new Inputs(inputs.filter(isInput), failed.filter(isInput));
     this.#messages = inputs.filter(isMessage).map((one) => new Input(one));
     const problems = failed.filter(isMessage);
-    if (this.#messages.length > 0 || problems.length > 0) {
-      init.begin(this.#requestId, this.#messages, problems);
+    const script = inputs.find(({ name }) => init.isScript(name));
+    if (script !== undefined) {
+      this.#arriving = init.follow(script.path, (input) => dropIns.begin([input]));
+    }
+    if (this.#messages.length > 0 || problems.length > 0 || this.#arriving !== null) {
+      init.begin(this.#requestId, this.#messages, problems, this.#arriving);
     }
     dropIns.begin([...Inputs.all(this.inputs), ...this.#messages]);
   }
@@ -246,11 +252,12 @@ class Invocation {
       return;
     }
     init.end(this.#requestId);
-    const all = [...Inputs.all(this.inputs), ...this.#messages];
+    const all = [...Inputs.all(this.inputs), ...this.#messages, ...(this.#arriving?.inputs() ?? [])];
     dropIns.end(all);
     for (const input of all) {
       input.end();
     }
+    this.#arriving?.close();
   }
 
   /** The handler begins now. Returns the time. */

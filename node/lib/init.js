@@ -1,7 +1,8 @@
 // `require('pilotlight').init`: what the function's initscripts have sent to an invocation (docs/initscripts.md).
 //
 // Messages are inputs whose names begin with `init.`. They belong to their invocation: it is found by the request of the running code, so
-// handlers that run at the same time each get their own. `install` makes `require('pilotlight')` give this module.
+// handlers that run at the same time each get their own. If the script still runs (`during = "invocation"`), `init.promises` waits for what
+// has not come (`arriving.js`). `install` makes `require('pilotlight')` give this module.
 'use strict';
 
 const Module = require('node:module');
@@ -13,6 +14,8 @@ const output = require('./output.js');
 
 const PREFIX = 'init.';
 const CONNECTION_PREFIX = 'init.conn.';
+// The socket of a script that goes on, which is no input of the handler.
+const SCRIPT_NAME = ':init';
 // The scripts themselves. Their problems explain why there is no message.
 const SCRIPTS = ['init.script', 'init.shared'];
 
@@ -22,6 +25,7 @@ const SCRIPTS = ['init.script', 'init.shared'];
  * @property {Map<string, Input>} given messages, by their names
  * @property {Map<string, {path: string, address: string}>} connections those that were not taken yet, by their names
  * @property {Map<string, string>} problems
+ * @property {import('./arriving.js').Arriving | null} arriving what still comes
  */
 
 /** By request id. @type {Map<string, Sent>} */
@@ -45,18 +49,43 @@ class NoConnection extends Error {
   }
 }
 
+/** The message was not sent to the initscript. The text says why. */
+class NotSent extends Error {
+  /** @param {string} message */
+  constructor(message) {
+    super(message);
+    this.name = 'NotSent';
+  }
+}
+
 /** @param {string} name */
 function isMessage(name) {
   return name.startsWith(PREFIX);
 }
 
+/** @param {string} name */
+function isScript(name) {
+  return name === SCRIPT_NAME;
+}
+
 /**
- * An invocation begins that has messages, or whose initscript has failed.
+ * The script of an invocation goes on.
+ * @param {string} path where to connect to
+ * @param {(input: Input) => void} onMessage is called for each message that comes
+ */
+function follow(path, onMessage) {
+  const { Arriving } = require('./arriving.js'); // seldom needed
+  return new Arriving(path, PREFIX, onMessage);
+}
+
+/**
+ * An invocation begins that has messages, or whose initscript has failed or goes on.
  * @param {string} requestId
  * @param {Input[]} inputs
  * @param {import('./inputs.js').FailedInputMeta[]} failed
+ * @param {import('./arriving.js').Arriving | null} arriving
  */
-function begin(requestId, inputs, failed) {
+function begin(requestId, inputs, failed, arriving) {
   const given = new Map();
   const connections = new Map();
   for (const input of inputs) {
@@ -68,7 +97,7 @@ function begin(requestId, inputs, failed) {
     }
   }
   const problems = new Map(failed.map(({ name, problem }) => [name, problem]));
-  sent.set(requestId, { given, connections, problems });
+  sent.set(requestId, { given, connections, problems, arriving });
 }
 
 /** @param {string} requestId */
@@ -76,6 +105,11 @@ function end(requestId) {
   sent.delete(requestId);
 }
 
+const NOT_YET = 'it has not come yet: wait for it with init.promises';
+const NO_SCRIPT_NOW =
+  'no initscript runs beside the handler: one does if the invocation waited for a worker to start, and initscript.during is ' +
+  '"invocation" in pilot.toml';
+const ID_MAX = (1n << 64n) - 1n;
 const NO_SCRIPT = 'no initscript ran for this invocation, because it did not wait for a worker to start, or it has ended';
 
 /**
@@ -88,6 +122,16 @@ function why(found, name) {
 }
 
 /**
+ * Why a message is not there.
+ * @param {Sent} found
+ * @param {string} name
+ */
+function whyNoMessage(found, name) {
+  const reason = found.arriving?.why(name) ?? why(found, name);
+  return reason ?? (found.arriving?.hasEnded === false ? NOT_YET : 'the initscript did not send it');
+}
+
+/**
  * @param {number | bigint} id
  * @returns {Input}
  */
@@ -97,11 +141,25 @@ function message(id) {
     throw new NoMessage(`message ${id}: ${NO_SCRIPT}`);
   }
   const name = `${PREFIX}${id}`;
-  const input = found.given.get(name);
+  const input = found.given.get(name) ?? found.arriving?.given(name);
   if (input === undefined) {
-    throw new NoMessage(`message ${id}: ${why(found, name) ?? 'the initscript did not send it'}`);
+    throw new NoMessage(`message ${id}: ${whyNoMessage(found, name)}`);
   }
   return input;
+}
+
+/**
+ * As `message`, and waits for it while the script runs.
+ * @param {number | bigint} id
+ * @returns {Promise<Input>}
+ */
+async function messageLater(id) {
+  const found = sent.get(output.request());
+  const name = `${PREFIX}${id}`;
+  if (found?.arriving && !found.given.has(name)) {
+    await found.arriving.message(name);
+  }
+  return message(id);
 }
 
 /**
@@ -118,6 +176,9 @@ function getConn(id, address) {
   }
   const name = `${CONNECTION_PREFIX}${id}`;
   const connection = found.connections.get(name);
+  if (connection === undefined && found.arriving !== null) {
+    throw new NoConnection(`connection ${id}: ${NOT_YET}`);
+  }
   if (connection === undefined) {
     throw new NoConnection(`connection ${id}: ${why(found, name) ?? 'the initscript did not hand it over, or it was taken before'}`);
   }
@@ -126,6 +187,46 @@ function getConn(id, address) {
   }
   found.connections.delete(name);
   return net.connect({ path: connection.path });
+}
+
+/**
+ * As `getConn`, and waits for the connection while the script runs.
+ * @param {number | bigint} id
+ * @param {string} address
+ */
+async function getConnLater(id, address) {
+  const found = sent.get(output.request());
+  if (!found?.arriving) {
+    return getConn(id, address);
+  }
+  const connection = await found.arriving.connection(id, address);
+  if (typeof connection !== 'object') {
+    throw new NoConnection(`connection ${id}: ${connection ?? why(found, '') ?? 'the initscript did not hand it over'}`);
+  }
+  if (connection.address !== address) {
+    throw new NoConnection(`connection ${id}: it leads to ${connection.address}, and not to ${address}`);
+  }
+  return net.connect({ path: connection.path });
+}
+
+/**
+ * Sends bytes to the script that runs beside the handler, as message `id`. The script may be waiting for it. A message has at most 1 MiB. A
+ * script gets at most 16, of 4 MiB in all, each with an id of its own. Rejects with NotSent if the script cannot get it. This does not wait for
+ * the script, so a script that ends may not have received it.
+ * @param {number | bigint} id
+ * @param {string | Uint8Array} data a text is sent as UTF-8
+ */
+async function sendMsg(id, data) {
+  const key = BigInt(id);
+  if (key < 0n || key > ID_MAX) {
+    throw new RangeError(`an id is a number from 0 to ${ID_MAX}, and not ${id}`);
+  }
+  const bytes = typeof data === 'string' ? Buffer.from(data) : Buffer.from(data.buffer, data.byteOffset, data.byteLength);
+  const arriving = sent.get(output.request())?.arriving;
+  const problem = arriving ? await arriving.send(key, bytes) : NO_SCRIPT_NOW;
+  if (problem !== null) {
+    throw new NotSent(`message ${id}: ${problem}`);
+  }
 }
 
 /**
@@ -146,10 +247,20 @@ const path = (id) => message(id).path;
  */
 const stream = (id) => message(id).stream();
 
-/** The ids of the messages of this invocation. Those that no number can be are of type bigint. */
+/** As the functions of these names, and they wait for what has not come while the script runs. */
+const promises = Object.freeze({
+  getConn: getConnLater,
+  path: async (/** @type {number | bigint} */ id) => (await messageLater(id)).path,
+  recvMsg: async (/** @type {number | bigint} */ id) => (await messageLater(id)).whole(),
+  sendMsg,
+  stream: async (/** @type {number | bigint} */ id) => (await messageLater(id)).stream(),
+});
+
+/** The ids of the messages of this invocation. If the script still runs: of those that have come so far. Those that no number can be are of type bigint. */
 function messages() {
-  const names = sent.get(output.request())?.given.keys() ?? [];
-  const ids = [...names].map((name) => BigInt(name.slice(PREFIX.length)));
+  const found = sent.get(output.request());
+  const names = [...(found?.given.keys() ?? []), ...(found?.arriving?.inputs() ?? []).map(({ name }) => name)];
+  const ids = [...new Set(names)].map((name) => BigInt(name.slice(PREFIX.length)));
   ids.sort((one, other) => (one < other ? -1 : 1));
   return ids.map((id) => (id <= Number.MAX_SAFE_INTEGER ? Number(id) : id));
 }
@@ -173,7 +284,9 @@ function idOf(...args) {
 }
 
 /** What functions get. `recv_msg` and `get_conn` are the names in Python and in the paper. */
-const INIT = { NoConnection, NoMessage, getConn, get_conn: getConn, idOf, messages, path, recvMsg, recv_msg: recvMsg, stream };
+const INIT = {
+  NoConnection, NoMessage, NotSent, getConn, get_conn: getConn, idOf, messages, path, promises, recvMsg, recv_msg: recvMsg, stream,
+}; // prettier-ignore
 const SDK = Object.freeze({ init: Object.freeze(INIT) });
 
 /** `require('pilotlight')` gives this module from now on. Called once, before the handler is loaded. */
@@ -185,4 +298,4 @@ function install() {
   };
 }
 
-module.exports = { NoMessage, begin, end, install, isMessage };
+module.exports = { NoMessage, begin, end, follow, install, isMessage, isScript };

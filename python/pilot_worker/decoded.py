@@ -1,7 +1,8 @@
-"""Inputs of which a decoder has made an array or a table (PROTOCOL.md, `Decoded`). Imported only if there is one.
+"""Inputs of which a decoder has made an array, a table or a JSON text (PROTOCOL.md, `Decoded`). Imported only if there is one.
 
 Nothing is copied: arrays are views of the memory that the daemon has sealed. They are numpy's where it can be imported, and
-otherwise memoryviews. What lies where was checked by the daemon, but for the ends of texts, which are checked here.
+otherwise memoryviews. A file of Arrow is read in place by pyarrow, which is the function's own. The values of JSON are objects.
+What lies where was checked by the daemon, but for the ends of texts, which are checked here.
 """
 
 from __future__ import annotations
@@ -33,15 +34,17 @@ _FORMATS = {
 
 
 class Decoded(Input):
-    """An input that was decoded: `array`, or `columns` of a table."""
+    """An input that was decoded: `array`, `columns` of a table, `table` of Arrow, or `value` of JSON."""
 
-    __slots__ = ("by", "_array_layout", "_table", "_array", "_columns")
+    __slots__ = ("by", "_arrow", "_array_layout", "_table", "_array", "_columns", "_value")
 
     def __init__(self, name: str, size: int, descriptor: int, decoded: Dict[str, Any]) -> None:
         super().__init__(name, "memory", size, descriptor)
         self.by = decoded["by"]  # the decoder
         self._array_layout: Optional[Dict[str, Any]] = decoded.get("array")
         self._table: Optional[Dict[str, Any]] = decoded.get("table")
+        self._arrow: Optional[Dict[str, Any]] = decoded.get("arrow")
+        self._value: Any = None  # a list of the value, when it was made
         self._array: Any = None
         self._columns: Optional[Columns] = None
 
@@ -65,7 +68,7 @@ class Decoded(Input):
     @property
     def rows(self) -> int:
         """How many rows the table has."""
-        return int(self._of_table()["rows"])
+        return int((self._arrow or self._of_table())["rows"])
 
     @property
     def columns(self) -> Columns:
@@ -74,19 +77,51 @@ class Decoded(Input):
             self._columns = Columns(self.view(), self.rows, self._of_table()["columns"])
         return self._columns
 
+    @property
+    def table(self) -> Any:
+        """A `pyarrow.Table` over the memory, always the same one. ImportError if the function has no pyarrow."""
+        if self._arrow is None:
+            raise self._is_other()
+        if self._value is None:
+            import pyarrow  # type: ignore[import-not-found,import-untyped,unused-ignore]  # the function's own
+
+            self._value = [pyarrow.ipc.open_file(pyarrow.py_buffer(self.view())).read_all()]
+        return self._value[0]
+
+    @property
+    def value(self) -> Any:
+        """The value of the JSON text, made at the first call and always the same one."""
+        if self._use() != "value":
+            raise self._is_other()
+        if self._value is None:
+            import json
+
+            self._value = [json.loads(bytes(self.view()))]
+        return self._value[0]
+
+    def _use(self) -> str:
+        """The attribute that this input has."""
+        layouts = {"array": self._array_layout, "columns": self._table, "table": self._arrow}
+        return next((name for name, layout in layouts.items() if layout is not None), "value")
+
+    def _is_other(self) -> TypeError:
+        return TypeError(f"input {self.name!r} was decoded as {self.by}: use {self._use()}")
+
     def _of_array(self) -> Dict[str, Any]:
         if self._array_layout is None:
-            raise TypeError(f"input {self.name!r} is a table: use columns")
+            raise self._is_other()
         return self._array_layout
 
     def _of_table(self) -> Dict[str, Any]:
         if self._table is None:
-            raise TypeError(f"input {self.name!r} is an array: use array")
+            raise self._is_other()
         return self._table
 
     def __repr__(self) -> str:
-        what = f"rows={self.rows}, columns={list(self.columns)}" if self._table else f"dtype={self.dtype!r}, shape={self.shape}"
-        return f"Decoded(name={self.name!r}, by={self.by!r}, {what})"
+        what = f", dtype={self.dtype!r}, shape={self.shape}" if self._array_layout is not None else ""
+        if self._table is not None:
+            what = f", rows={self.rows}, columns={list(self.columns)}"
+        return f"Decoded(name={self.name!r}, by={self.by!r}{what})"
 
 
 class Columns(Mapping):  # type: ignore[type-arg]  # a type parameter would be evaluated at run time

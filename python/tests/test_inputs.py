@@ -204,6 +204,48 @@ def test_a_decoded_input_is_an_array(start: Start, kind: str) -> None:
     assert json.loads(body) == [kind, [2, 3], [[1, 2, 3], [4, 5, 6]], [2, 3], "<u2", 12, True]
 
 
+def test_a_decoded_json_text_is_a_value_and_a_file_of_arrow_needs_pyarrow(start: Start) -> None:
+    worker = start(
+        """
+def tried(what):
+    try:
+        return what()
+    except (TypeError, ImportError) as error:
+        return f"{type(error).__name__}: {error}"
+
+def handler(event, context):
+    settings, prices = context.inputs["settings"], context.inputs["prices"]
+    return [
+        settings.value, settings.value is settings.value, context.inputs.open("settings").read().decode(), repr(settings),
+        prices.rows, bytes(prices.view()).decode(), tried(lambda: prices.table).partition(":")[0],
+        tried(lambda: settings.array), tried(lambda: settings.table), tried(lambda: prices.value), tried(lambda: prices.columns),
+    ]
+"""
+    )
+    described = invoke_meta(
+        inputs=[
+            {"name": "settings", "kind": "memory", "len": 9, "decoded": {"by": "json", "json": {}}},
+            {"name": "prices", "kind": "memory", "len": 6, "decoded": {"by": "arrow", "arrow": {"rows": 3, "columns": 2}}},
+        ]
+    )
+    send(worker, 1, described, b"{}", [memory(b'{"a":[1]}'), memory(b"ARROW1")])
+    found, _, _, body = worker.frame()
+    assert found == wire.RESULT, body
+    assert json.loads(body) == [
+        {"a": [1]},
+        True,
+        '{"a":[1]}',
+        "Decoded(name='settings', by='json')",
+        3,
+        "ARROW1",
+        "ModuleNotFoundError",
+        "TypeError: input 'settings' was decoded as json: use value",
+        "TypeError: input 'settings' was decoded as json: use value",
+        "TypeError: input 'prices' was decoded as arrow: use table",
+        "TypeError: input 'prices' was decoded as arrow: use table",
+    ]
+
+
 @pytest.mark.parametrize("ends", [(5, 5), (9, 5), (3, 6)], ids=["right", "backwards", "beyond"])
 def test_a_decoded_table_has_columns_and_never_leaves_its_memory(start: Start, ends: tuple[int, int]) -> None:
     worker = start(DECODED)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import io
 import json
@@ -156,6 +157,47 @@ def test_numpy_sees_the_memory_itself(world: World) -> None:
     assert answer["grown_kib"] < 4096, answer
 
 
+def test_python_has_the_value_of_json(world: World) -> None:
+    value = {"b": 1, "a": [18446744073709551615, 0.1, None, True, "\u00e4"]}
+    (world.files / "doc").write_bytes(b"\xef\xbb\xbf" + json.dumps(value, indent=4).encode())
+    response, answer = invoke(world.daemon, "json", {"key": "doc"})
+    assert answer["value"] == value and list(answer["value"]) == ["b", "a"] and answer["same"]
+    # What was checked is without white space.
+    assert json.loads(answer["text"]) == value and "\n" not in answer["text"]
+    assert answer["said"] == "Decoded(name='x', by='json')"
+    assert "decode" in timing(response)["fetch.x"]
+    (world.files / "nothing").write_text(" null ")
+    assert invoke(world.daemon, "json", {"key": "nothing"})[1]["value"] is None
+    (world.files / "twice").write_text('{"a": 1, "a": 2}')
+    kind, message = failure(world.daemon, "json", {"key": "twice"})
+    assert kind == "Input.DecodeError" and 'an object has the name "a" twice' in message, message
+
+
+@pytest.mark.timeout(240)
+def test_pyarrow_reads_a_table_in_place(world: World) -> None:
+    done = world.daemon.up(HERE / "decoders-pyarrow")
+    assert done.returncode == 0, f"{done.stdout}{done.stderr}"
+
+    def save(key: str, **event: object) -> None:
+        (world.files / key).write_bytes(base64.b64decode(invoke(world.daemon, "tables", event)[1]))
+
+    columns = {"n": [1, 2, 3], "price": [0.5, None, -2.0], "city": ["K\u00f6ln", "", None]}
+    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    for format, compression in [("file", None), ("stream", None), ("stream", "lz4")]:
+        save("table", format=format, compression=compression)
+        response, answer = invoke(world.daemon, "arrow", {"key": "table", "whole": True})
+        assert (answer["rows"], answer["names"], answer["same"]) == (rows, list(columns), True)
+        assert "decode" in timing(response)["fetch.x"]
+    # The values are where the daemon has put them, also of what was compressed in the store.
+    save("large", format="stream", compression="lz4", count=200_000)
+    _, answer = invoke(world.daemon, "arrow", {"key": "large"})
+    assert (answer["rows"], answer["last"]) == (200_000, 199_999)
+    assert answer["copied"] < 65_536, answer
+    (world.files / "bad").write_text("no table")
+    kind, message = failure(world.daemon, "arrow", {"key": "bad"})
+    assert kind == "Input.DecodeError" and "it cannot be decoded as arrow: " in message, message
+
+
 def test_the_columns_of_a_table_are_arrays(world: World) -> None:
     """The table is one that pilot itself writes: its records of usage."""
     world.save("array", numpy.zeros(3))
@@ -272,9 +314,7 @@ def test_a_decoder_that_needs_too_much_memory_is_ended(home: Path) -> None:
 def test_a_decoder_is_refused_where_it_cannot_work(world: World, tmp_path: Path) -> None:
     for runtime, table, said in [
         ("python", 'decode = "jpeg"', "must be one of image, npy, parquet, arrow, json"),
-        ("python", 'decode = "json"', "leave decode out"),
         ("python", 'decode = "npy", stream = true', "leave one of the two out"),
-        ("python", 'decode = "arrow"', "reads Arrow's format in place"),
         ("node", 'decode = "npy", stream = true', "leave one of the two out"),
     ]:
         (tmp_path / "pilot.toml").write_text(

@@ -14,12 +14,13 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import Bucket
+from conftest import Bucket, eventually
 from pilot_daemon import ROOT, Daemon, binary
-from test_initscripts import HERE, cold, logs
+from test_initscripts import HERE, Site, cold, logs, site
 from test_inputs import MIB, invoke, timing
 from wasm import module, needs_rust
 
+__all__ = ["site"]
 CONNECT = ("connect", b"s3://photos")
 PLAIN = """
 [functions.client-{name}]
@@ -96,6 +97,21 @@ def test_a_shared_message_that_is_too_old_is_fetched_again(daemon: Daemon, bucke
     while (told := invoke(daemon, "client-aging", {"ids": [7]})[1]["7"]) != encoded(b"new"):
         assert told == encoded(b"old") and time.monotonic() < deadline
         time.sleep(0.02)
+
+
+def test_a_shared_script_runs_when_a_worker_is_started_ahead(daemon: Daemon, site: str, tmp_path: Path) -> None:
+    """Nobody waits for the worker, and the first invocation finds the messages."""
+    weights = module(("connect", site.encode()), ("send_rpc", 0, 1, b"GET /ahead"), ("send_reply", 7, 0, 1))
+    manifest = (PLAIN + SHARED).format(name="ahead", age=3600).replace("s3://photos", site)
+    deploy(daemon, tmp_path, manifest, shared=weights)
+    before = Site.asked.count(("GET", "/ahead", b""))
+    response = daemon.request("POST", "/_pilot/v1/functions/client-ahead/scale", {"workers": 1})
+    assert response.status == 200, response.read()
+    eventually("the request of the script", lambda: Site.asked.count(("GET", "/ahead", b"")) > before)
+    response, told = invoke(daemon, "client-ahead", {"ids": [7]})
+    assert told["7"] == encoded(b"task 7")
+    assert Site.asked.count(("GET", "/ahead", b"")) == before + 1
+    assert runs(daemon, "ahead") == {"ok": 1}
 
 
 def test_a_shared_script_that_fails_is_left_behind_and_says_why(daemon: Daemon, bucket: Bucket, tmp_path: Path) -> None:

@@ -47,3 +47,10 @@ def table(event, context):
         "columns": {name: as_list(columns[name]) for name in columns},
         "present": {name: as_list(columns.present(name)) for name in columns},
     }
+
+
+def document(event, context):
+    given = context.inputs["x"]
+    with context.inputs.open("x") as file:
+        text = file.read().decode()
+    return {"value": given.value, "text": text, "same": given.value is context.inputs["x"].value, "said": repr(given)}

@@ -81,8 +81,6 @@ pub(crate) struct Takes {
     pub(crate) descriptors: bool,
     /// Also while they arrive.
     pub(crate) streams: bool,
-    /// In this form, if they were decoded.
-    pub(crate) form: Form,
     /// Whether it is invoked by triggers, too.
     pub(crate) has_triggers: bool,
 }
@@ -119,9 +117,6 @@ pub(crate) fn check(
         let input = InputConfig::of(input).map_err(fail)?;
         if input.stream {
             check_stream(&input, takes.streams).map_err(fail)?;
-        }
-        if let Some(decoder) = input.decode {
-            decoder.check(takes.form).map_err(fail)?;
         }
         Ok((name.clone(), input))
     });
@@ -368,16 +363,12 @@ mod tests {
                 "decode = \"npy\", stream = true",
                 "leave one of the two out",
             ),
-            (
-                python,
-                "decode = \"json\"",
-                "is not for runtime = \"python\"",
-            ),
         ] {
             let found = one(beginning, table).unwrap_err();
             assert!(found.contains(problem), "{found}");
         }
         for runtime in [
+            python,
             "runtime = \"node\"\nhandler = \"a.b\"",
             "runtime = \"provided\"",
             "runtime = \"http\"\ncommand = [\"a\"]",

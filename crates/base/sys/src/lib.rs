@@ -21,3 +21,4 @@ pub mod seccomp;
 pub mod seqpacket;
 pub mod shim;
 pub mod sysv;
+pub mod unnamed;

@@ -13,6 +13,7 @@ use pilot_model::inputs::Values;
 use pilot_model::ports::{
     Clock, Done, EventSink, Fetched, HandedConnection, InitRunner, Initialised, Input, InputFault,
     InputFaultKind, InputKind, InputMemory, InputSource, PassedInputs, PassedRequest, StreamedBody,
+    Worker,
 };
 use pilot_model::trigger::FaasTrigger;
 use pilot_model::{
@@ -271,12 +272,14 @@ impl Invocation {
     ///
     /// # Errors
     /// Out of descriptors.
-    pub(crate) fn send_script(&mut self) -> io::Result<Option<Input>> {
+    pub(crate) fn send_script(&mut self, worker: &Arc<dyn Worker>) -> io::Result<Option<Input>> {
         let Some(script) = self.script.take() else {
             return Ok(None);
         };
         let memory = self.context.script_messages.of(&self.version.config.name);
-        let (going, input) = Going::start(script, memory)?;
+        let takes_paths = !self.version.config.runtime.forks();
+        let paths = takes_paths.then(|| Arc::downgrade(worker));
+        let (going, input) = Going::start(script, memory, paths)?;
         self.script_going = Some(going);
         Ok(Some(input))
     }

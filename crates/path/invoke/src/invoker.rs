@@ -30,6 +30,7 @@ use crate::invocation::{Invocation, InvocationContext};
 use crate::limits::Limits;
 use crate::request::{Payload, Request};
 use crate::response::{Response, ResponseBody};
+use crate::starting::Starting;
 use calls::events_memory;
 use exchange::exchange;
 use join::{NotReady, join, lease};
@@ -66,8 +67,9 @@ impl Invoker {
         forecaster: MakeForecaster,
         limits: Limits,
     ) -> Arc<Self> {
+        let starting = Starting::around(Arc::clone(&engine), &inputs);
         let pools = Pools::new(
-            Arc::clone(&engine),
+            starting,
             Arc::clone(&sink),
             Arc::clone(&clock),
             forecaster,

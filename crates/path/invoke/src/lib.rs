@@ -16,6 +16,7 @@ mod passed;
 mod request;
 mod response;
 mod script;
+mod starting;
 mod tail;
 mod task;
 mod traffic;

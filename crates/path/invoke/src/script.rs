@@ -2,33 +2,34 @@
 //! invocation writes them to a socket, whose other end goes to the worker with the call. Another one reads the messages of the function to
 //! the script, until the script has ended.
 //!
+//! A worker that takes paths connects to its end instead, once, by a path. What comes with a descriptor is shown to it, and its path goes to it.
+//!
 //! What the worker does not read waits in the socket and in a queue of limited length. Everything here ends with the invocation: the script, if
 //! it still runs, and what nobody has collected.
 
+mod end;
 mod inbox;
 
-use std::io::{self, IoSlice};
-use std::os::fd::{AsFd as _, BorrowedFd};
-use std::os::unix::net::UnixStream as StdUnixStream;
-use std::sync::Arc;
+use std::io;
+use std::os::fd::AsFd as _;
+use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
 use pilot_model::initscript::{ScriptKind, ScriptRun};
 use pilot_model::ports::{
     BoxFuture, Clock, HandedConnection, Initialised, Input, InputKind, InputMemory, ScriptLink,
-    ScriptSent,
+    ScriptSent, ShownInputs, Worker,
 };
 use pilot_model::{Instant, Transfer, TransferWay, Version};
 use pilot_protocols::FunctionBudget;
 use pilot_sys::seqpacket;
-use pilot_wire::script::{Note, encode};
-use tokio::io::{AsyncWriteExt as _, Interest};
 use tokio::net::UnixStream;
-use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::sync::mpsc;
+use tokio::net::unix::OwnedReadHalf;
+use tokio::sync::{mpsc, oneshot};
 
 use crate::task::Task;
+use end::End;
 use inbox::Inbox;
 
 pub(crate) use inbox::messages_memory;
@@ -47,6 +48,10 @@ struct Seen {
     transfers: Vec<Transfer>,
     /// Kept until the invocation has ended.
     memory: Vec<Arc<dyn InputMemory>>,
+    /// As long: what a worker that takes paths was shown.
+    shown: Vec<ShownInputs>,
+    /// As long: what makes connections by their paths possible.
+    connections: Vec<Box<dyn std::fmt::Debug + Send + Sync>>,
     end: Option<Initialised>,
 }
 
@@ -80,27 +85,37 @@ impl Link {
         let _ = self.queue.send(event);
     }
 
-    /// Waits for the script's end. Until then, what the function sends to it is read.
+    /// Waits for the script's end. Until then, what the function sends to it is read, from when the worker has connected.
     async fn run(
         &self,
         mut script: BoxFuture<'static, Initialised>,
-        mut from: OwnedReadHalf,
+        mut connected: oneshot::Receiver<OwnedReadHalf>,
         memory: FunctionBudget,
     ) -> Initialised {
-        let done = tokio::select! {
+        let mut from = None;
+        let mut done = tokio::select! {
             biased;
             done = &mut script => Some(done),
-            read = self.inbox.fill(&mut from, &memory) => {
-                if let Err(error) = read {
-                    tracing::debug!(%error, "a function broke off its messages to its initscript");
-                }
+            half = &mut connected => {
+                from = half.ok();
                 None
             }
         };
-        let socket: &UnixStream = from.as_ref();
-        if let Err(error) = seqpacket::stop_reading(socket.as_fd()) {
-            // The worker has closed its end.
-            tracing::trace!(%error, "messages to an initscript");
+        if let (None, Some(from)) = (&done, &mut from) {
+            tokio::select! {
+                biased;
+                ended = &mut script => done = Some(ended),
+                read = self.inbox.fill(from, &memory) => {
+                    if let Err(error) = read {
+                        tracing::debug!(%error, "a function broke off its messages to its initscript");
+                    }
+                }
+            }
+        }
+        // Whoever connects later learns that nobody reads: see `connect`.
+        connected.close();
+        if let Some(from) = from.or_else(|| connected.try_recv().ok()) {
+            stop_reading(from.as_ref());
         }
         let done = match done {
             Some(done) => done,
@@ -184,18 +199,21 @@ pub(crate) struct Record {
 }
 
 impl Going {
-    /// `memory`: for what the function sends to the script. Returns the worker's end too.
+    /// `memory`: for what the function sends to the script. `paths`: the worker, if it takes paths instead of descriptors. Returns the
+    /// worker's end too.
     ///
     /// # Errors
     /// Out of descriptors.
-    pub(crate) fn start(begun: Begun, memory: FunctionBudget) -> io::Result<(Self, Input)> {
-        let (ours, theirs) = seqpacket::stream_pair_with_untrusted()?;
-        if begun.link.inbox.is_closed() {
-            seqpacket::stop_reading(ours.as_fd())?;
-        }
-        let ours = StdUnixStream::from(ours);
-        ours.set_nonblocking(true)?;
-        let (reader, writer) = UnixStream::from_std(ours)?.into_split();
+    pub(crate) fn start(
+        begun: Begun,
+        memory: FunctionBudget,
+        paths: Option<Weak<dyn Worker>>,
+    ) -> io::Result<(Self, Input)> {
+        let (end, theirs) = match paths {
+            None => End::connected(begun.link.inbox.is_closed())?,
+            Some(worker) => End::listening(worker)?,
+        };
+        let (to_script, connected) = oneshot::channel();
         let Begun {
             script,
             queue,
@@ -204,7 +222,7 @@ impl Going {
         } = begun;
         let of_script = Arc::clone(&link);
         let running = Task::spawn(async move {
-            let done = of_script.run(script, reader, memory).await;
+            let done = of_script.run(script, connected, memory).await;
             let scripts = done.fetched.transfers.iter();
             let problem = scripts
                 .filter(|one| one.way == TransferWay::Script)
@@ -212,9 +230,10 @@ impl Going {
             of_script.seen.lock().end = Some(done);
             of_script.push(Event::End(problem));
         });
+        let to_worker = Arc::clone(&link);
         let writing = Task::spawn(async move {
             // An error means that the worker reads no more.
-            let _ = write(queue, writer).await;
+            let _ = end.write(queue, to_script, &to_worker).await;
         });
         let input = Input {
             // No declared input can have this name.
@@ -266,61 +285,11 @@ impl Going {
     }
 }
 
-/// Writes until the script has ended.
-async fn write(
-    mut queue: mpsc::UnboundedReceiver<Event>,
-    mut to: OwnedWriteHalf,
-) -> io::Result<()> {
-    while let Some(event) = queue.recv().await {
-        match event {
-            Event::Sent(sent) => write_one(*sent, &mut to).await?,
-            Event::End(problem) => {
-                let problem = problem.as_deref();
-                return to.write_all(&encode(Note::End { problem })).await;
-            }
-        }
+fn stop_reading(socket: &UnixStream) {
+    if let Err(error) = seqpacket::stop_reading(socket.as_fd()) {
+        // The worker has closed its end.
+        tracing::trace!(%error, "messages to an initscript");
     }
-    Ok(())
-}
-
-async fn write_one(sent: ScriptSent, to: &mut OwnedWriteHalf) -> io::Result<()> {
-    match sent {
-        ScriptSent::Message { id, input, .. } => {
-            let InputKind::Memory { len } = input.kind else {
-                return Err(io::Error::other("a message is memory that is complete"));
-            };
-            let object = input.object.as_deref();
-            let note = encode(Note::Message { id, len, object });
-            send(to, &note, input.descriptor.as_fd()).await
-        }
-        ScriptSent::NoMessage { id, transfer } => {
-            let problem = transfer.error.as_deref().unwrap_or_default();
-            to.write_all(&encode(Note::NoMessage { id, problem })).await
-        }
-        ScriptSent::Connection(handed) => {
-            let (id, address) = (handed.id, handed.address.as_str());
-            match handed.socket {
-                Ok(socket) => {
-                    let note = encode(Note::Connection { id, address });
-                    send(to, &note, socket.descriptor.as_fd()).await
-                }
-                Err(problem) => {
-                    let problem = problem.as_str();
-                    to.write_all(&encode(Note::NoConnection { id, problem }))
-                        .await
-                }
-            }
-        }
-    }
-}
-
-/// Sends a message whose descriptor comes with its first byte.
-async fn send(to: &mut OwnedWriteHalf, note: &[u8], with_it: BorrowedFd<'_>) -> io::Result<()> {
-    let socket: &UnixStream = (*to).as_ref();
-    let parts = [IoSlice::new(note)];
-    let send = || seqpacket::send_stream(socket.as_fd(), &parts, &[with_it]);
-    let sent = socket.async_io(Interest::WRITABLE, send).await?;
-    to.write_all(note.get(sent..).unwrap_or_default()).await
 }
 
 const UNFINISHED: &str = "the invocation ended before it";
@@ -328,7 +297,13 @@ const UNFINISHED: &str = "the invocation ended before it";
 #[cfg(test)]
 mod tests {
     use std::io::{Read as _, Write as _};
-    use std::os::fd::OwnedFd;
+    use std::os::fd::{AsRawFd as _, OwnedFd};
+    use std::os::unix::net::UnixStream as StdUnixStream;
+
+    use pilot_model::WorkerId;
+    use pilot_model::ports::{
+        Answer, Call, HandedSocket, Part, StartStamps, WorkerFault, WorkerMemory,
+    };
 
     use super::*;
 
@@ -340,7 +315,7 @@ mod tests {
 
     fn start(begun: Begun) -> (Going, StdUnixStream) {
         let memory = messages_memory().of(&"f".parse().unwrap());
-        let (going, input) = Going::start(begun, memory).unwrap();
+        let (going, input) = Going::start(begun, memory, None).unwrap();
         (going, worker(&input))
     }
 
@@ -379,6 +354,134 @@ mod tests {
         let (_going, mut worker) = start(Begun::ended(Instant(0), Vec::new()));
         let ended = worker.write_all(b"x").unwrap_err();
         assert_eq!(ended.kind(), io::ErrorKind::BrokenPipe);
+    }
+
+    /// A worker that takes paths: those of this process.
+    #[derive(Debug)]
+    struct Shows;
+
+    impl Worker for Shows {
+        fn id(&self) -> WorkerId {
+            WorkerId(1)
+        }
+
+        fn stamps(&self) -> StartStamps {
+            unreachable!("nobody asks")
+        }
+
+        fn call(&self, _: Call) -> BoxFuture<'_, Result<Answer, WorkerFault>> {
+            unreachable!("nobody calls")
+        }
+
+        fn show(&self, inputs: Vec<Input>) -> BoxFuture<'_, Result<ShownInputs, String>> {
+            let path = |input: &Input| format!("/proc/self/fd/{}", input.descriptor.as_raw_fd());
+            Box::pin(std::future::ready(Ok(ShownInputs {
+                paths: inputs.iter().map(path).collect(),
+                kept: Box::new(inputs),
+            })))
+        }
+
+        fn next(&self, _: u32) -> BoxFuture<'_, Result<Part, WorkerFault>> {
+            unreachable!("nobody calls")
+        }
+
+        fn kill(&self) {}
+
+        fn memory(&self) -> WorkerMemory {
+            WorkerMemory::default()
+        }
+    }
+
+    fn start_for_paths(begun: Begun) -> (Going, String, (Input, Arc<dyn Worker>)) {
+        let worker: Arc<dyn Worker> = Arc::new(Shows);
+        let memory = messages_memory().of(&"f".parse().unwrap());
+        let (going, input) = Going::start(begun, memory, Some(Arc::downgrade(&worker))).unwrap();
+        let path = format!("/proc/self/fd/{}", input.descriptor.as_raw_fd());
+        (going, path, (input, worker))
+    }
+
+    /// What came on a socket until its end: the texts of all notes.
+    fn notes(worker: &mut StdUnixStream) -> Vec<String> {
+        let mut bytes = Vec::new();
+        worker.read_to_end(&mut bytes).unwrap();
+        let (mut rest, mut notes) = (bytes.as_slice(), Vec::new());
+        while let Some((len, after)) = rest.split_first_chunk::<4>() {
+            let (note, after) = after.split_at(u32::from_le_bytes(*len) as usize);
+            notes.push(String::from_utf8(note.to_vec()).unwrap());
+            rest = after;
+        }
+        notes
+    }
+
+    #[tokio::test]
+    async fn a_worker_that_takes_paths_connects_to_its_script_and_is_shown_what_comes() {
+        let (_there, shown) = std::os::unix::net::UnixStream::pair().unwrap();
+        let fd = shown.as_raw_fd();
+        let begun = Begun::new(Instant(0), |link| {
+            Box::pin(async move {
+                link.sent(ScriptSent::Connection(HandedConnection {
+                    id: 3,
+                    address: "tcp://db:1".to_owned(),
+                    socket: Ok(HandedSocket {
+                        descriptor: shown.into(),
+                        kept: None,
+                    }),
+                }));
+                let message = link.message(7).await;
+                Initialised {
+                    said: message.map(|message| String::from_utf8_lossy(&message).into_owned()),
+                    ..Initialised::default()
+                }
+            })
+        });
+        let (going, path, kept) = start_for_paths(begun);
+        let told = tokio::task::spawn_blocking(move || {
+            let mut worker = StdUnixStream::connect(&path).unwrap();
+            worker
+                .write_all(&[7, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0])
+                .unwrap();
+            worker.write_all(b"hello").unwrap();
+            // Only one may connect.
+            let again = StdUnixStream::connect(&path);
+            let again = again.and_then(|mut second| second.read(&mut [0]));
+            assert!(!matches!(again, Ok(1)), "{again:?}");
+            notes(&mut worker)
+        });
+        let connection = format!(
+            r#"{{"op":"connection","id":"3","address":"tcp://db:1","path":"/proc/self/fd/{fd}"}}"#
+        );
+        assert_eq!(
+            told.await.unwrap(),
+            [connection, r#"{"op":"end"}"#.to_owned()]
+        );
+        let seen = going.link.seen.lock();
+        assert_eq!(seen.end.as_ref().unwrap().said.as_deref(), Some("hello"));
+        assert_eq!(seen.shown.len(), 1);
+        drop(kept);
+    }
+
+    #[tokio::test]
+    async fn a_script_goes_on_although_its_worker_never_connects() {
+        let (sender, ended) = tokio::sync::oneshot::channel();
+        let begun = Begun::new(Instant(0), |_| {
+            Box::pin(async move {
+                tokio::task::yield_now().await;
+                sender.send(()).unwrap();
+                Initialised::default()
+            })
+        });
+        let (going, path, kept) = start_for_paths(begun);
+        ended.await.unwrap();
+        // A late one learns of the end, and nobody reads what it sends.
+        let told = tokio::task::spawn_blocking(move || {
+            let mut worker = StdUnixStream::connect(&path).unwrap();
+            let notes = notes(&mut worker);
+            (notes, worker.write_all(b"x").unwrap_err().kind())
+        });
+        let (notes, failure) = told.await.unwrap();
+        assert_eq!(notes, [r#"{"op":"end"}"#]);
+        assert_eq!(failure, io::ErrorKind::BrokenPipe);
+        drop((going, kept));
     }
 
     #[tokio::test]

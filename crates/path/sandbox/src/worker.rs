@@ -17,8 +17,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use pilot_model::ports::{
-    Answer, BoxFuture, Call, INPUTS_MAX, MemoryShortage, Part, StartError, StartStamps, Worker,
-    WorkerFault, WorkerMemory,
+    Answer, BoxFuture, Call, INPUTS_MAX, Input, MemoryShortage, Part, ShownInputs, StartError,
+    StartStamps, Worker, WorkerFault, WorkerMemory,
 };
 use pilot_model::timeline::Instant;
 use pilot_model::{CpuTime, Farewell, FunctionConfig, Rest, WorkerId};
@@ -499,6 +499,19 @@ impl Worker for ForkedWorker {
                 self.held.lock().insert(call.stream, held);
             }
             Ok(answer)
+        })
+    }
+
+    fn show(&self, inputs: Vec<Input>) -> BoxFuture<'_, Result<ShownInputs, String>> {
+        Box::pin(async move {
+            let Some(holders) = &self.holders else {
+                return Err("this worker takes descriptors".to_owned());
+            };
+            let mut held = holders.hold(&inputs).await?;
+            Ok(ShownInputs {
+                paths: std::mem::take(&mut held.paths),
+                kept: Box::new(held),
+            })
         })
     }
 

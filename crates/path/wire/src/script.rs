@@ -11,12 +11,14 @@ use crate::meta::{OBJECTS_LEN_MAX, StoreMeta};
 /// A message to the worker. A text that says why something is not there is cut to [`PROBLEM_LEN_MAX`] bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Note<'a> {
-    /// A message of the script. Its descriptor, memory to be mapped, comes with the first byte.
+    /// A message of the script. Its descriptor, memory to be mapped, comes with the first byte, unless the worker takes paths.
     Message {
         /// Its id.
         id: u64,
         /// Its length, bytes.
         len: u64,
+        /// Its path in a worker that takes paths.
+        path: Option<&'a str>,
         /// What clients of its store call it.
         object: Option<&'a StoreObject>,
     },
@@ -27,10 +29,12 @@ pub enum Note<'a> {
         /// Why.
         problem: &'a str,
     },
-    /// A connection of the script. Its descriptor, a stream socket, comes with the first byte.
+    /// A connection of the script. Its descriptor, a stream socket, comes with the first byte, unless the worker takes paths.
     Connection {
         /// Its id.
         id: u64,
+        /// The path to connect to, in a worker that takes paths.
+        path: Option<&'a str>,
         /// Where it leads.
         address: &'a str,
     },
@@ -106,6 +110,8 @@ enum Form<'a> {
         #[serde(skip_serializing_if = "Option::is_none")]
         len: Option<u64>,
         #[serde(skip_serializing_if = "Option::is_none")]
+        path: Option<&'a str>,
+        #[serde(skip_serializing_if = "Option::is_none")]
         store: Option<StoreMeta<'a>>,
         #[serde(skip_serializing_if = "Option::is_none")]
         problem: Option<&'a str>,
@@ -114,6 +120,8 @@ enum Form<'a> {
         id: String,
         #[serde(skip_serializing_if = "Option::is_none")]
         address: Option<&'a str>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        path: Option<&'a str>,
         #[serde(skip_serializing_if = "Option::is_none")]
         problem: Option<&'a str>,
     },
@@ -127,7 +135,12 @@ enum Form<'a> {
 #[must_use]
 pub fn encode(note: Note<'_>) -> Vec<u8> {
     let form = match note {
-        Note::Message { id, len, object } => {
+        Note::Message {
+            id,
+            len,
+            path,
+            object,
+        } => {
             let fits = |object: &&StoreObject| {
                 let len = object.text_len();
                 len.is_some_and(|len| len <= OBJECTS_LEN_MAX)
@@ -135,6 +148,7 @@ pub fn encode(note: Note<'_>) -> Vec<u8> {
             Form::Message {
                 id: id.to_string(),
                 len: Some(len),
+                path,
                 store: object.filter(fits).map(StoreMeta::new),
                 problem: None,
             }
@@ -142,17 +156,20 @@ pub fn encode(note: Note<'_>) -> Vec<u8> {
         Note::NoMessage { id, problem } => Form::Message {
             id: id.to_string(),
             len: None,
+            path: None,
             store: None,
             problem: Some(cut(problem)),
         },
-        Note::Connection { id, address } => Form::Connection {
+        Note::Connection { id, path, address } => Form::Connection {
             id: id.to_string(),
             address: Some(address),
+            path,
             problem: None,
         },
         Note::NoConnection { id, problem } => Form::Connection {
             id: id.to_string(),
             address: None,
+            path: None,
             problem: Some(cut(problem)),
         },
         Note::End { problem } => Form::End {
@@ -196,6 +213,7 @@ mod tests {
         let message = Note::Message {
             id: u64::MAX,
             len: 5,
+            path: None,
             object: None,
         };
         assert_eq!(
@@ -204,11 +222,22 @@ mod tests {
         );
         let connection = Note::Connection {
             id: 3,
+            path: None,
             address: "tcp://db:5432",
         };
         assert_eq!(
             text(connection),
             r#"{"op":"connection","id":"3","address":"tcp://db:5432"}"#
+        );
+        let shown = Note::Message {
+            id: 1,
+            len: 5,
+            path: Some("/proc/2/fd/40"),
+            object: None,
+        };
+        assert_eq!(
+            text(shown),
+            r#"{"op":"message","id":"1","len":5,"path":"/proc/2/fd/40"}"#
         );
         assert_eq!(text(Note::End { problem: None }), r#"{"op":"end"}"#);
     }

@@ -10,9 +10,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
-use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
-use std::os::unix::net::{UnixListener as StdUnixListener, UnixStream as StdUnixStream};
-use std::path::Path;
+use std::os::unix::net::UnixStream as StdUnixStream;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,7 +20,7 @@ use pilot_model::ports::{
     HandedSocket, InputFaultKind as Kind, RawConnection, RemoteFault, RemoteRequest, Takes,
 };
 use pilot_model::{BoxFuture, FunctionName};
-use pilot_sys::seqpacket;
+use pilot_sys::{seqpacket, unnamed};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpStream, UnixListener, UnixStream};
 use tokio::sync::{mpsc, oneshot};
@@ -315,24 +313,10 @@ fn connected() -> io::Result<(UnixStream, OwnedFd)> {
     Ok((UnixStream::from_std(ours)?, theirs))
 }
 
-/// A socket, and a descriptor that leads to it: connect(2) takes its path in `/proc`, whatever the root of the one who connects is. The
-/// socket has no other name: the one that it is made with is gone, and nobody else could enter its folder.
+/// A socket, and a descriptor whose path leads to it.
 fn listening() -> io::Result<(UnixListener, OwnedFd)> {
-    let memory = Path::new("/dev/shm");
-    let folder = match memory.is_dir() {
-        true => tempfile::tempdir_in(memory)?,
-        false => tempfile::tempdir()?,
-    };
-    let path = folder.path().join("connection");
-    let ours = StdUnixListener::bind(&path)?;
-    ours.set_nonblocking(true)?;
-    // The function's user may be any.
-    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o666))?;
-    let descriptor = std::fs::OpenOptions::new()
-        .read(true)
-        .custom_flags(nix::libc::O_PATH)
-        .open(&path)?;
-    Ok((UnixListener::from_std(ours)?, descriptor.into()))
+    let (ours, descriptor) = unnamed::listening()?;
+    Ok((UnixListener::from_std(ours)?, descriptor))
 }
 
 async fn read_some(

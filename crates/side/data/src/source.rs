@@ -417,7 +417,7 @@ impl One {
             owner: self.owner.clone(),
             store: name,
             key: key.clone(),
-            decoder: self.input.decode.map(|by| (by, self.form)),
+            decoder: self.input.decode.map(|by| (by, by.form(self.form))),
         };
         // What clients of the store call an object is the store's bytes, so that a decoded one has no such name.
         let from_store = match self.input.decode {
@@ -425,7 +425,7 @@ impl One {
             Some(by) => {
                 let decoders = Arc::clone(&self.decoders);
                 let bytes_max = self.buffers.bytes_max;
-                let what = (by, self.form);
+                let what = (by, by.form(self.form));
                 let decoded = decoders.over(&store, &self.function, what, bytes_max);
                 Arc::new(decoded) as Arc<dyn Store>
             }

@@ -313,6 +313,18 @@ impl InitRunner for Initscripts {
         }
     }
 
+    fn worker_starts(&self, version: &Arc<Version>) {
+        let Some(config) = &version.config.shared_initscript else {
+            return;
+        };
+        let slot = self.shared.slot(version);
+        let now = self.world.clock.now();
+        if slot.kept(now).is_none_or(|kept| kept.is_due(now)) {
+            // If it is left out, the next invocation tries again, and tells why.
+            let _ = self.refresh(version, config, &slot);
+        }
+    }
+
     fn shared(&self, version: &Arc<Version>) -> BoxFuture<'static, Initialised> {
         let Some(config) = &version.config.shared_initscript else {
             return Box::pin(ready(Initialised::default()));

@@ -53,25 +53,14 @@ impl Decoder {
         }
     }
 
-    /// Whether it gives something in this form.
-    ///
-    /// # Errors
-    /// What to write instead.
-    pub fn check(self, form: Form) -> Result<(), String> {
-        let instead = match (self, form) {
-            // Objects of a language can only be made in its own process, so a decoder could save nothing.
-            (Self::Json, Form::Memory) => {
-                "json.loads(context.inputs[…]) in the handler is the whole work"
-            }
-            (Self::Arrow, Form::Memory) => {
-                "pyarrow.ipc.open_file(context.inputs[…]) reads Arrow's format in place, without a copy"
-            }
-            _ => return Ok(()),
-        };
-        Err(format!(
-            "decode = \"{}\" is not for runtime = \"python\", where {instead}; leave decode out",
-            self.as_str()
-        ))
+    /// What it gives to workers that take this form.
+    #[must_use]
+    pub fn form(self, taken: Form) -> Form {
+        match self {
+            Self::Image | Self::Npy | Self::Parquet => taken,
+            // They are read in place in every language, so there is one form, which functions in several languages share.
+            Self::Arrow | Self::Json => Form::File,
+        }
     }
 }
 
@@ -500,16 +489,11 @@ mod tests {
     }
 
     #[test]
-    fn what_python_reads_in_place_is_for_files_alone() {
-        for (decoder, said) in [
-            (Decoder::Json, "leave decode out"),
-            (Decoder::Arrow, "in place"),
-        ] {
-            let found = decoder.check(Form::Memory).unwrap_err();
-            assert!(found.contains(said), "{found}");
-        }
+    fn what_every_language_reads_in_place_has_one_form() {
         for decoder in Decoder::ALL {
-            decoder.check(Form::File).unwrap();
+            let is_one = matches!(decoder, Decoder::Json | Decoder::Arrow);
+            assert_eq!(decoder.form(Form::File), Form::File);
+            assert_eq!(decoder.form(Form::Memory) == Form::File, is_one);
         }
     }
 

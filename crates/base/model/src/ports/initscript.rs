@@ -41,6 +41,12 @@ pub trait InitRunner: Send + Sync + Debug {
     /// The messages of the shared initscript of a version. If this node has them and they are not too old, the future is ready at once.
     /// Otherwise it waits for a run, as all do that ask meanwhile. Dropping the future ends nothing.
     fn shared(&self, version: &Arc<Version>) -> BoxFuture<'static, Initialised>;
+
+    /// A worker of the version is about to start, whoever asked for it. If the node needs the messages of its shared initscript again, they
+    /// are fetched meanwhile. Must not wait.
+    fn worker_starts(&self, version: &Arc<Version>) {
+        let _ = version;
+    }
 }
 
 /// What came of the run of an initscript.

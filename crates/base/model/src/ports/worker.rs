@@ -33,6 +33,16 @@ pub trait Worker: Send + Sync + Debug {
         0
     }
 
+    /// Shows inputs to a worker that takes paths, while a call of it runs. They are there until the result is dropped, or the worker ends.
+    ///
+    /// # Errors
+    /// Why they cannot be shown.
+    fn show(&self, inputs: Vec<Input>) -> BoxFuture<'_, Result<ShownInputs, String>> {
+        drop(inputs);
+        let problem = "this kind of worker takes no paths".to_owned();
+        Box::pin(std::future::ready(Err(problem)))
+    }
+
     /// The next part of a streamed answer.
     fn next(&self, stream: u32) -> BoxFuture<'_, Result<Part, WorkerFault>>;
 
@@ -135,6 +145,15 @@ pub trait Worker: Send + Sync + Debug {
     fn throttled(&self) -> Option<Duration> {
         None
     }
+}
+
+/// Inputs that a worker can open by their paths, until this is dropped.
+#[derive(Debug)]
+pub struct ShownInputs {
+    /// Their paths, in the order of the inputs.
+    pub paths: Vec<String>,
+    /// What keeps them there.
+    pub kept: Box<dyn Debug + Send>,
 }
 
 /// What one exchange sends.

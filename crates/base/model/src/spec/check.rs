@@ -70,7 +70,6 @@ impl FunctionSpec {
         let takes = inputs::Takes {
             descriptors: runtime.forks(),
             streams: runtime.streams_inputs(),
-            form: runtime.decoded_form(),
             has_triggers: !self.triggers.is_empty(),
         };
         let inputs = inputs::check(&self.inputs, runtime.no_inputs(), takes)
@@ -150,7 +149,10 @@ impl FunctionSpec {
             };
             let checked = initscript::check(spec, kind, refusal);
             let checked = checked.and_then(|script| match script {
-                Some(script) if script.during == During::Invocation && !runtime.forks() => {
+                // Workers of our own take what comes during a call: of inputs, and of scripts.
+                Some(script)
+                    if script.during == During::Invocation && !runtime.streams_inputs() =>
+                {
                     Err(initscript::NOT_RUNNING.to_owned())
                 }
                 script => Ok(script),

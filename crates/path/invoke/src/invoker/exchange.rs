@@ -51,7 +51,8 @@ pub(super) async fn exchange(
         invocation.begins();
     }
     let is_websocket = payload.websocket.is_some();
-    let sent = inputs(payload.rest, payload.websocket, &mut invocation).and_then(|mut sent| {
+    let sent = inputs((payload.rest, payload.websocket), &mut invocation, &lease);
+    let sent = sent.and_then(|mut sent| {
         if let Some((calls, input)) = serve_calls(invoker, &request, &head, &invocation, &sent)? {
             invocation.calls = Some(calls);
             sent.push(input);
@@ -65,8 +66,7 @@ pub(super) async fn exchange(
                 problem: format!("pass on the request's body or inputs: {error}"),
                 output: Bytes::new(),
             };
-            let failure = Failure::fault(&request.id, &fault);
-            return fail(invocation, lease, failure);
+            return fail(invocation, lease, Failure::fault(&request.id, &fault));
         }
     };
     let call = Call {
@@ -189,9 +189,9 @@ fn serve_calls(
 /// The descriptors that go with the call: the function's inputs, the rest of a large body, which begins to pass, the messages of a WebSocket,
 /// how far the inputs are that still arrive, and what still comes of the initscript.
 fn inputs(
-    rest: Option<StreamedBody>,
-    websocket: Option<OwnedFd>,
+    (rest, websocket): (Option<StreamedBody>, Option<OwnedFd>),
     invocation: &mut Invocation,
+    lease: &Lease,
 ) -> io::Result<Vec<Input>> {
     let mut inputs = take(&mut invocation.inputs);
     if let Some(rest) = rest {
@@ -207,7 +207,7 @@ fn inputs(
         decoded: None,
     }));
     inputs.append(&mut invocation.more);
-    inputs.extend(invocation.send_script()?);
+    inputs.extend(invocation.send_script(lease.worker())?);
     Ok(inputs)
 }
 

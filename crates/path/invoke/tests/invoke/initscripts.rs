@@ -24,6 +24,8 @@ struct Slow {
     /// Workers that were asked for when a script began.
     workers: Mutex<Vec<usize>>,
     ends: Arc<AtomicUsize>,
+    /// Starts of workers that it was told.
+    told: AtomicUsize,
 }
 
 impl InitRunner for Slow {
@@ -71,6 +73,10 @@ impl InitRunner for Slow {
                 run: None,
             }
         })
+    }
+
+    fn worker_starts(&self, _: &Arc<Version>) {
+        self.told.fetch_add(1, Ordering::SeqCst);
     }
 
     fn shared(&self, _: &Arc<Version>) -> BoxFuture<'static, Initialised> {
@@ -195,4 +201,34 @@ async fn what_the_shared_script_has_sent_goes_with_every_call() {
         let found: Vec<&str> = transfers.map(|one| one.input.as_str()).collect();
         assert_eq!((response.start, found), (start, names));
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_shared_script_is_told_of_workers_that_start_before_an_invocation_and_the_own_one_is_not_run()
+ {
+    let slow = Arc::new(Slow::default());
+    let fixture = Fixture::running(Arc::clone(&slow) as _);
+    fixture.deploy(|config| {
+        scripted(config);
+        config.shared_initscript = config.initscript.clone();
+        config.scale.min = 2;
+    });
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(fixture.engine.starts(), 2);
+    assert_eq!(slow.told.load(Ordering::SeqCst), 2);
+    // That one is an invocation's: none has come.
+    assert_eq!(slow.runs.load(Ordering::SeqCst), 0);
+    let response = fixture.call().await.unwrap();
+    assert_eq!(response.start, StartKind::Warm);
+    assert_eq!(slow.runs.load(Ordering::SeqCst), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_start_of_a_function_without_a_shared_script_tells_nobody() {
+    let slow = Arc::new(Slow::default());
+    let fixture = Fixture::running(Arc::clone(&slow) as _);
+    fixture.deploy(|config| config.scale.min = 1);
+    sleep(Duration::from_secs(1)).await;
+    let told = slow.told.load(Ordering::SeqCst);
+    assert_eq!((fixture.engine.starts(), told), (1, 0));
 }

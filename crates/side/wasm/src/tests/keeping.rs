@@ -123,3 +123,38 @@ async fn a_failure_is_not_repeated_for_a_moment_and_says_why() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
+
+#[tokio::test]
+async fn what_a_starting_worker_has_begun_is_there_for_its_first_invocation() {
+    let world = World::new();
+    world.put("s3://photos/weights", b"weights");
+    let version = world
+        .deploy(&script(WEIGHTS), |script| script.max_age_s = Some(60))
+        .await;
+    // Two workers, one run.
+    world.initscripts().worker_starts(&version);
+    world.initscripts().worker_starts(&version);
+    let began = std::time::Instant::now();
+    while world.asked().is_empty() && began.elapsed() < Duration::from_secs(60) {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let first = Done::of(world.initscripts().shared(&version).await);
+    assert_eq!(first.messages(), weights(b"weights"));
+    // The first invocation that uses it has its record.
+    assert_eq!(first.end, Some(ScriptEnd::Ok));
+    // A later worker finds it.
+    world.initscripts().worker_starts(&version);
+    let second = Done::of(world.initscripts().shared(&version).await);
+    assert_eq!((second.messages(), second.end), (weights(b"weights"), None));
+    assert_eq!(world.asked().len(), 1);
+}
+
+#[tokio::test]
+async fn a_starting_worker_begins_no_script_of_an_invocation() {
+    let world = World::new();
+    world.put("s3://photos/weights", b"weights");
+    let version = world.deploy(&script(WEIGHTS), |_| {}).await;
+    world.initscripts().worker_starts(&version);
+    assert!(world.asked().is_empty());
+    world.is_empty().await;
+}

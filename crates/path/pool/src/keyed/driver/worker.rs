@@ -7,8 +7,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use pilot_model::ports::{
-    Answer, Call, Part, PassedRequest, PassedResponse, StartStamps, Worker, WorkerFault,
-    WorkerMemory,
+    Answer, Call, Input, Part, PassedRequest, PassedResponse, ShownInputs, StartStamps, Worker,
+    WorkerFault, WorkerMemory,
 };
 use pilot_model::{BoxFuture, CpuTime, Rest, WorkerId};
 use tokio::time::timeout;
@@ -60,6 +60,10 @@ impl Worker for KeyedWorker {
 
     fn call(&self, call: Call) -> BoxFuture<'_, Result<Answer, WorkerFault>> {
         self.inner.call(call)
+    }
+
+    fn show(&self, inputs: Vec<Input>) -> BoxFuture<'_, Result<ShownInputs, String>> {
+        self.inner.show(inputs)
     }
 
     fn next(&self, stream: u32) -> BoxFuture<'_, Result<Part, WorkerFault>> {
