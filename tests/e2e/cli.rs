@@ -49,6 +49,34 @@ fn new_makes_a_project_that_deploys_and_answers() {
 }
 
 #[test]
+fn new_refuses_a_name_that_commands_would_read_as_an_option() {
+    let home = Project::empty();
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_pilot"))
+        .args(["new", "--", "-x"])
+        .current_dir(home.path())
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(2), "{}", text(&output));
+    assert!(
+        text(&output).contains("read as an option"),
+        "{}",
+        text(&output)
+    );
+    assert!(!home.path().join("-x").exists());
+}
+
+#[test]
+fn deploying_a_file_of_code_names_its_folder() {
+    let daemon = daemon();
+    let project = Project::function("lab", ECHO, "");
+    let file = project.path().join("app.py");
+    let output = daemon.cli(&["deploy", &file.display().to_string()]);
+    assert_eq!(output.status.code(), Some(2), "{}", text(&output));
+    let wanted = format!("for example {}", project.path().display());
+    assert!(text(&output).contains(&wanted), "{}", text(&output));
+}
+
+#[test]
 fn new_does_not_write_over_a_project() {
     let daemon = daemon();
     let project = Project::function("lab", ECHO, "");

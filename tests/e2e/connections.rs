@@ -205,3 +205,19 @@ fn a_draining_daemon_answers_what_runs_and_closes_kept_connections() {
     }
     assert_eq!(daemon.ends_by_itself(), Some(0));
 }
+
+#[test]
+fn a_follower_of_a_log_that_does_not_read_does_not_delay_the_stop() {
+    let code = "def handler(event, context):\n    print('x' * 200_000)\n    return event\n";
+    let mut daemon = lab(code, plain());
+    let mut follower = daemon.connect_control();
+    let log = "/_pilot/v1/functions/lab/logs?follow=true&lines=1000";
+    follower.send(&Request::new("GET", log));
+    // More than its socket and the buffer of the response hold.
+    for _ in 0..8 {
+        daemon.invoke("lab", &json!(1)).ok();
+    }
+    // At most 20 seconds. Calls would have the grace period of 30.
+    assert_eq!(daemon.stop(), Some(0));
+    drop(follower);
+}

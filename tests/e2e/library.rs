@@ -114,3 +114,41 @@ fn timers_and_signals() {
         json!(["rang"]),
     );
 }
+
+#[test]
+fn named_pipes() {
+    gives(
+        "import threading\nos.mkfifo('/tmp/fifo')\nwriter = threading.Thread(target=lambda: open('/tmp/fifo', 'w').write('through'))\nwriter.start()\ntext = open('/tmp/fifo').read()\nwriter.join()\nreturn text",
+        json!("through"),
+    );
+}
+
+#[test]
+fn dev_stdout_and_dev_stderr_are_the_functions_output() {
+    let code = r#"
+import os, subprocess
+with open("/dev/stderr", "w") as stderr:
+    print("at import", file=stderr)
+
+def handler(event, context):
+    with open("/dev/stdout", "a") as stdout:
+        print("to stdout", file=stdout)
+    subprocess.run(["sh", "-c", "echo from a child > /dev/stderr"], check=True)
+    try:
+        os.open("/dev/stdout", os.O_RDONLY | os.O_NONBLOCK)
+        return "may be read"
+    except PermissionError:
+        return "for writing"
+"#;
+    for keys in [json!({}), json!({"template": "off"})] {
+        let daemon = lab(code, keys);
+        let (response, tail) = daemon.invoke_tail("lab", &json!({}));
+        assert!(!tail.contains("Error"), "{tail}");
+        // Without root, functions have the user of the daemon, to whom the pipe belongs.
+        if nix::unistd::geteuid().is_root() {
+            assert_eq!(response.json(), json!("for writing"));
+        }
+        assert!(tail.contains("to stdout\n"), "{tail}");
+        assert!(tail.contains("from a child\n"), "{tail}");
+    }
+}

@@ -230,6 +230,16 @@ fn the_control_api_answers_errors_in_json() {
             400,
         ),
         (Request::new("GET", "/_pilot/v1/nothing"), 404),
+        // What the extractors of the web framework refuse, before a handler sees it.
+        (
+            Request::new("POST", "/_pilot/v1/functions/lab/scale").body("x".repeat(70_000)),
+            413,
+        ),
+        (Request::new("GET", "/_pilot/v1/functions/%ff"), 400),
+        (
+            Request::new("GET", "/_pilot/v1/functions/lab?values=x"),
+            400,
+        ),
     ];
     for (request, status) in cases {
         let response = daemon.send(&request);

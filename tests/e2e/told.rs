@@ -85,6 +85,18 @@ fn no_control_character_of_a_deployer_reaches_whoever_describes_its_function() {
 }
 
 #[test]
+fn no_control_character_of_a_file_name_reaches_whoever_deploys_it() {
+    let daemon = lab(PRINT, plain());
+    let project = pilot_harness::Project::function("lab", PRINT, "");
+    let place = project.path().join("a\u{1b}[2Jb");
+    std::os::unix::fs::symlink("/etc/passwd", place).unwrap();
+    let output = daemon.cli(&["deploy", &project.path().display().to_string()]);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains(r"a\u{1b}[2Jb: is a symbolic link"), "{said}");
+}
+
+#[test]
 fn a_log_is_filtered_by_time_and_by_request() {
     let daemon = lab(PRINT, plain());
     let first = daemon.invoke("lab", &json!("first")).ok();

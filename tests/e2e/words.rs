@@ -332,6 +332,7 @@ fn every_exit_code_is_as_the_table_says() {
                 &["dev", &broken],
                 &["serve", "--config", &gone],
                 &["serve", "--config", &config],
+                &["secret", "set", "key", "--from-file", &gone],
                 &["simulate", &gone],
                 &["bench", "load", &gone, "--target", "lab"],
             ],

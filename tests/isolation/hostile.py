@@ -477,6 +477,13 @@ def try_devices():
         got.append("mknod")
     except OSError:
         pass
+    # Character and block devices and sockets, with and without a number that a driver has. Named pipes are allowed.
+    for kind in (stat.S_IFCHR, stat.S_IFBLK, stat.S_IFSOCK, stat.S_IFDIR):
+        try:
+            os.mknod("/tmp/node", kind | 0o600, os.makedev(1, 3))
+            got.append(f"mknod {kind:o}")
+        except OSError:
+            pass
     return [bool(got), got]
 
 
@@ -513,6 +520,19 @@ def try_processes(limit):
         except OSError:
             commands.append(f"{pid}: ?")
     return [len(seen) > limit, commands]
+
+
+def try_command_lines(words):
+    """The command lines of all visible processes, for words of the daemon's."""
+    got = []
+    for pid in visible_processes():
+        try:
+            line = open(f"/proc/{pid}/cmdline").read()
+        except OSError:
+            continue
+        if pid != os.getpid() and any(word in line for word in words):
+            got.append(f"{pid}: " + line.replace("\0", " ")[:200])
+    return [bool(got), got]
 
 
 def try_memory_of_others():

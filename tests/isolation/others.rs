@@ -19,6 +19,13 @@ pub(crate) fn attempts() -> Vec<Attempt> {
             move |ground| ground.holds(worker, "memory_of_others", json!([])),
         ));
         attempts.push(Attempt::new(
+            format!("{worker}: sees no command line of the daemon"),
+            move |ground| {
+                let words = ["serve", "--data-dir", "--listen"];
+                ground.holds(worker, "command_lines", json!([words]))
+            },
+        ));
+        attempts.push(Attempt::new(
             format!("{worker}: cannot signal the daemon or its templates"),
             move |ground| {
                 let mut pids = pilot_harness::descendants(ground.daemon.pid());

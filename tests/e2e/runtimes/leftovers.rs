@@ -18,7 +18,7 @@ kept = []
 def leave_files():
     for place in ("/tmp", "/dev/shm", "/var/tmp"):
         with open(place + "/left", "w") as file: file.write("left")
-    os.makedirs("/tmp/deep/er"); os.symlink("/etc/passwd", "/tmp/link"); socket.socket(socket.AF_UNIX).bind("/tmp/socket")
+    os.makedirs("/tmp/deep/er"); os.symlink("/etc/passwd", "/tmp/link"); os.mkfifo("/tmp/pipe"); socket.socket(socket.AF_UNIX).bind("/tmp/socket")
 
 def leave_processes():
     subprocess.Popen(["sleep", "1000"], start_new_session=True)

@@ -236,3 +236,13 @@ fn a_streamed_payload_begins_with_what_the_function_has_set() {
     let whole = daemon.invoke("lab", &json!({})).ok();
     assert_eq!(whole.text(), "one two");
 }
+
+#[test]
+fn its_output_may_be_opened_as_dev_stdout() {
+    needs_root!();
+    let code = "const fs = require('fs');\nexports.handler = async () => { fs.writeFileSync('/dev/stdout', 'opened\\n'); return 1; };\n";
+    let daemon = node_lab(code, "");
+    assert_eq!(answer(&daemon, "lab", json!({})), json!(1));
+    let log = daemon.log_texts("lab");
+    assert!(log.contains("opened\n"), "{log}");
+}

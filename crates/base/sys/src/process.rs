@@ -2,8 +2,11 @@
 
 use std::convert::Infallible;
 use std::ffi::{CStr, CString};
+use std::fs::{self, File};
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::FileExt;
 
 use nix::sched::CloneFlags;
 use nix::unistd::Pid;
@@ -214,10 +217,58 @@ fn arrange_fds(fds: &[OwnedFd]) -> io::Result<()> {
     }
 }
 
+/// Replaces the command line that `/proc/PID/cmdline` shows of this process, and of those that it forks (proc_pid_cmdline(5)). At
+/// most as long as the old one; the rest of it is overwritten with zeros. For children that others may look at and that do not use
+/// their parent's arguments.
+///
+/// # Errors
+/// `/proc` is not there, or does not say where the arguments are.
+pub fn show_as(name: &str) -> io::Result<()> {
+    let stat = fs::read_to_string("/proc/self/stat")?;
+    let place = arguments(&stat).ok_or(io::ErrorKind::InvalidData)?;
+    let len = usize::try_from(place.end - place.start).map_err(io::Error::other)?;
+    // The last byte stays zero: otherwise the kernel shows the environment after it, too (fs/proc/base.c, get_mm_cmdline).
+    let shown = name.bytes().take(len.saturating_sub(1));
+    let line: Vec<u8> = shown.chain(std::iter::repeat(0)).take(len).collect();
+    let memory = File::options().write(true).open("/proc/self/mem")?;
+    memory.write_all_at(&line, place.start)
+}
+
+/// Where the arguments of a process are: fields 48 and 49 of its `stat` (proc_pid_stat(5)), of which the second, its name, may have
+/// spaces and parentheses.
+fn arguments(stat: &str) -> Option<Range<u64>> {
+    let (_, from_third) = stat.rsplit_once(") ")?;
+    let mut fields = from_third.split_ascii_whitespace().skip(48 - 3);
+    let start = fields.next()?.parse().ok()?;
+    let end = fields.next()?.parse().ok()?;
+    (0 < start && start < end).then_some(start..end)
+}
+
 /// How many threads this process has.
 ///
 /// # Errors
 /// `/proc` is not readable.
 pub fn thread_count() -> io::Result<usize> {
-    Ok(std::fs::read_dir("/proc/self/task")?.count())
+    Ok(fs::read_dir("/proc/self/task")?.count())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_place_of_the_arguments_is_found_after_any_name() {
+        let numbers: Vec<String> = (4..=52).map(|field| field.to_string()).collect();
+        let stat = format!("7 (a) R (b) S {}", numbers.join(" "));
+        assert_eq!(arguments(&stat), Some(48..49));
+        assert_eq!(arguments("7 (a) S 1 2"), None);
+    }
+
+    #[test]
+    fn this_process_finds_its_arguments() {
+        let stat = fs::read_to_string("/proc/self/stat").unwrap();
+        let place = arguments(&stat).unwrap();
+        let shown = fs::read("/proc/self/cmdline").unwrap();
+        assert_eq!(place.end - place.start, shown.len() as u64);
+    }
 }

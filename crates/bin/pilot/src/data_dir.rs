@@ -15,7 +15,8 @@ pub(crate) fn prepare(path: &Path) -> anyhow::Result<()> {
     let shown = path.display();
     if let Some(parent) = path.parent() {
         fs::create_dir_all(parent)
-            .with_context(|| format!("cannot create {}", parent.display()))?;
+            .with_context(|| format!("cannot create {}", parent.display()))
+            .context("cannot create the data directory, choose another one with --data-dir")?;
     }
     match DirBuilder::new().mode(0o700).create(path) {
         Ok(()) => return Ok(()),

@@ -35,7 +35,7 @@ use self::socket::Socket;
 use self::stream::Stream;
 use crate::dispatch;
 use crate::gate::Gate;
-use crate::listener::Transport;
+use crate::listener::{Serves, Transport};
 use crate::peers::Place;
 
 /// Whether the daemon drains.
@@ -152,6 +152,10 @@ async fn serve_http1(
     let ended = match ended {
         Some(ended) => ended,
         None => {
+            // Followers of logs whose terminal is stopped, for example. Callers at the address for functions have the whole grace period.
+            if gate.door.serves == Serves::Control {
+                usage.is_not_waited_for();
+            }
             // The client of a kept connection may be sending its next request just now, and one that has just connected its first. It
             // gets an answer. (hyper's shutdown closes a connection without a request at once, so it comes afterwards.)
             let wait = if usage.is_used() {

@@ -167,6 +167,14 @@ fn conditional() -> Vec<Rule> {
     rules.extend(only(libc::SYS_socketpair, 0, &[libc::AF_UNIX]));
     // Querying the execution domain, and the ordinary one; nothing that turns off address randomisation.
     rules.extend(only(libc::SYS_personality, 0, &[0, -1]));
+    // Named pipes and, as with open(2), regular files. No devices, and sockets are made by bind(2).
+    rules.extend(MAKE_NODES.iter().map(|(call, mode)| Rule {
+        call: *call,
+        when: vec![Argument::Without {
+            index: *mode,
+            mask: u64::from(libc::S_IFMT & !libc::S_IFIFO),
+        }],
+    }));
     rules.extend(only(libc::SYS_fcntl, 1, FCNTL_COMMANDS));
     rules.extend(IOCTL_REQUESTS.iter().map(|request| Rule {
         call: libc::SYS_ioctl,
@@ -186,6 +194,14 @@ const INTERNET_PROTOCOLS: &[i32] = &[
     libc::IPPROTO_ICMP,
     libc::IPPROTO_ICMPV6,
 ];
+
+/// mknod(2) and mknodat(2), each with the index of its mode.
+#[cfg(target_arch = "x86_64")]
+const MAKE_NODES: &[(libc::c_long, u8)] = &[(libc::SYS_mknod, 1), (libc::SYS_mknodat, 2)];
+
+/// mknodat(2), with the index of its mode.
+#[cfg(not(target_arch = "x86_64"))]
+const MAKE_NODES: &[(libc::c_long, u8)] = &[(libc::SYS_mknodat, 2)];
 
 /// Commands of fcntl(2). Not `F_SETPIPE_SZ`: a larger pipe lets a program print more at a time than the daemon reads in a turn.
 /// Not `F_NOTIFY` either, which inotify(7) has replaced.

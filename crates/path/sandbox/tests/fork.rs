@@ -22,6 +22,18 @@ def handler(event, context):
     kind = event.get("kind") if isinstance(event, dict) else None
     if kind == "print":
         print("to python"); os.write(1, b"to the descriptor\n"); sys.stderr.write("to stderr\n")
+    if kind == "open":
+        with open("/dev/stdout", "a") as stdout:
+            stdout.write("opened\n")
+        os.mkfifo("/tmp/pipe")
+        refused = []
+        for mode in (0o020000, 0o060000, 0o140000):
+            try:
+                os.mknod("/tmp/node", mode | 0o600, os.makedev(1, 3))
+            except OSError as error:
+                refused.append(error.errno)
+        os.unlink("/tmp/pipe")
+        return [refused, open("/proc/1/cmdline").read().strip(chr(0))]
     if kind == "exit":
         sys.exit(3)
     if kind == "kill":
@@ -102,6 +114,11 @@ async fn run(engine: &ForkEngine, dir: &Path) {
         .await
         .expect("an answer");
     assert_eq!(output, "to python\nto the descriptor\nto stderr\n");
+    let (said, output) = call(&worker, r#"{"kind":"open"}"#)
+        .await
+        .expect("an answer");
+    assert_eq!(output, "opened\n");
+    assert_eq!(said, r#"[[1, 1, 1], "pilot: sandboxes"]"#);
     let (status, _) = call(&worker, r#"{"kind":"status"}"#)
         .await
         .expect("an answer");

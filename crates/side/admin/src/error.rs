@@ -1,6 +1,7 @@
 //! Errors of the control API. Every error is a status and an [`ApiError`]. One table maps codes to statuses.
 
 use axum::Json;
+use axum::body::to_bytes;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use pilot_model::FunctionName;
@@ -61,6 +62,39 @@ impl IntoResponse for Failure {
         response
     }
 }
+
+/// Gives errors that axum's extractors make, which are plain text, the form of all others: a body over the limit, a query or a path
+/// that cannot be read.
+pub(crate) async fn in_json(response: Response) -> Response {
+    let kind = response.headers().get(header::CONTENT_TYPE);
+    let is_text = kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/plain"));
+    if !is_text || !response.status().is_client_error() {
+        return response;
+    }
+    let status = response.status();
+    let text = to_bytes(response.into_body(), TEXT_BYTES_MAX).await;
+    let message = match text {
+        Ok(text) => String::from_utf8_lossy(&text).into_owned(),
+        Err(_) => status.to_string(),
+    };
+    let failure = match status {
+        StatusCode::PAYLOAD_TOO_LARGE => Failure::new(
+            "too_large",
+            format!("the body is too long: a request has at most {BODY_BYTES_MAX} bytes here"),
+        ),
+        status => Failure {
+            status,
+            ..Failure::new("bad_request", message)
+        },
+    };
+    failure.into_response()
+}
+
+/// Longest text of an error that is kept.
+const TEXT_BYTES_MAX: usize = 8 * 1024;
+
+/// Largest body of a request, except for uploads and secrets, which have limits of their own.
+pub(crate) const BODY_BYTES_MAX: usize = 64 * 1024;
 
 /// A deployment's error in the API's form.
 pub(crate) fn api_error(error: DeployError) -> ApiError {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::extract::DefaultBodyLimit;
 use axum::http::{Method, Uri};
-use axum::middleware::from_fn_with_state;
+use axum::middleware::{from_fn_with_state, map_response};
 use axum::routing::{MethodRouter, delete, get, post, put};
 use axum::{Extension, Router};
 
@@ -12,7 +12,7 @@ use pilot_model::access::Role;
 
 use crate::access::{RouteAccess, RouteRow, require};
 use crate::admin::Admin;
-use crate::error::Failure;
+use crate::error::{BODY_BYTES_MAX, Failure, in_json};
 use crate::openapi::{self, Documents, page};
 use crate::routes::{
     asynchronous, costs, deploy, functions, layers, logs, process, prune, secrets, tokens,
@@ -33,6 +33,7 @@ impl Admin {
             .fallback(unknown_route)
             .method_not_allowed_fallback(method_not_allowed)
             .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+            .layer(map_response(in_json))
             .with_state(self.clone())
     }
 }
@@ -174,5 +175,3 @@ const TOKEN: &str = "/_pilot/v1/tokens/{token}";
 const VERSION: &str = "/_pilot/v1/version";
 const OPENAPI: &str = "/_pilot/v1/openapi.json";
 const DOCS: &str = "/_pilot/v1/docs";
-/// Largest body, except for uploads.
-const BODY_BYTES_MAX: usize = 64 * 1024;

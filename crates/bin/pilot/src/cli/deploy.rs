@@ -16,7 +16,7 @@ use super::failure::Failure;
 use super::initscript;
 use super::layers::{self, LayerSource, ReadLayer};
 use super::multipart::Multipart;
-use super::output::{self, BAD, STRONG};
+use super::output;
 use super::pack::{self, Archive, Kind};
 use super::progress::{Progress, Show};
 use super::project::{Project, Target};
@@ -218,9 +218,7 @@ fn tell_failure(client: &Client, name: &FunctionName, error: anyhow::Error) -> a
     if matches!(error.downcast_ref(), Some(Failure::Unreachable { .. })) {
         return error;
     }
-    output::prose(&format!(
-        "{BAD}✗{BAD:#} {STRONG}{name}{STRONG:#}  not deployed: {error:#}"
-    ));
+    output::not_deployed(name, &error);
     if let Some(Failure::Refused { error, .. }) = error.downcast_ref() {
         output::detail(&error.detail);
     }

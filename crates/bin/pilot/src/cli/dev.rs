@@ -23,7 +23,7 @@ use self::watch::Watch;
 use super::client::Client;
 use super::connection::command_for;
 use super::failure::Failure;
-use super::output::{self, BAD, DIM, GOOD, STRONG};
+use super::output::{self, DIM, GOOD, STRONG};
 use super::progress::Show;
 use super::project::{Project, Target};
 use super::{deploy, logs, report};
@@ -235,10 +235,7 @@ fn log_line(name: &FunctionName, line: &LogLine) -> String {
 }
 
 fn tell_failure(target: &Target, error: &anyhow::Error) {
-    output::prose(&format!(
-        "{BAD}✗{BAD:#} {STRONG}{}{STRONG:#}  not deployed: {error:#}",
-        target.name
-    ));
+    output::not_deployed(&target.name, error);
     if let Some(Failure::Refused { error, .. }) = error.downcast_ref() {
         output::detail(&error.detail);
     }

@@ -118,7 +118,7 @@ pub(super) fn run(connection: &Connection, args: &NewArgs) -> anyhow::Result<()>
     for path in written {
         text.push_str(&format!("{GOOD}+{GOOD:#} {}\n", path.display()));
     }
-    let folder = args.path.display();
+    let folder = typed(&args.path);
     if template == Template::Wasm {
         text.push_str(&format!(
             "\nrustup target add wasm32-wasip2    {DIM}# once, to build components{DIM:#}\n\
@@ -139,15 +139,37 @@ pub(super) fn run(connection: &Connection, args: &NewArgs) -> anyhow::Result<()>
     output::print(&text)
 }
 
+/// A path as it is typed in a shell: quoted if a shell would not read it as one word, and never an option.
+fn typed(path: &Path) -> String {
+    let mut text = path.display().to_string();
+    if text.starts_with('-') {
+        text.insert_str(0, "./");
+    }
+    let plain = |one: char| one.is_alphanumeric() || "/._-+,:@%".contains(one);
+    if text.chars().all(plain) {
+        text
+    } else {
+        format!("'{}'", text.replace('\'', r"'\''"))
+    }
+}
+
 fn name_of(path: &Path) -> Result<FunctionName, Failure> {
     // "." is an empty folder in which the user is already.
     let here = (path == Path::new(".")).then(std::env::current_dir);
     let here = here.transpose().unwrap_or_default();
     let path = here.as_deref().unwrap_or(path);
     let last = path.file_name().unwrap_or(path.as_os_str());
-    last.to_string_lossy()
+    let name: FunctionName = last
+        .to_string_lossy()
         .parse()
-        .map_err(|error: pilot_model::InvalidName| Failure::usage(error.to_string()))
+        .map_err(|error: pilot_model::InvalidName| Failure::usage(error.to_string()))?;
+    if name.as_str().starts_with('-') {
+        // A deployed function may have such a name, as in Lambda, but each command would take it for an option.
+        return Err(Failure::usage(format!(
+            "'{name}' would be read as an option: choose a name that begins with another character"
+        )));
+    }
+    Ok(name)
 }
 
 fn write(folder: &Path, name: &FunctionName, template: Template) -> anyhow::Result<Vec<PathBuf>> {

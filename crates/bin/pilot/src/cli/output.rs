@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anstyle::{AnsiColor, Style};
+use pilot_model::FunctionName;
 use pilot_model::log_line::{safe_json, visible, visible_lines, without_controls};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -72,6 +73,14 @@ pub(super) fn note(text: &str) {
 /// Writes an error to standard error. Control characters in it are visible, because a function may have written parts of it.
 pub(super) fn error(text: &str) {
     prose(&format!("{BAD}error:{BAD:#} {}", visible_lines(text)));
+}
+
+/// Writes why a function is not deployed to standard error. Control characters are visible, because names of files may have some.
+pub(super) fn not_deployed(name: &FunctionName, error: &anyhow::Error) {
+    let error = visible_lines(&format!("{error:#}"));
+    prose(&format!(
+        "{BAD}✗{BAD:#} {STRONG}{name}{STRONG:#}  not deployed: {error}"
+    ));
 }
 
 /// Writes sentences to standard error. On a terminal, lines break between words.

@@ -50,12 +50,18 @@ impl Project {
         let metadata = fs::metadata(path).map_err(|error| not_there(path, &error))?;
         let manifest = if metadata.is_dir() {
             path.join(MANIFEST)
-        } else {
+        } else if path.extension().is_some_and(|kind| kind == "toml") {
             path.to_owned()
+        } else {
+            return Err(no_project(path).into());
         };
         match fs::read_to_string(&manifest) {
             Ok(text) => Self::of_manifest(path, &manifest, &text),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Self::of_folder(path, name),
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => Err(Failure::usage(
+                format!("{}: is not UTF-8; save it as UTF-8", manifest.display()),
+            )
+            .into()),
             Err(error) => Err(error).with_context(|| manifest.display().to_string()),
         }
     }
@@ -209,6 +215,16 @@ fn name_of(folder: &Path) -> anyhow::Result<FunctionName> {
     })
 }
 
+/// A file that is not a manifest, such as the handler's.
+fn no_project(path: &Path) -> Failure {
+    let around = path.parent().filter(|around| *around != Path::new(""));
+    Failure::usage(format!(
+        "{} is neither a folder nor a {MANIFEST}: name the function's folder, for example {}",
+        path.display(),
+        around.unwrap_or(Path::new(".")).display()
+    ))
+}
+
 fn not_there(path: &Path, error: &io::Error) -> Failure {
     Failure::usage(format!("{}: {error}", path.display()))
 }
@@ -278,6 +294,24 @@ mod tests {
         assert_eq!(
             project.one(Some(&name("resize"))).unwrap().name,
             name("resize")
+        );
+    }
+
+    #[test]
+    fn what_is_no_manifest_says_what_to_name_or_to_change() {
+        let dir = folder(&[("app.py", "")]);
+        let problem = Project::read(&dir.path().join("app.py"), None).unwrap_err();
+        let wanted = format!(
+            "name the function's folder, for example {}",
+            dir.path().display()
+        );
+        assert!(problem.to_string().ends_with(&wanted), "{problem}");
+        // As some editors of other systems write it.
+        fs::write(dir.path().join("pilot.toml"), b"\xff\xfe[\0f\0").unwrap();
+        let problem = Project::read(dir.path(), None).unwrap_err().to_string();
+        assert!(
+            problem.ends_with("pilot.toml: is not UTF-8; save it as UTF-8"),
+            "{problem}"
         );
     }
 

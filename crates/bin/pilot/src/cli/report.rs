@@ -75,9 +75,11 @@ fn kept(report: &TemplateReport, runtime: &str) -> String {
 
 /// A template's memory, whether it can be forked, and its slowest imports, as indented lines.
 fn template(report: &TemplateReport) -> String {
+    // Without root, the daemon cannot see the memory of a template.
+    let memory = (report.memory_bytes > 0).then(|| output::megabytes(report.memory_bytes) + ", ");
     let mut text = format!(
-        "  template     {}, Python {}, up in {}\n",
-        output::megabytes(report.memory_bytes),
+        "  template     {}Python {}, up in {}\n",
+        memory.unwrap_or_default(),
         report.python,
         output::duration(report.took)
     );
@@ -188,6 +190,17 @@ pub(super) mod tests {
                  numpy       61.2 ms  ██████████████████████████\n    \
                  PIL.Image   22.9 ms  ██████████\n  \
                url          http://127.0.0.1:8080/fn/invert/\n"
+        );
+    }
+
+    #[test]
+    fn memory_that_is_not_known_is_not_reported_as_none() {
+        let mut report = a_report();
+        report.template.memory_bytes = 0;
+        let text = plain(&deployed(&report, "http://h"));
+        assert!(
+            text.contains("  template     Python 3.11.7, up in 312 ms\n"),
+            "{text}"
         );
     }
 

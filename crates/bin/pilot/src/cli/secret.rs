@@ -12,6 +12,7 @@ use pilot_model::secret::VALUE_BYTES_MAX;
 use pilot_model::{FunctionName, SecretName};
 
 use super::client::Client;
+use super::failure::Failure;
 use super::interrupt;
 use super::output::{self, Align, Table};
 
@@ -76,7 +77,7 @@ pub(super) fn run(client: &Client, args: &SecretArgs) -> anyhow::Result<()> {
 
 fn set(client: &Client, args: &SetArgs) -> anyhow::Result<()> {
     let value = match &args.from_file {
-        Some(file) => of_file(file)?,
+        Some(file) => of_file(file).map_err(|error| Failure::input(&error))?,
         None => of_input(&args.name)?,
     };
     let info: SecretInfo = client.put_bytes(&path(&args.name, args.owner.as_deref()), &value)?;

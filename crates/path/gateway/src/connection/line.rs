@@ -35,6 +35,8 @@ pub(crate) struct Usage {
     requests: AtomicU32,
     /// The client took too long to send a head.
     too_slow: AtomicBool,
+    /// The daemon drains, and does not wait for this client to read.
+    unwaited: AtomicBool,
     interim: Interim,
     /// The memory of the function whose answer is being sent.
     answers: Mutex<Option<FunctionBudget>>,
@@ -131,6 +133,16 @@ impl Usage {
     /// The response holds memory of this function until the client has it.
     pub(crate) fn answers_hold(&self, memory: FunctionBudget) {
         *self.answers() = Some(memory);
+    }
+
+    /// The daemon drains, and a client that does not read its response is not waited for.
+    pub(super) fn is_not_waited_for(&self) {
+        self.unwaited.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether a client that does not read is cut off soon.
+    pub(super) fn must_read_at_once(&self) -> bool {
+        self.unwaited.load(Ordering::Relaxed)
     }
 
     /// Whether another response waits for memory that the current one may hold.

@@ -106,6 +106,9 @@ impl Pace {
             if usage.memory_is_wanted() {
                 left = left.min(self.strict.left(waits));
             }
+            if usage.must_read_at_once() {
+                left = left.min(LAST_WAIT.saturating_sub(waits));
+            }
             if left.is_zero() {
                 return Poll::Ready(());
             }
@@ -121,6 +124,9 @@ impl Pace {
 }
 
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// Longest time that one write waits for a client that is not waited for any more.
+const LAST_WAIT: Duration = Duration::from_secs(2);
 
 #[cfg(test)]
 mod tests {
@@ -174,6 +180,21 @@ mod tests {
             assert!(slow.is_err());
             pace.took(1);
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_is_not_waited_for_is_cut_off_while_a_write_waits() {
+        let usage = Usage::default();
+        let mut pace = Pace::new(MILD, STRICT);
+        let begin = Instant::now();
+        let write = std::future::poll_fn(|cx| pace.poll_too_slow(cx, &usage));
+        let told = async {
+            tokio::time::sleep(Duration::from_secs(10)).await;
+            usage.is_not_waited_for();
+        };
+        tokio::join!(write, told);
+        let waited = begin.elapsed().as_secs();
+        assert!((10..=11).contains(&waited), "{waited} s");
     }
 
     #[tokio::test(start_paused = true)]

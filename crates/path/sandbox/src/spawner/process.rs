@@ -23,6 +23,9 @@ use crate::rootfs;
 
 use super::users;
 
+/// The command line of this process and of the inits, for `ps`.
+const SHOWN_AS: &str = "pilot: sandboxes";
+
 /// Runs the spawner on its socket.
 pub(super) fn run(
     socket: Option<OwnedFd>,
@@ -46,6 +49,9 @@ fn serve(
 ) -> io::Result<()> {
     // Inits become children of this process when their helper ends, and the kernel reaps them.
     prctl::set_child_subreaper(true)?;
+    // Code in a sandbox can read the command line of the sandbox's init, which is a fork of this process. The daemon's says where its
+    // files are and what it listens on. Where /proc does not allow it, sandboxes are made all the same.
+    let _ = process::show_as(SHOWN_AS);
     // Ctrl-C in a terminal is for the daemon, which drains and then closes this socket.
     for signal in [
         Signal::SIGINT,

@@ -10,6 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
+use nix::sys::stat::{Mode, fchmod};
 use nix::unistd::{pipe2, read};
 use tokio::net::unix::pipe::Receiver;
 use tokio::sync::Semaphore;
@@ -32,6 +33,9 @@ static PAUSING: Semaphore = Semaphore::const_new(4);
 /// Most bytes that are read after an answer. A pipe holds 64 KiB (pipe(7)), and sandboxed processes cannot enlarge it, so
 /// everything that was written before the answer is among them.
 const LAST_LEN_MAX: usize = 64 * 1024;
+
+/// The mode of a pipe that any user with a way to it may open to write.
+const REOPENED_TO_WRITE: Mode = Mode::from_bits_truncate(0o622);
 
 /// What a turn of reading leaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,6 +76,9 @@ impl Output {
     pub(crate) fn pipe() -> io::Result<(Self, OwnedFd)> {
         let (here, there) = pipe2(OFlag::O_CLOEXEC)?;
         set_nonblocking(&here)?;
+        // For `/dev/stdout` and `/dev/stderr`, which open the pipe again: it belongs to the daemon's user, and the process has another.
+        // Only who may trace the process finds it in `/proc`, and nobody else may read from it.
+        fchmod(&there, REOPENED_TO_WRITE)?;
         Ok((
             Self {
                 pipe: Arc::new(Receiver::from_owned_fd(here)?),

@@ -388,6 +388,29 @@ async fn events(response: Response) -> Vec<DeployEvent> {
 }
 
 #[tokio::test]
+async fn what_the_extractors_refuse_is_an_error_like_all_others() {
+    let bench = Bench::new(AdminConfig::default());
+    let scale = "/_pilot/v1/functions/known/scale";
+    let (status, code, message) = bench.refusal("POST", scale, &"x".repeat(70_000)).await;
+    assert_eq!((status, code.as_str()), (413, "too_large"));
+    assert!(message.contains("65536 bytes"), "{message}");
+    for path in [
+        "/_pilot/v1/functions/%ff",
+        "/_pilot/v1/functions/known?values=x",
+        "/_pilot/v1/secrets/key?force=x",
+    ] {
+        let method = if path.contains("secrets") {
+            "DELETE"
+        } else {
+            "GET"
+        };
+        let (status, code, message) = bench.refusal(method, path, "").await;
+        assert_eq!((status, code.as_str()), (400, "bad_request"), "{path}");
+        assert!(!message.is_empty(), "{path}");
+    }
+}
+
+#[tokio::test]
 async fn a_deployment_is_told_line_by_line() {
     let mut bench = Bench::new(AdminConfig::default());
     let response = bench

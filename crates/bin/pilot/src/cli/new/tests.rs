@@ -209,3 +209,12 @@ fn the_node_template_answers_events_and_requests() {
     let body = answers[1]["body"].as_str().unwrap();
     assert!(body.contains("Hello, Eve!"), "{body}");
 }
+
+#[test]
+fn a_path_is_printed_as_a_shell_reads_it() {
+    assert_eq!(typed(Path::new("greet")), "greet");
+    assert_eq!(typed(Path::new("/tmp/é/greet_1")), "/tmp/é/greet_1");
+    assert_eq!(typed(Path::new("my files/greet")), "'my files/greet'");
+    assert_eq!(typed(Path::new("it's/greet")), r"'it'\''s/greet'");
+    assert_eq!(typed(Path::new("-x/greet")), "./-x/greet");
+}

@@ -50,6 +50,13 @@ pub(super) fn find(
     } else if files == RequirementFiles::All && code.join(PYPROJECT).is_file() {
         reader.read_pyproject()?;
         PYPROJECT
+    } else if files == RequirementFiles::All && code.join(PIPFILE).is_file() {
+        return Err(RequirementsError {
+            file: PIPFILE.to_owned(),
+            problem: "is not read: make a requirements.txt with `pipenv requirements > requirements.txt`, or list it in .pilotignore \
+                      if the function needs no packages"
+                .to_owned(),
+        });
     } else {
         return Ok(None);
     };
@@ -457,6 +464,9 @@ fn inside(path: &Path) -> Option<PathBuf> {
 
 const TXT: &str = "requirements.txt";
 const PYPROJECT: &str = "pyproject.toml";
+
+/// Pipenv's file, which no installer here reads.
+const PIPFILE: &str = "Pipfile";
 /// Options that may stand on lines of their own.
 const OPTIONS: [&str; 12] = [
     "-i",

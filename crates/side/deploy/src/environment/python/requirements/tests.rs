@@ -105,6 +105,16 @@ fn a_pyproject_beside_another_languages_code_does_not_count() {
 }
 
 #[test]
+fn a_pipfile_is_not_ignored_silently() {
+    let pipfile = ("Pipfile", "[packages]\nrequests = \"*\"\n");
+    assert!(refusal(&[pipfile]).contains("pipenv requirements > requirements.txt"));
+    let both = [pipfile, ("requirements.txt", "six")];
+    assert_eq!(found(&both).unwrap().lines, ["six"]);
+    let tools = find(code(&[pipfile]).path(), RequirementFiles::Txt).unwrap();
+    assert_eq!(tools, None);
+}
+
+#[test]
 fn what_cannot_be_read_says_what_to_change() {
     assert!(refusal(&[("requirements.txt", "-r ../other.txt")]).contains("leads out of the code"));
     assert!(refusal(&[("requirements.txt", "-r gone.txt")]).contains("'gone.txt' cannot be read"));
