@@ -224,7 +224,7 @@ impl<'a> FirstFrame<'a> {
         })
     }
 
-    /// Sends the inputs' descriptors with as much of the frame as the socket takes at once. Bytes sent.
+    /// Sends as much of the frame as the socket takes at once, with the inputs' descriptors if there are any. Bytes sent.
     pub(super) async fn send_inputs(&self, writer: Outgoing<'_>) -> io::Result<usize> {
         let inputs = self.inputs.iter().map(|input| input.descriptor.as_fd());
         let descriptors: Vec<_> = inputs.collect();

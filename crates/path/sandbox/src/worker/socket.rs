@@ -12,9 +12,9 @@ use pilot_sys::seqpacket;
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe::{Receiver, Sender};
 
-/// A connected stream socket that does not block, for reading.
+/// A connected stream socket that does not block, for reading. Of tokio's types, the one for pipes is registered for one direction; it calls
+/// read(2), which is the same for sockets.
 #[derive(Debug)]
-// The type for pipes is the one that tokio registers for one direction. It calls read(2), which is the same for sockets.
 pub(super) struct Incoming(Receiver);
 
 /// The same socket, for writing.
