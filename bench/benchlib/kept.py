@@ -1,58 +1,230 @@
-"""The tables of kept results: one page for a folder with the documents of [`benchlib.command.Run`], to each of which `commit` was added."""
+"""The results that benchmarks keep, and the texts that are written from them.
+
+`bench/NAME/results/FILE.json` is what a run wrote with `--json`, and the commit of the build. Where a text has
+
+    <!-- FILE table -->
+    <!-- end -->
+
+the lines between are written: `table`, `bars`, `notes` or `machine` of that file, or of a row of it (`FILE#ROW table`). Within a line,
+`<!-- FILE: cold p50 -->3 ms<!-- end -->` has what was measured for a row of bench/peers, or for a bar. In another text than the benchmark's own
+README, it is `NAME/FILE`. Files with rows that the README does not mark are listed in `results/README.md`, which is written
+as a whole.
+"""
 
 from __future__ import annotations
 
+import gzip
 import json
+import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-from benchlib.report import markdown_table
+from .report import Bar, judged, markdown_table
 
-TOP = """# Figures of {what}
+BENCH = Path(__file__).resolve().parent.parent
+# Other texts with marked sections.
+TEXTS = [BENCH.parent / "docs" / "papers.md"]
+MARKED = re.compile(r"<!-- (?P<what>[a-z0-9_/.#-]+) (?P<part>table|bars|notes|machine) -->\n.*?<!-- end -->", re.DOTALL)
+INLINE = re.compile(r"<!-- (?P<what>[a-z0-9_/.-]+): (?P<name>[^\n]+?) -->[^\n]*?<!-- end -->")
+TOP = """# Kept results
 
-`bench/{bench}/figures` writes this file from the JSON beside it, which has every invocation. [../README.md](../README.md) says what the
-columns mean, and what is behind the figures.
+`bench/figures` writes this file from the JSON beside it. [../README.md](../README.md) says what was measured, and what is behind the figures.
 """
+# Larger raw data lie beside a row's file, packed.
+BESIDE_BYTES = 64 << 10
+# How fast the build is does not matter for these.
+ARITHMETIC = {"billable", "utilisation", "coldstart", "fees", "rounding", "durations", "periods", "logs"}
+# A file for each row, in place of one for each run: their experiments are repeated one by one.
+BY_ROW = {"costs"}
+FOLDERS = re.compile(r'"/(tmp|home|root|work)[^"]*"')
 
 
-def keep(results: Path, document: Path, commit: str) -> None:
-    """Keeps a document, with the commit of the build that it is of."""
-    content = json.loads(document.read_text())
-    (results / document.name).write_text(json.dumps({"commit": commit, **content}, indent=1) + "\n")
+class KeptError(Exception):
+    """A result that cannot be kept, or a text without its result."""
 
 
-def write(results: Path, bench: str, what: str) -> None:
-    """Writes `README.md` of a folder with results."""
-    lines = [line for path in sorted(results.glob("*.json")) for line in told(path)]
-    (results / "README.md").write_text(TOP.format(bench=bench, what=what) + "\n".join(lines) + "\n")
-
-
-def told(path: Path) -> list[str]:
-    document = json.loads(path.read_text())
-    if "rows" not in document or "build" not in document:
-        return []
-    load = ", ".join(f"{number:.1f}" for number in document["load_average"])
-    machine = document["machine"]
-    lines = ["", f"## `{path.name}`", ""]
-    lines += [
-        f"A {document['build']} build, {machine['cpus']} CPUs, Linux {machine['kernel']}, {document['seconds']:.0f} s. At the end,"
-    ]
-    lines += [f"the load average was {load}, of the measurement itself. Commit `{document['commit']}`."]
+def keep(bench: str, file: Path, commit: str) -> None:
+    """Keeps what a run wrote. `commit` is that of the measured build."""
+    document = json.loads(file.read_text())
+    if document.get("kind") == "smoke":
+        raise KeptError(f"{file}: a smoke run says nothing")
+    if document.get("build", "release") != "release" and {row.get("what") for row in document["rows"]} - ARITHMETIC:
+        raise KeptError(f"{file}: a {document['build']} build says nothing")
     for row in document["rows"]:
-        lines += ["", f"### {row['what']}: {row['title']}", ""]
-        if row["error"]:
-            lines += [f"Failed: {row['error']}"]
-            continue
-        lines += markdown_table(row["table"])
+        if row.get("error"):
+            raise KeptError(f"{file}: {row.get('what')} failed: {row['error']}")
+    results = BENCH / bench / "results"
+    results.mkdir(exist_ok=True)
+    if bench not in BY_ROW:
+        write(results / file.name, {"commit": commit, **document})
+        return
+    about = {"commit": commit, **{key: document[key] for key in ("build", "machine", "load_average", "seconds")}}
+    for row in document["rows"]:
+        name, data = row["what"], rounded(row.pop("data"))
+        beside = results / f"{name}.data.json.gz"
+        raw = json.dumps(data).encode()
+        if len(raw) > BESIDE_BYTES:
+            # Without a time and a name, so that the same data are the same file.
+            beside.write_bytes(gzip.compress(raw, mtime=0))
+            data = beside.name
+        else:
+            beside.unlink(missing_ok=True)
+        write(results / f"{name}.json", {**about, **row, "data": data})
+
+
+def write(path: Path, document: dict[str, Any]) -> None:
+    text = json.dumps(document, indent=1) + "\n"
+    if outside := FOLDERS.search(text):
+        raise KeptError(f"{path.name} would name a folder of the machine: {outside[0]}")
+    path.write_text(text)
+
+
+def rounded(value: Any) -> Any:
+    """With six digits."""
+    if isinstance(value, float):
+        return float(f"{value:.6g}")
+    if isinstance(value, list):
+        return [rounded(each) for each in value]
+    if isinstance(value, dict):
+        return {key: rounded(each) for key, each in value.items()}
+    return value
+
+
+def texts() -> dict[Path, str]:
+    """All texts with figures, as they must be."""
+    found = {path: marked(path.read_text(), None) for path in TEXTS}
+    for readme in sorted(BENCH.glob("*/README.md")):
+        bench, text = readme.parent.name, readme.read_text()
+        found[readme] = marked(text, bench)
+        named = {match["what"].split("#")[0] for match in MARKED.finditer(text)}
+        lines = [line for file in files(bench) if file.stem not in named for line in listed(file)]
+        page = readme.parent / "results" / "README.md"
+        if lines:
+            found[page] = TOP + "\n".join(lines) + "\n"
+        elif page.exists():
+            raise KeptError(f"{page.relative_to(BENCH.parent)} has nothing to say any more: delete it")
+    return found
+
+
+def files(bench: str) -> list[Path]:
+    return sorted((BENCH / bench / "results").glob("*.json"))
+
+
+def marked(text: str, bench: str | None) -> str:
+    """The text with its marked sections."""
+
+    def section(found: re.Match[str]) -> str:
+        lines = "\n".join(part_of(found["what"], found["part"], bench))
+        return f"<!-- {found['what']} {found['part']} -->\n{lines}\n<!-- end -->"
+
+    def value(found: re.Match[str]) -> str:
+        return f"<!-- {found['what']}: {found['name']} -->{measured(found['what'], found['name'], bench)}<!-- end -->"
+
+    return INLINE.sub(value, MARKED.sub(section, text))
+
+
+def document_of(name: str, bench: str | None) -> dict[str, Any]:
+    file = Path(bench or "", name)
+    path = BENCH / file.parent / "results" / f"{file.name}.json"
+    if not path.exists():
+        raise KeptError(f"a text names {name}, but there is no {path.relative_to(BENCH.parent)}")
+    document: dict[str, Any] = json.loads(path.read_text())
+    return document
+
+
+def measured(name: str, what: str, bench: str | None) -> str:
+    """What was measured for a row of bench/peers, or for a bar."""
+    document = document_of(name, bench)
+    for row in document.get("rows", [document]):
+        if row["what"] == what and "unit" in row:
+            return amount(row)
+        for bar in row.get("bars", []):
+            if bar["what"] == what:
+                return str(bar["measured"])
+    raise KeptError(f'a text wants "{what}" of {name}, which has no such row or bar')
+
+
+def part_of(what: str, part: str, bench: str | None) -> list[str]:
+    name, _, row = what.partition("#")
+    document = document_of(name, bench)
+    if part == "machine":
+        return [machine(document)]
+    if row:
+        rows = [each for each in document["rows"] if each.get("what") == row]
+        if not rows:
+            raise KeptError(f"a text wants the {part} of {what}, but {name} has no such row")
+        document = rows[0]
+    if part == "table":
+        return table(document)
+    if part == "notes":
+        return [f"- {note}" for note in document["notes"]]
+    return bars(document)
+
+
+def machine(document: dict[str, Any]) -> str:
+    about = document["machine"]
+    load = document.get("load_average") or about.get("load_average")
+    words = [f"`{document['commit']}`"] if "commit" in document else []
+    words += [f"{document['build']} build"] if document.get("build", "release") != "release" else []
+    words += [f"{about['cpus']} CPUs, Linux {about['kernel']}"]
+    words += [f"load average {load[0]:.1f} at the end"] if load else []
+    return ", ".join(words) + "."
+
+
+def table(document: dict[str, Any]) -> list[str]:
+    """Of a report, of the rows of bench/peers, or of anything else that has rows: what is a number or a word in them."""
+    if "table" in document:
+        return markdown_table(document["table"])
+    rows = document["rows"]
+    if rows and "rival" in rows[0]:
+        return markdown_table([["what", "bar", "measured", "peer", "verdict"], *map(beside_peer, rows)])
+    columns = [key for key, value in rows[0].items() if cell(value) is not None and key != "error"]
+    return markdown_table([columns, *([cell(row.get(key)) or "" for key in columns] for row in rows)])
+
+
+def beside_peer(row: dict[str, Any]) -> list[str]:
+    """A row of bench/peers."""
+    bar = "" if row["bar"] is None else f"{'≥' if row['at_least'] else '≤'} {row['bar']:g} {row['unit']}"
+    peer = "" if row["rival"] is None else f"{row['rival']}: {amount({**row, 'measured': row['rival_measured']})}"
+    verdict = {True: "kept", False: "MISSED", None: ""}[row["ok"]]
+    return [row["what"], bar, row["error"] or amount(row), peer, verdict]
+
+
+def amount(row: dict[str, Any]) -> str:
+    number = row["measured"]
+    return f"{number:,.0f} {row['unit']}" if number >= 100 else f"{number:.3g} {row['unit']}"
+
+
+def cell(value: Any) -> str | None:
+    """None: not for a table."""
+    if isinstance(value, dict) and {"mean", "half_95"} <= value.keys():
+        return f"{value['mean']:.4g} ± {value['half_95'] or 0:.2g}"
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return f"{value:.4g}"
+    return value if isinstance(value, str) else None
+
+
+def bars(document: dict[str, Any]) -> list[str]:
+    return markdown_table(judged([Bar(bar["what"], bar["bar"], bar["measured"], bar["kept"]) for bar in document["bars"]]))
+
+
+def listed(path: Path) -> Iterator[str]:
+    """The lines of a page on a file: a report in each row, or a table of its own."""
+    document = json.loads(path.read_text())
+    if not isinstance(document, dict) or "rows" not in document:
+        return
+    yield from ["", f"## `{path.name}`"]
+    if "machine" in document:
+        yield from ["", machine(document)]
+    if document.get("floor"):
+        yield from ["", *(f"- {line.strip()}" for line in document["floor"])]
+    if "table" not in document["rows"][0]:
+        yield from ["", *table(document)]
+        return
+    for row in document["rows"]:
+        yield from ["", f"### {row['what']}: {row['title']}", "", *table(row)]
         if row["bars"]:
-            bars = [[bar["what"], bar["bar"], bar["measured"], bar["verdict"].lower()] for bar in row["bars"]]
-            lines += ["", *markdown_table([["bar", "wanted", "measured", ""], *bars])]
-        lines += ["", *(f"- {note}" for note in row["notes"])] if row["notes"] else []
-    return lines
-
-
-def main(script: str, bench: str, what: str, arguments: list[str]) -> None:
-    """The command `figures` of a benchmark: `figures [COMMIT FILE...]` keeps documents, and writes the page."""
-    results = Path(script).resolve().parent / "results"
-    for document in arguments[1:]:
-        keep(results, Path(document), arguments[0])
-    write(results, bench, what)
+            yield from ["", *bars(row)]
+        if row["notes"]:
+            yield from ["", *(f"- {note}" for note in row["notes"])]
