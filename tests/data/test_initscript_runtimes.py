@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
+import json
 import os
 import shutil
+import socket
 import subprocess
 from pathlib import Path
 
@@ -121,11 +123,16 @@ def fnv1a(body: bytes) -> int:
     return total
 
 
+def build_c(folder: Path, *more: str) -> None:
+    """The program `bootstrap`, which runs with the checks of the compiler."""
+    options = ["-std=c99", "-Wall", "-Wextra", "-Werror", "-O1", "-I", ROOT / "sdk" / "c", *more]
+    subprocess.run(["gcc", *options, HERE / "c" / "bootstrap.c", "-o", folder / "bootstrap"], check=True)
+
+
 def test_a_program_in_c_maps_messages(daemon: Daemon, bucket: Bucket, tmp_path: Path) -> None:
     if shutil.which("gcc") is None:
         pytest.skip("messages of programs in C are not tested: there is no gcc on PATH")
-    options = ["-std=c99", "-Wall", "-Wextra", "-Werror", "-O1", "-I", ROOT / "sdk" / "c"]
-    subprocess.run(["gcc", *options, HERE / "c" / "bootstrap.c", "-o", tmp_path / "bootstrap"], check=True)
+    build_c(tmp_path)
     function = '[functions.client-c-messages]\nruntime = "provided"\n'
     deploy(daemon, tmp_path, function + SCRIPT.format(name="c-messages"))
     script = f"message 1, s3://photos/scripts/none: {MISSING}"
@@ -239,11 +246,124 @@ def test_a_node_function_gets_a_live_connection(daemon: Daemon, echo: str, tmp_p
     assert "did not wait for a worker to start" in told["0"]
 
 
+#: Says that it runs, gets message 5 of 5 bytes, and sends it back as message 6.
+ECHO_OF_5 = module(("send_msg", 0, b"ready"), ("recv_msg", 5, 0, 60_000, 5), ("send_msg", 6, 60_000, 5))
+GOES_ON = """
+[functions.client-{name}.initscript]
+module = "init.wasm"
+timeout_ms = {timeout_ms}
+during = "invocation"
+"""
+
+
+def test_a_program_in_c_talks_with_its_script(daemon: Daemon, tmp_path: Path) -> None:
+    if shutil.which("gcc") is None:
+        pytest.skip("messages of programs in C are not tested: there is no gcc on PATH")
+    build_c(tmp_path, "-DTALKS")
+    function = '[functions.client-c-talks]\nruntime = "provided"\n'
+    deploy(daemon, tmp_path, function + GOES_ON.format(name="c-talks", timeout_ms=20_000), ECHO_OF_5)
+    for _ in range(3):
+        _, told = cold(daemon, "c-talks", {})
+        assert told == ["ready", 0, "hello", "the initscript did not send it", "Message too long", "Broken pipe"]
+    # A worker that did not start has none.
+    _, told = invoke(daemon, "client-c-talks", {})
+    assert "did not wait for a worker to start" in told[0] and told[4:] == ["No such file or directory"] * 2
+
+
+def test_a_program_in_c_learns_why_its_script_failed(daemon: Daemon, tmp_path: Path) -> None:
+    if shutil.which("gcc") is None:
+        pytest.skip("messages of programs in C are not tested: there is no gcc on PATH")
+    build_c(tmp_path, "-DTALKS")
+    function = '[functions.client-c-fails]\nruntime = "provided"\n'
+    manifest = function + GOES_ON.format(name="c-fails", timeout_ms=20_000)
+    deploy(daemon, tmp_path, manifest, module(("send_msg", 0, b"ready"), ("exit", 7)))
+    _, told = cold(daemon, "c-fails", {})
+    assert told[0] == "ready" and told[2:4] == ["it exited with status 7"] * 2
+    # It waits for a message that is never sent, until its time is over.
+    manifest = function + GOES_ON.format(name="c-fails", timeout_ms=300)
+    deploy(daemon, tmp_path, manifest, module(("recv_msg", 8, 0, 60_000, 5)))
+    _, told = cold(daemon, "c-fails", {})
+    assert all("it was not ready after" in told[at] for at in (0, 2, 3)), told
+
+
+def test_a_program_in_c_reads_what_its_script_sends(tmp_path: Path) -> None:
+    """Without a daemon, and with the compiler's checks: long and nested objects, in pieces, and an end in the middle of one."""
+    if shutil.which("gcc") is None:
+        pytest.skip("messages of programs in C are not tested: there is no gcc on PATH")
+    (tmp_path / "reads.c").write_text(
+        """
+#define _POSIX_C_SOURCE 200809L
+#include "pilotlight_init.h"
+int main(void) {
+    struct pilotlight_init init;
+    const char *path;
+    pilotlight_init_environment(&init);
+    for (uint64_t id = 0; id < 4; id++) {
+        path = pilotlight_init_path(&init, id);
+        puts(path != NULL ? path : pilotlight_init_why(&init, id));
+    }
+    printf("%d %s\\n", pilotlight_init_get_conn(&init, 1, "tcp://db:1"), pilotlight_init_why_conn(&init, 1));
+    pilotlight_init_end(&init);
+    return 0;
+}
+"""
+    )
+    options = ["-std=c99", "-Wall", "-Wextra", "-Werror", "-fsanitize=address,undefined", "-I", ROOT / "sdk" / "c"]
+    subprocess.run(["gcc", *options, tmp_path / "reads.c", "-o", tmp_path / "reads"], check=True)
+    store = {"url": "s3://b/k", "path": "/etc/passwd", "op": "end", "list": [{"id": "2"}, "}]{\\\"", "ä"], "long": "x" * 5000}
+    notes = [
+        {"op": "message", "id": "0", "len": 3, "store": store, "path": "/proc/7/fd/9"},
+        {"op": "message", "id": "1", "problem": 'no "such"\nobject \x01' + "!" * 1000},
+        {"op": "other", "path": "x"},
+        {"op": "message", "id": "x", "path": "/proc/7/fd/8"},
+        {"op": "message", "id": "2", "path": "/" + "x" * 200},
+        {"op": "connection", "id": "1", "problem": "refused"},
+        {"op": "end", "problem": "it trapped"},
+    ]
+    sent = b"".join(len(text).to_bytes(4, "little") + text for text in (json.dumps(note, ensure_ascii=False).encode() for note in notes))
+    long = ('no "such" object ?' + "!" * 1000)[:255]
+    cases = {
+        "all": (sent, ["/proc/7/fd/9", long, "it trapped", "it trapped", "-1 refused"]),
+        "cut": (sent[:200], ["the way to the initscript broke off"] * 4 + ["-1 the way to the initscript broke off"]),
+        "nothing": (b"", ["the way to the initscript broke off"] * 4 + ["-1 the way to the initscript broke off"]),
+        "noise": (bytes(range(4)) * 100, ["the way to the initscript broke off"] * 4 + ["-1 the way to the initscript broke off"]),
+    }
+    for case, (content, expected) in cases.items():
+        path = tmp_path / case
+        with socket.socket(socket.AF_UNIX) as listening:
+            listening.bind(str(path))
+            listening.listen()
+            program = subprocess.Popen(
+                [tmp_path / "reads"], env={"PILOT_INIT_SCRIPT": case}, cwd=tmp_path, stdout=subprocess.PIPE, text=True
+            )
+            line, _ = listening.accept()
+            with line:
+                line.settimeout(10)
+                for at in range(0, len(content), 7):
+                    try:
+                        line.sendall(content[at : at + 7])
+                    except (BrokenPipeError, ConnectionResetError):
+                        break  # it has read enough
+        told, _ = program.communicate(timeout=20)
+        assert (program.returncode, told.splitlines()) == (0, expected), case
+
+
+def test_a_program_in_c_waits_for_a_connection(daemon: Daemon, echo: str, tmp_path: Path) -> None:
+    if shutil.which("gcc") is None:
+        pytest.skip("connections of programs in C are not tested: there is no gcc on PATH")
+    build_c(tmp_path, f'-DADDRESS="{echo}"')
+    function = '[functions.client-c-waits]\nruntime = "provided"\n'
+    manifest = function + CONNECTIONS.format(name="c-waits", echo=echo) + 'during = "invocation"\n'
+    deploy(daemon, tmp_path, manifest, handing(echo))
+    _, told = cold(daemon, "c-waits", {})
+    assert told[0] == "HELLO" and told[1] == "taken" and "refused" in told[2].lower(), told
+    eventually("the end of all connections", lambda: Echo.open == 0)
+
+
 def test_a_program_in_c_gets_a_live_connection(daemon: Daemon, echo: str, tmp_path: Path) -> None:
     if shutil.which("gcc") is None:
         pytest.skip("connections of programs in C are not tested: there is no gcc on PATH")
-    options = ["-std=c99", "-Wall", "-Wextra", "-Werror", "-O1", "-I", ROOT / "sdk" / "c", f'-DADDRESS="{echo}"']
-    subprocess.run(["gcc", *options, HERE / "c" / "bootstrap.c", "-o", tmp_path / "bootstrap"], check=True)
+    build_c(tmp_path, f'-DADDRESS="{echo}"')
     function = '[functions.client-c-live]\nruntime = "provided"\n'
     deploy(daemon, tmp_path, function + CONNECTIONS.format(name="c-live", echo=echo), handing(echo))
     _, told = cold(daemon, "c-live", {})

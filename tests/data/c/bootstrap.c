@@ -1,5 +1,7 @@
 /* Asks for events by the Lambda Runtime API, and answers with the checksums of the messages 0 to 2: a list of numbers, or why not. With an
- * ADDRESS, it answers with what it is told over connection 0, what a second connection 0 is, and why there is no connection 2. */
+ * ADDRESS, it answers with what it is told over connection 0, what a second connection 0 is, and why there is no connection 2. With TALKS, it talks
+ * with a script that goes on: it waits for message 0, sends 5, waits for 6, and answers with both, why there is no 99, and how a message after the
+ * script's end fails. */
 #define _POSIX_C_SOURCE 200809L
 #include <netdb.h>
 #include <sys/socket.h>
@@ -58,11 +60,38 @@ static size_t ask(struct pilotlight_init *init, char *body) {
     return (size_t)snprintf(body, ROOM, "[\"%s\",\"%s\",\"%s\"]", told, second, pilotlight_init_why_conn(init, 2));
 }
 #else
+#ifdef TALKS
+static size_t text(struct pilotlight_init *init, uint64_t id, char *body, size_t room) {
+    struct pilotlight_msg msg;
+    size_t len;
+    if (pilotlight_init_recv_msg(init, id, &msg) != 0) {
+        return (size_t)snprintf(body, room, "\"%s\",", pilotlight_init_why(init, id));
+    }
+    len = (size_t)snprintf(body, room, "\"%.*s\",", (int)msg.len, (const char *)msg.bytes);
+    pilotlight_init_release(&msg);
+    return len;
+}
+
+static size_t talk(struct pilotlight_init *init, char *body) {
+    static char large[PILOTLIGHT_SENT_LEN_MAX + 1];
+    int too_large = pilotlight_init_send_msg(init, 4, large, sizeof large) != 0 ? errno : 0, late;
+    size_t len = 1;
+    body[0] = '[';
+    len += text(init, 0, body + len, ROOM - len);
+    len += (size_t)snprintf(body + len, ROOM - len, "%d,", pilotlight_init_send_msg(init, 5, "hello", 5));
+    len += text(init, 6, body + len, ROOM - len);
+    len += text(init, 99, body + len, ROOM - len);
+    late = pilotlight_init_send_msg(init, 7, "late", 4) != 0 ? errno : 0;
+    pilotlight_init_end(init);
+    return len + (size_t)snprintf(body + len, ROOM - len, "\"%s\",\"%s\"]", strerror(too_large), strerror(late));
+}
+#else
 static uint32_t checksum(const struct pilotlight_msg *msg) {
     uint32_t sum = 2166136261u; /* FNV-1a */
     for (size_t at = 0; at < msg->len; at++) sum = (sum ^ ((const unsigned char *)msg->bytes)[at]) * 16777619u;
     return sum;
 }
+#endif
 #endif
 
 int main(void) {
@@ -78,6 +107,8 @@ int main(void) {
         answer(daemon.in, &init, id, sizeof id);
 #ifdef ADDRESS
         len = ask(&init, body);
+#elif defined TALKS
+        len = talk(&init, body);
 #else
         for (uint64_t number = 0; number < 3; number++) {
             struct pilotlight_msg msg;

@@ -313,8 +313,6 @@ const INPUT_BYTES_MAX: usize = 64 << 10;
 const MODULE_PATH_MAX: usize = 1024;
 const ALLOW_MAX: usize = 32;
 const NOT_OWN: &str = "during belongs to initscript: the messages of a shared_initscript are there before the handler is called";
-/// Why a function whose worker is not ours has no script that goes on.
-pub(crate) const NOT_RUNNING: &str = "during = \"invocation\" is for functions with runtime = \"python\" or \"node\": others get what a script has sent with the event";
 const NOT_SHARED: &str = "max_age_s belongs to shared_initscript: the messages of an initscript end with their invocation";
 /// Why a function that is no handler of events has no initscript.
 pub(crate) const EVENTS_ONLY: &str = "needs a function that gets events (interface = \"event\", which servers and applications do not have): \
@@ -426,17 +424,20 @@ mod tests {
     }
 
     #[test]
-    fn a_script_goes_on_beside_handlers_in_python_and_node_alone() {
+    fn a_script_goes_on_beside_every_function_that_gets_events() {
         let going = "[initscript]\nmodule = \"a.wasm\"\nduring = \"invocation\"";
-        for function in ["handler = \"a.b\"", "runtime = \"node\"\nhandler = \"a.b\""] {
+        for function in [
+            "handler = \"a.b\"",
+            "runtime = \"node\"\nhandler = \"a.b\"",
+            "runtime = \"provided\"",
+            "runtime = \"container\"\nimage = \"a:1\"\ncontract = \"shim\"\ncommand = [\"a\"]",
+        ] {
             let script = checked(&format!("{function}\n{going}")).unwrap();
             assert_eq!(script.during, During::Invocation);
         }
-        let found = checked(&format!("runtime = \"provided\"\n{going}")).unwrap_err();
-        assert!(
-            found.contains("runtime = \"python\" or \"node\""),
-            "{found}"
-        );
+        let server = format!("runtime = \"http\"\ncommand = [\"a\"]\n{going}");
+        let found = checked(&server).unwrap_err();
+        assert!(found.contains("interface = \"event\""), "{found}");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 use pilot_model::FailedInput;
 use pilot_model::initscript::MESSAGE_PREFIX;
-use pilot_model::ports::Input;
+use pilot_model::ports::{Input, InputKind};
 
 /// `Pilot-Input-NAME`: the path of an input.
 const INPUT: &str = "pilot-input-";
@@ -13,7 +13,7 @@ const INPUT: &str = "pilot-input-";
 const DECODED_INPUT: &str = "pilot-decoded-input-";
 /// `Pilot-Failed-Input-NAME`: why an optional input could not be fetched.
 const FAILED_INPUT: &str = "pilot-failed-input-";
-/// `Pilot-Init-7`: the path of message 7 of an initscript.
+/// `Pilot-Init-7`: the path of message 7 of an initscript. `Pilot-Init-Script`: the path to connect to, if the script goes on.
 const MESSAGE: &str = "pilot-init-";
 /// `Pilot-Init-Conn-3`: the path to connect to for connection 3, a space, and where it leads.
 /// `Pilot-Failed-Init-7`: why it is not there. `Pilot-Failed-Init-Script`, `-Shared`: why the script failed.
@@ -31,7 +31,7 @@ pub(crate) fn input_headers(
 ) -> Result<(), String> {
     let given = inputs.iter().zip(paths);
     let given = given.map(|(input, path)| {
-        let (prefix, name) = named(&input.name, INPUT, MESSAGE);
+        let (prefix, name) = given_name(input, INPUT, MESSAGE);
         let (name, value) = with_address(name, path);
         (prefix, name.replace('.', "-"), value)
     });
@@ -69,6 +69,18 @@ fn with_address<'a>(name: &'a str, path: &str) -> (&'a str, String) {
     }
 }
 
+/// As below, or the way to a script that goes on.
+fn given_name<'a>(
+    input: &'a Input,
+    of_input: &'static str,
+    of_message: &'static str,
+) -> (&'static str, &'a str) {
+    match input.kind {
+        InputKind::Script => (of_message, "script"),
+        _ => named(&input.name, of_input, of_message),
+    }
+}
+
 /// An input, or a message of an initscript: the beginning of its name, and the rest.
 fn named<'a>(
     name: &'a str,
@@ -83,7 +95,7 @@ fn named<'a>(
 
 /// The variables of a program that runs once per call: `PILOT_INPUT_NAME` is the path of an input, `PILOT_DECODED_INPUT_NAME` the media type
 /// of one that was decoded, and `PILOT_FAILED_INPUT_NAME` says why an optional one could not be fetched. The name is in capital letters, with `_` for `-`; names that are equal then cannot be declared.
-/// Messages of initscripts have `PILOT_INIT_ID` and `PILOT_FAILED_INIT_ID`. `paths` are in the order of `inputs`.
+/// Messages of initscripts have `PILOT_INIT_ID` and `PILOT_FAILED_INIT_ID`; `PILOT_INIT_SCRIPT` is the path to connect to, if the script goes on. `paths` are in the order of `inputs`.
 #[must_use]
 pub fn input_variables(
     inputs: &[Input],
@@ -96,7 +108,7 @@ pub fn input_variables(
     };
     let given = inputs.iter().zip(paths);
     let given = given.map(|(input, path)| {
-        let (prefix, name) = named(&input.name, "PILOT_INPUT_", "PILOT_INIT_");
+        let (prefix, name) = given_name(input, "PILOT_INPUT_", "PILOT_INIT_");
         let (name, value) = with_address(name, path);
         (variable(prefix, name), value)
     });
@@ -142,6 +154,23 @@ mod tests {
         let variables = input_variables(&[], &[], &[failed, script]);
         assert_eq!(variables["PILOT_FAILED_INPUT_THE_MASK"], "no?thing");
         assert_eq!(variables["PILOT_FAILED_INIT_SCRIPT"], "it trapped");
+    }
+
+    #[test]
+    fn the_way_to_a_script_that_goes_on_has_a_name_of_its_own() {
+        let input = Input {
+            name: ":init".to_owned(),
+            kind: InputKind::Script,
+            descriptor: std::sync::Arc::new(std::fs::File::open("/dev/null").unwrap().into()),
+            object: None,
+            decoded: None,
+        };
+        let paths = ["/proc/7/fd/9".to_owned()];
+        let mut headers = HeaderMap::new();
+        input_headers(std::slice::from_ref(&input), &paths, &[], &mut headers).unwrap();
+        assert_eq!(headers["pilot-init-script"], "/proc/7/fd/9");
+        let variables = input_variables(&[input], &paths, &[]);
+        assert_eq!(variables["PILOT_INIT_SCRIPT"], "/proc/7/fd/9");
     }
 
     #[test]

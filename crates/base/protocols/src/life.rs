@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use pilot_model::ports::{Input, WorkerFault, WorkerMemory};
+use pilot_model::ports::{Input, ShownInputs, WorkerFault, WorkerMemory};
 use pilot_model::{BoxFuture, CpuTime, Rest};
 use tokio::sync::SetOnce;
 use tokio::time::timeout;
@@ -90,6 +90,15 @@ impl Life {
         }
         let held = self.instance.hold(inputs).await;
         held.map(Some).map_err(|problem| self.fault(problem))
+    }
+
+    /// Shows inputs while a call runs.
+    pub(crate) async fn show(&self, inputs: Vec<Input>) -> Result<ShownInputs, String> {
+        let mut held = self.instance.hold(inputs).await?;
+        Ok(ShownInputs {
+            paths: std::mem::take(&mut held.paths),
+            kept: Box::new(held),
+        })
     }
 
     pub(crate) fn was_let_go(&self) -> bool {

@@ -38,8 +38,8 @@ use parking_lot::Mutex;
 use pilot_model::calendar::unix_ms;
 use pilot_model::keep_alive::GRACE;
 use pilot_model::ports::{
-    Answer, Call, Done, INPUTS_MAX, Part, StartError, StartStamps, Worker, WorkerFault,
-    WorkerMemory,
+    Answer, Call, Done, INPUTS_MAX, Input, Part, ShownInputs, StartError, StartStamps, Worker,
+    WorkerFault, WorkerMemory,
 };
 use pilot_model::{BoxFuture, CpuTime, Farewell, Instant, Rest, WorkerId};
 use pilot_sys::clock::monotonic_ns;
@@ -356,6 +356,10 @@ impl Worker for ProvidedWorker {
 
     fn call(&self, call: Call) -> BoxFuture<'_, Result<Answer, WorkerFault>> {
         Box::pin(self.exchange_with_inputs(call))
+    }
+
+    fn show(&self, inputs: Vec<Input>) -> BoxFuture<'_, Result<ShownInputs, String>> {
+        Box::pin(self.site.life.show(inputs))
     }
 
     fn next(&self, stream: u32) -> BoxFuture<'_, Result<Part, WorkerFault>> {

@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::stat::fstat;
 use pilot_model::BoxFuture;
-use pilot_model::ports::Input;
+use pilot_model::ports::{Input, InputKind};
 use pilot_protocols::{HeldFiles, HolderHost, Holders};
 
 use crate::container::Container;
@@ -23,6 +23,9 @@ pub(crate) async fn hold(
     inputs: &[Input],
 ) -> Result<HeldFiles, String> {
     let is_safe = |input: &Input| {
+        if matches!(input.kind, InputKind::Socket | InputKind::Script) {
+            return true;
+        }
         // The owner of a file can change its mode (chmod(2)), and the user of an image may be the daemon's. Memory is sealed.
         let seals = fcntl(&*input.descriptor, FcntlArg::F_GET_SEALS);
         let is_sealed = seals.is_ok_and(|seals| seals & SEALED != 0);

@@ -13,7 +13,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use pilot_model::ports::{
-    Answer, BoxFuture, Call, Done, INPUTS_MAX, Part, StartStamps, Worker, WorkerFault, WorkerMemory,
+    Answer, BoxFuture, Call, Done, INPUTS_MAX, Input, Part, ShownInputs, StartStamps, Worker,
+    WorkerFault, WorkerMemory,
 };
 use pilot_model::{Instant, InvocationHead, Version, WorkerId};
 use pilot_protocols::{FunctionBudget, HeldFiles, Holders, input_variables};
@@ -262,6 +263,16 @@ impl Worker for ProgramWorker {
 
     fn call(&self, call: Call) -> BoxFuture<'_, Result<Answer, WorkerFault>> {
         Box::pin(self.serve(call))
+    }
+
+    fn show(&self, inputs: Vec<Input>) -> BoxFuture<'_, Result<ShownInputs, String>> {
+        Box::pin(async move {
+            let mut held = hold(&self.holders, &self.container, &inputs).await?;
+            Ok(ShownInputs {
+                paths: std::mem::take(&mut held.paths),
+                kept: Box::new(held),
+            })
+        })
     }
 
     fn next(&self, _stream: u32) -> BoxFuture<'_, Result<Part, WorkerFault>> {

@@ -11,7 +11,7 @@ use crate::config::FunctionConfig;
 use crate::cors::CorsSpec;
 use crate::cpu_limit::CpuLimit;
 use crate::ids::FunctionName;
-use crate::initscript::{self, During, InitscriptConfig, InitscriptSpec, ScriptKind};
+use crate::initscript::{self, InitscriptConfig, InitscriptSpec, ScriptKind};
 use crate::inputs;
 use crate::invokes;
 use crate::keep_alive::{self, KeepAlive};
@@ -148,15 +148,6 @@ impl FunctionSpec {
                 _ => Some(initscript::EVENTS_ONLY.to_owned()),
             };
             let checked = initscript::check(spec, kind, refusal);
-            let checked = checked.and_then(|script| match script {
-                // Workers of our own take what comes during a call: of inputs, and of scripts.
-                Some(script)
-                    if script.during == During::Invocation && !runtime.streams_inputs() =>
-                {
-                    Err(initscript::NOT_RUNNING.to_owned())
-                }
-                script => Ok(script),
-            });
             checked.map_err(|problem| fail(kind.key(), problem))
         };
         let own = check(self.initscript.as_ref(), ScriptKind::Own)?;

@@ -35,6 +35,7 @@ pub(crate) fn all() -> Vec<(&'static str, Check)> {
         contracts::a_container_is_kept_from_the_credentials_of_its_machine,
         inputs::a_program_finds_the_paths_of_its_inputs_in_its_environment,
         inputs::a_server_gets_files_for_one_request_and_nothing_else,
+        inputs::a_program_is_shown_an_input_while_it_runs,
         cleaning::a_cleaned_container_has_nothing_of_the_use_before,
         cleaning::a_root_function_leaves_nothing_either,
         cleaning::a_function_that_writes_to_its_image_is_not_reused_and_told_why,

@@ -8,8 +8,10 @@ use std::sync::Arc;
 
 use pilot_model::FailedInput;
 use pilot_model::ports::{Answer, Call, Input, InputKind, Worker};
-use pilot_sys::memfd;
+use pilot_sys::{memfd, unnamed};
 use serde_json::{Value, json};
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::UnixListener;
 
 use crate::support::{PYTHON, Spec, Stage, call, prewarmed, shell, specialise, text};
 
@@ -142,6 +144,52 @@ pub(crate) async fn a_server_gets_files_for_one_request_and_nothing_else(stage: 
         );
     }
     // The holder keeps nobody waiting, and the cleaned container has none.
+    worker.retire();
+    drop(worker);
+    runtime.clean().await.unwrap();
+}
+
+/// Connects to what the invocation names, and answers with the file whose path it is told there.
+const ASKS: &str = r#"
+import os, socket
+line = socket.socket(socket.AF_UNIX)
+line.connect(os.environ["PILOT_INIT_SCRIPT"])
+with open(line.makefile().readline().strip()) as file:
+    print(file.read(), end="")
+"#;
+
+/// As a script that goes on beside the program does.
+pub(crate) async fn a_program_is_shown_an_input_while_it_runs(stage: Stage) {
+    let host = stage.host();
+    let spec = Spec {
+        image: PYTHON,
+        contract: "shim",
+        command: &["python3", "-c", ASKS],
+        ..Spec::default()
+    };
+    let version = stage.version("inputs-later", &spec);
+    let runtime = prewarmed(&host, &version).await.unwrap();
+    let worker = specialise(&runtime, &version).await.unwrap();
+    let (listener, theirs) = unnamed::listening().unwrap();
+    let mut call = call(&Value::Null.to_string());
+    call.inputs = vec![Input {
+        name: ":init".to_owned(),
+        kind: InputKind::Script,
+        descriptor: Arc::new(theirs),
+        object: None,
+        decoded: None,
+    }];
+    let listener = UnixListener::from_std(listener).unwrap();
+    let shows = async {
+        let (mut line, _) = listener.accept().await.unwrap();
+        let shown = worker.show(vec![input("", "later")]).await.unwrap();
+        let path = format!("{}\n", shown.paths[0]);
+        line.write_all(path.as_bytes()).await.unwrap();
+        shown
+    };
+    let (said, shown) = tokio::join!(answer(&worker, call), shows);
+    assert_eq!(said, json!("later"));
+    drop(shown);
     worker.retire();
     drop(worker);
     runtime.clean().await.unwrap();
