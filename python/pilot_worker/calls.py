@@ -14,14 +14,13 @@ import select
 import socket
 import struct
 import threading
-import weakref
 from collections import deque
 
 from . import output
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Collection, Deque, Dict, Optional, Tuple
+    from typing import Any, Collection, Deque, Dict, Optional, Set, Tuple
 
     from .inputs import Input
 
@@ -34,8 +33,8 @@ _HEADER = struct.Struct("<II")
 _READ_LEN = 256 * 1024
 _ANCILLARY_LEN = socket.CMSG_SPACE(array.array("i").itemsize)
 
-# By request id. An entry lives as long as its invocation.
-_open: weakref.WeakValueDictionary[str, Calls] = weakref.WeakValueDictionary()
+# By request id, of invocations that run.
+_open: Dict[str, Calls] = {}
 
 
 class Closed(Exception):
@@ -47,7 +46,6 @@ class Calls:
 
     def __init__(self, fd: int, given: Dict[str, Input]) -> None:
         self.given = given
-        self.places = threading.BoundedSemaphore(CALLS_MAX)
         self.dropped: Deque[int] = deque()  # buffers to be released with the next request
         self._socket = socket.socket(fileno=fd)
         self._socket.settimeout(None)  # whatever the function's default is
@@ -56,6 +54,7 @@ class Calls:
         self._is_reading = False
         self._is_closed = False
         self._next = 1
+        self._running: Set[int] = set()  # calls without an answer, at most CALLS_MAX
         self._answers: Dict[int, Answer] = {}
         self._held = bytearray()  # only the thread that reads uses these two
         self._descriptors: Deque[int] = deque()
@@ -67,6 +66,30 @@ class Calls:
         with self._changed:
             number, self._next = self._next, self._next + 1
         self._ask({**ask, "id": number}, body)
+        return number
+
+    def call(self, body: bytes, **ask: Any) -> int:
+        """As `begin`, of a function, when fewer than CALLS_MAX calls run. Whoever waits for that reads meanwhile, because the
+        answers to its own calls may be what it waits for."""
+        while True:
+            with self._changed:
+                if self._is_closed:
+                    raise Closed
+                if len(self._running) < CALLS_MAX:
+                    number, self._next = self._next, self._next + 1
+                    self._running.add(number)
+                    break
+                if self._is_reading:
+                    self._changed.wait()
+                    continue
+                self._is_reading = True
+            self._read(select.POLLIN)
+        try:
+            self._ask({**ask, "op": "call", "id": number}, body)
+        except BaseException:
+            with self._changed:
+                self._running.discard(number)
+            raise
         return number
 
     def tell(self, **ask: Any) -> None:
@@ -126,6 +149,7 @@ class Calls:
         finally:
             with self._changed:
                 self._answers.update(answers)
+                self._running.difference_update(answers)
                 self._is_closed = self._is_closed or is_closed
                 self._is_reading = False
                 self._changed.notify_all()
@@ -170,7 +194,9 @@ def begin(meta: Dict[str, Any]) -> None:
 
 def current() -> Optional[Calls]:
     """The calls of the invocation that this thread or task belongs to."""
-    calls = _open.get(output.request_id.get())
-    if calls is None and len(_open) == 1:  # a thread that the handler has started
-        calls = next(_open.values(), None)
-    return calls
+    return output.of_invocation(_open)
+
+
+def end(meta: Dict[str, Any]) -> None:
+    """The invocation has ended, also if something still refers to it."""
+    _open.pop(meta["id"], None)

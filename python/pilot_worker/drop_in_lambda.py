@@ -102,11 +102,10 @@ def _answer(operation: str, request: Dict[str, Any]) -> Answer:
     connection = calls.current()
     if connection is None:
         return _refusal("Forbidden", "no invocation is running here: a handler invokes functions while it runs")
-    with connection.places:
-        try:
-            _, answer, result = connection.wait((connection.begin(bytes(body), op="call", function=name),))
-        except calls.Closed:
-            return _refusal("Unavailable", "the invocation is over, and its calls ended with it")
+    try:
+        _, answer, result = connection.wait((connection.call(bytes(body), function=name),))
+    except calls.Closed:
+        return _refusal("Unavailable", "the invocation is over, and its calls ended with it")
     if answer["end"] == "refused":
         return _refusal(answer["reason"], answer["problem"])
     headers = {"x-amz-executed-version": "$LATEST"}

@@ -80,6 +80,7 @@ class EventCall:
     """Calls a plain function. Each thread serves one frame at a time."""
 
     def __init__(self, function: Function, channel: Channel) -> None:
+        output.one_at_a_time = function.spec.concurrency == 1
         self._target = function.target
         self._info = function.info
         self._trace = Trace(function.spec.concurrency)
@@ -113,6 +114,7 @@ class AsyncEventCall:
     """The same for a coroutine function, as a task per frame."""
 
     def __init__(self, function: Function, channel: AsyncChannel) -> None:
+        output.one_at_a_time = function.spec.concurrency == 1
         self._target = function.target
         self._info = function.info
         self._trace = Trace(function.spec.concurrency)

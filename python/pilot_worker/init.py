@@ -123,10 +123,7 @@ def module() -> ModuleType:
 
 def _sent() -> Optional[_inputs.Messages]:
     """The messages of the invocation that this thread or task belongs to."""
-    sent = _inputs.messages.get(_output.request_id.get())
-    if sent is None and len(_inputs.messages) == 1:  # a thread that the handler has started
-        sent = next(iter(_inputs.messages.values()), None)
-    return sent
+    return _output.of_invocation(_inputs.messages)
 
 
 def _why(sent: _inputs.Messages, *names: str) -> Optional[str]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import _socket
 import array
 import os
-import weakref
 from collections import deque
 from collections.abc import Mapping
 
@@ -25,8 +24,8 @@ ANCILLARY_LEN = _socket.CMSG_SPACE(DESCRIPTORS_MAX * array.array("i").itemsize)
 # Learns which inputs with a store begin and end, if the function has drop-ins (`drop_ins.py`).
 watcher: Any = None
 
-# By request id. An entry lives as long as its invocation.
-messages: weakref.WeakValueDictionary[str, Messages] = weakref.WeakValueDictionary()
+# By request id, of invocations that run.
+messages: Dict[str, Messages] = {}
 _READER_LEN = 64 * 1024
 SCRIPT_NAME = ":init"  # the socket of a script that goes on, which is no input of the handler
 MESSAGE_PREFIX = "init."  # no input that a user declares has a dot in its name (PROTOCOL.md)
@@ -102,7 +101,7 @@ class Input:
 class Messages:
     """What the initscript has sent to one invocation: inputs whose names begin with `init.`, for `init.py`."""
 
-    __slots__ = ("given", "problems", "arriving", "__weakref__")
+    __slots__ = ("given", "problems", "arriving")
 
     def __init__(self, given: Dict[str, Input], problems: Dict[str, str], arriving: Any) -> None:
         self.given = given
@@ -235,13 +234,18 @@ def begin_messages(meta: Dict[str, Any]) -> None:
 
         arriving = Arriving(meta["inputs"].pop(SCRIPT_NAME).detach())
     if given or problems or arriving:
-        meta["init"] = messages[meta["id"]] = Messages(given, problems, arriving)
+        meta.setdefault("inputs", {})  # so that `end` is called
+        messages[meta["id"]] = Messages(given, problems, arriving)
 
 
 def end(meta: Dict[str, Any]) -> None:
     """An invocation with inputs has ended. What the function still has of them remains valid."""
     if watcher is not None:
         watcher.end(meta["inputs"].values())
-    sent = meta.get("init")
+    sent = messages.pop(meta["id"], None)
     if sent is not None and sent.arriving is not None:
         sent.arriving.close()
+    if "calls" in meta:
+        from . import calls
+
+        calls.end(meta)

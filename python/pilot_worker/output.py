@@ -16,10 +16,15 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Optional
+    from collections.abc import Mapping
+    from typing import Optional, TypeVar
+
+    T = TypeVar("T")
 
 # Per thread and per task, so that it is also correct with concurrency above 1.
 request_id: contextvars.ContextVar[str] = contextvars.ContextVar("request_id", default="")
+# False: the worker runs several invocations at a time.
+one_at_a_time = True
 
 
 def prepare() -> None:
@@ -29,6 +34,17 @@ def prepare() -> None:
     handler = _LogHandler()
     handler.setFormatter(_Formatter("[%(levelname)s]\t%(asctime)s.%(msecs)03dZ\t%(aws_request_id)s\t%(message)s"))
     logging.getLogger().addHandler(handler)
+
+
+def of_invocation(running: Mapping[str, T]) -> Optional[T]:
+    """What the invocation has that this thread or task belongs to, of what running invocations have, by request id.
+
+    A thread that a handler has started has no request id. It belongs to the invocation that runs, if there can be only one.
+    """
+    own = request_id.get()
+    if own or not one_at_a_time:
+        return running.get(own)
+    return next(iter(running.values()), None)
 
 
 def flush() -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import mmap
+import operator
 import os
 import sys
 
@@ -104,7 +105,7 @@ class Buffer:
         """Copies bytes into the buffer. Faster than writing to `view`."""
         if self._descriptor < 0:
             raise ValueError("the buffer was handed over or released: nothing can be written any more")
-        with memoryview(data) as given, given.cast("B") as rest:
+        with _bytes_of(data) as rest:
             if at < 0 or at + len(rest) > self.size:
                 raise ValueError(f"{len(rest)} bytes at {at} do not fit into a buffer of {self.size}")
             done = 0
@@ -178,6 +179,9 @@ class Buffer:
 
 def buffer(size: int) -> Buffer:
     """Memory of `size` bytes, zero at first. It counts as memory of this function (`memory_mb`) as it is written."""
+    size = operator.index(size)
+    if not 0 <= size < 1 << 63:
+        raise ValueError(f"a buffer of {size} bytes cannot be made: give a number from 0 to 2 ** 63 - 1")
     return Buffer(_connection(), size)
 
 
@@ -188,9 +192,12 @@ def invoke(function: str, event: Any = _NO_EVENT, *, data: Optional[Data] = None
     `context.inputs["data"]`. It starts while the bytes are copied. The call ends with this invocation, at the latest.
     """
     result = _run(function, [event], data)[0]
-    if isinstance(result, InvokeError):
-        raise result
-    return result
+    try:
+        if isinstance(result, InvokeError):
+            raise result
+        return result
+    finally:
+        del result  # otherwise the exception's traceback refers to it, and the cycle keeps what the handler had
 
 
 def map(function: str, events: Iterable[Any], *, data: Optional[Data] = None, return_exceptions: bool = False) -> List[Any]:
@@ -218,8 +225,11 @@ def module() -> ModuleType:
 
 
 def _run(function: str, events: Iterable[Any], data: Optional[Data]) -> List[Any]:
+    if not isinstance(function, str):
+        raise TypeError(f"a function is named by a str, not by {type(function).__name__}")
+    function.encode()  # what is no text ends all calls of the invocation
     connection = _connection()
-    ask: Dict[str, Any] = {"op": "call", "function": function}
+    ask: Dict[str, Any] = {"function": function}
     fill: Optional[Callable[[], None]] = None
     made: Optional[Buffer] = None
     name = _input_name(connection, data)
@@ -236,33 +246,19 @@ def _run(function: str, events: Iterable[Any], data: Optional[Data]) -> List[Any
     try:
         for index, event in enumerate(events):
             results.append(None)
-            body = _encoded(event)
-            while not connection.places.acquire(blocking=not running):
-                _collect(connection, function, running, results)
-            try:
-                running[connection.begin(body, **ask)] = index
-            except BaseException:
-                connection.places.release()
-                raise
+            running[connection.call(_encoded(event), **ask)] = index
             if fill is not None:  # after the first call, whose worker starts meanwhile
                 fill()
                 fill = None
         while running:
-            _collect(connection, function, running, results)
+            number, answer, body = connection.wait(running)
+            results[running.pop(number)] = _result(function, answer, body)
     except _calls.Closed:
         raise InvokeError(_OVER) from None
     finally:
-        for _ in running:
-            connection.places.release()
         if made is not None:
             made.release()
     return results
-
-
-def _collect(connection: _calls.Calls, function: str, running: Dict[int, int], results: List[Any]) -> None:
-    number, answer, body = connection.wait(running)
-    connection.places.release()
-    results[running.pop(number)] = _result(function, answer, body)
 
 
 def _result(function: str, answer: Dict[str, Any], body: bytes) -> Any:
@@ -285,13 +281,20 @@ def _copied(connection: _calls.Calls, data: Any) -> tuple[Buffer, Callable[[], N
     return made, fill
 
 
+def _bytes_of(data: Any) -> memoryview:
+    """The bytes of an object, in the order of its elements: without a copy if they lie so in memory."""
+    view = memoryview(data)
+    return view.cast("B") if view.c_contiguous and view.nbytes else memoryview(view.tobytes())
+
+
 def _input_name(connection: _calls.Calls, data: Any) -> Optional[str]:
     """The name of the input that `data` is, if it is a whole one."""
     for name, given in connection.given.items():
         if given is data:
             return name
         mapped = given.mapped
-        if mapped is not None and isinstance(data, memoryview) and data.obj is mapped and data.nbytes == given.size:
+        is_of_it = mapped is not None and isinstance(data, memoryview) and data.obj is mapped
+        if is_of_it and data.nbytes == given.size and data.c_contiguous:
             return name
     if isinstance(data, Input):
         raise ValueError(f"{data!r} is not an input of this invocation")
@@ -328,7 +331,8 @@ def _connection() -> _calls.Calls:
     if connection is None:
         raise InvokeError(
             "there is no invocation that may invoke others: call this from the handler of a function with "
-            'invokes = ["NAME", …] in its pilot.toml'
+            'invokes = ["NAME", …] in its pilot.toml; with concurrency above 1, from the handler\'s own thread or task, or in '
+            "a thread with its context (contextvars.copy_context().run, asyncio.to_thread)"
         )
     return connection
 

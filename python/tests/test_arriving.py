@@ -172,6 +172,43 @@ def test_what_nobody_takes_is_closed_with_the_invocation(start: Start) -> None:
     assert (read.recv(1), unread.recv(1)) == (b"", b"")
 
 
+KEEPS = """
+import pilotlight, time
+kept = []
+def handler(event, context):
+    try:
+        raise ValueError
+    except ValueError as problem:
+        kept.append(problem)  # so the frame, and all that the invocation had, outlive it
+    time.sleep(event)
+    try:
+        return bytes(pilotlight.init.recv_msg(0)).decode()
+    except pilotlight.init.NoMessage as error:
+        return str(error)
+"""
+
+
+def test_messages_are_those_of_one_invocation(start: Start) -> None:
+    """Also if something refers to the invocation that had them, and if two run at a time."""
+    given: list[dict[str, object]] = [{"name": "init.0", "kind": "memory", "len": 5}]
+    worker = start(KEEPS)
+    send(worker, 1, invoke_meta(id="first", inputs=given), b"0", [memory(b"alice")])
+    assert answer_text(worker) == "alice"
+    send(worker, 1, invoke_meta(id="second"), b"0", [])
+    assert "no initscript ran" in answer_text(worker)
+    worker = start(KEEPS, concurrency=2)
+    send(worker, 1, invoke_meta(id="first", inputs=given), b"0.5", [memory(b"alice")])
+    send(worker, 2, invoke_meta(id="second"), b"0", [])
+    assert "no initscript ran" in answer_text(worker)
+    assert answer_text(worker) == "alice"
+
+
+def answer_text(worker: Stream) -> str:
+    kind, _, _, body = worker.frame()
+    assert kind == wire.RESULT, body
+    return str(json.loads(body))
+
+
 def test_threads_wait_at_the_same_time(start: Start) -> None:
     worker, script = start(CODE), Script()
     script.begin(worker, {"threads": True})

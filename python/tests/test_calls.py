@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 from conftest import Start
-from harness import PATIENCE_S, Stream
-from test_inputs import ask as ask_with
+from harness import PATIENCE_S, Stream, invoke_meta
+from test_inputs import send
 
 from pilot_worker import wire
 
@@ -22,10 +22,11 @@ HEADER = struct.Struct("<II")
 class Daemon:
     """The daemon's end of the socket of one invocation."""
 
-    def __init__(self, worker: Stream, event: object, stream: int = 1) -> None:
+    def __init__(self, worker: Stream, event: object, stream: int = 1, **meta: str) -> None:
         self.socket, theirs = socket.socketpair()
         self.socket.settimeout(PATIENCE_S)
-        ask_with(worker, stream, event, [{"name": ":calls", "kind": "calls"}], [theirs.fileno()])
+        described = invoke_meta(inputs=[{"name": ":calls", "kind": "calls"}], **meta)
+        send(worker, stream, described, json.dumps(event).encode(), [theirs.fileno()])
         theirs.close()
 
     def asked(self) -> tuple[dict[str, Any], bytes]:
@@ -163,6 +164,128 @@ def test_an_invocation_without_calls_and_one_that_is_over_say_so(start: Start) -
     daemon.asked()
     daemon.socket.close()
     assert result(worker)[0] == "InvokeError"
+
+
+THREADS = """
+import concurrent.futures, pilotlight
+
+kept = []
+
+def call(n):
+    try:
+        return pilotlight.invoke("next", n)
+    except pilotlight.InvokeError as error:
+        return type(error).__name__
+
+def handler(event, context):
+    try:
+        raise ValueError
+    except ValueError as problem:
+        kept.append(problem)  # so the frame, and all that the invocation had, outlive it
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        return list(pool.map(call, range(4)))
+"""
+
+
+def test_threads_of_a_handler_invoke_also_when_an_invocation_before_it_is_kept(start: Start) -> None:
+    worker = start(THREADS)
+    for stream in range(1, 4):
+        daemon = Daemon(worker, {}, stream=stream, id=f"invocation-{stream}")
+        for _ in range(4):
+            call, event = daemon.asked()
+            daemon.answer(call["id"], event, end="failed" if stream == 1 else "done")
+        assert result(worker) == (["FunctionError"] * 4 if stream == 1 else [0, 1, 2, 3])
+
+
+def test_a_failed_call_keeps_nothing_of_its_invocation(start: Start) -> None:
+    worker = start(
+        """
+import gc, pilotlight, weakref
+gc.disable()
+class Large:
+    pass
+seen = []
+def handler(event, context):
+    if event == "seen":
+        return [one() is None for one in seen]
+    large = Large()
+    seen.append(weakref.ref(large))
+    try:
+        return pilotlight.invoke("next")
+    except pilotlight.FunctionError:
+        return "failed"
+"""
+    )
+    daemon = Daemon(worker, {})
+    daemon.answer(daemon.asked()[0]["id"], b"{}", end="failed")
+    assert result(worker) == "failed"
+    worker.ask("seen")
+    assert result(worker) == [True]
+
+
+def test_events_of_a_map_may_come_of_calls(start: Start) -> None:
+    """More than run at a time: each place is free when its answer has come, also if the handler has not asked for it."""
+    worker = start(
+        """
+import pilotlight
+def handler(event, context):
+    inner = lambda n: sum(pilotlight.map("part", [n, n]))
+    return pilotlight.map("next", ({"n": inner(n)} for n in range(event)))
+"""
+    )
+    daemon = Daemon(worker, 40)
+    for _ in range(3 * 40):
+        call, event = daemon.asked()
+        daemon.answer(call["id"], event)
+    assert result(worker) == [{"n": 2 * n} for n in range(40)]
+
+
+def test_a_wrong_argument_ends_no_other_call(start: Start) -> None:
+    worker = start(
+        """
+import pilotlight
+def handler(event, context):
+    told = []
+    for call in (
+        lambda: pilotlight.buffer(-1), lambda: pilotlight.buffer(1.5), lambda: pilotlight.buffer("1"), lambda: pilotlight.buffer(2 ** 70),
+        lambda: pilotlight.invoke(5), lambda: pilotlight.invoke(None), lambda: pilotlight.invoke("t\\ud800"),
+    ):
+        try:
+            call()
+        except Exception as error:
+            told.append(type(error).__name__)
+    return told, pilotlight.invoke("next", 7)
+"""
+    )
+    daemon = Daemon(worker, {})
+    call, event = daemon.asked()
+    daemon.answer(call["id"], event)
+    kinds = ["ValueError", "TypeError", "TypeError", "ValueError", "TypeError", "TypeError", "UnicodeEncodeError"]
+    assert result(worker) == [kinds, 7]
+
+
+@pytest.mark.parametrize("view", ["view[::-1]", "view[::2]"])
+def test_what_does_not_lie_in_order_is_handed_over_as_it_reads(start: Start, view: str) -> None:
+    worker = start(
+        f"""
+import pilotlight
+view = memoryview(b"abcdef")
+def handler(event, context):
+    return pilotlight.invoke("next", 1, data={view})
+"""
+    )
+    daemon = Daemon(worker, {})
+    made, _ = daemon.asked()
+    file = os.memfd_create("test")
+    os.ftruncate(file, made["len"])
+    daemon.answer(made["id"], fds=(file,))
+    call, _ = daemon.asked()
+    sealed, _ = daemon.asked()
+    assert os.pread(file, 10, 0) == {"view[::-1]": b"fedcba", "view[::2]": b"ace"}[view]
+    os.close(file)
+    daemon.answer(sealed["id"])
+    daemon.answer(call["id"], b"1")
+    assert result(worker) == 1
 
 
 def test_nothing_is_open_after_an_invocation(start: Start) -> None:

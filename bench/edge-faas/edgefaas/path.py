@@ -9,6 +9,7 @@ function has no forecaster on either side.
 from __future__ import annotations
 
 import http.client
+import resource
 import sys
 import tempfile
 import threading
@@ -22,6 +23,7 @@ from benchlib.report import Bar, Report
 
 NOOP = "def handler(event, context):\n    return None\n"
 TRAFFIC_PER_S = 200.0
+DESCRIPTORS = 1 << 20
 
 
 class Traffic:
@@ -57,7 +59,10 @@ class Traffic:
 
 
 def with_room(binary: Path, home: Path, functions: int) -> Daemon:
-    """A daemon that may have so many functions."""
+    """A daemon that may have so many functions, and as many descriptors as its systemd unit gives it: each function takes about twenty."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if most < DESCRIPTORS:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (DESCRIPTORS, DESCRIPTORS))
     daemon = Daemon(binary, home)
     with daemon.config.open("a") as config:
         config.write(f"[limits]\nfunctions = {functions}\n")
