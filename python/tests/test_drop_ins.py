@@ -81,6 +81,102 @@ def test_without_drop_ins_clients_are_as_they_were(started: Callable[[list[str]]
     assert ask({"client": "redis", "key": "state"}, VALUE) == "ConnectionError"
 
 
+REDIS_CODE = """
+import asyncio, redis, redis.asyncio, redis.asyncio.sentinel, redis.sentinel
+
+PORT, SOCKET = %d, "/nonexistent/redis"
+
+class Elsewhere(redis.Connection):
+    def __init__(self, **options):
+        super().__init__(port=9, **options)
+
+MAKE = {
+    "plain": lambda: redis.Redis(port=PORT),
+    "single": lambda: redis.Redis(port=PORT, single_connection_client=True),
+    "asyncio": lambda: redis.asyncio.Redis(port=PORT),
+    "pool": lambda: redis.Redis(connection_pool=redis.ConnectionPool()),
+    "url": lambda: redis.Redis.from_url("redis://"),
+    "elsewhere": lambda: redis.Redis(connection_pool=redis.ConnectionPool(connection_class=Elsewhere)),
+    "unix": lambda: redis.Redis(unix_socket_path=SOCKET),
+    "unix url": lambda: redis.Redis.from_url(f"unix://{SOCKET}"),
+    "unix, asyncio": lambda: redis.asyncio.Redis(unix_socket_path=SOCKET),
+    "sentinel": lambda: redis.sentinel.Sentinel([("127.0.0.1", 9)]).master_for("m"),
+    "sentinel, asyncio": lambda: redis.asyncio.sentinel.Sentinel([("127.0.0.1", 9)]).master_for("m"),
+}
+made = {}
+loop = asyncio.new_event_loop()
+
+async def waited(awaitable):
+    return await awaitable
+
+def ask(name, command, *arguments):
+    if name not in made:
+        made[name] = MAKE[name]()
+    if command == "pipeline":
+        return made[name].pipeline().execute_command(*arguments).execute()
+    answer = made[name].execute_command(command, *arguments)
+    if "asyncio" in name:
+        answer = loop.run_until_complete(waited(answer))
+    return answer.decode() if isinstance(answer, bytes) else answer
+
+def handler(event, context):
+    told = []
+    for call in event:
+        try:
+            told.append(ask(*call))
+        except Exception as error:
+            told.append(type(error).__name__)
+    return told
+"""
+
+
+@pytest.fixture
+def ask_redis(functions: Functions, redis_port: int) -> Ask:
+    """Calls of clients of a server that answers OK to every command but PING."""
+    if SITE_PACKAGES is None:
+        pytest.skip("drop-ins are not tested with real clients: PILOT_TEST_SITE_PACKAGES is not set")
+    paths = [str(functions.directory), SITE_PACKAGES]
+    return asking(functions.worker(REDIS_CODE % redis_port, sys_path=paths, drop_ins=["redis"]))
+
+
+@pytest.mark.parametrize(
+    ("client", "select"),
+    [
+        ("single", ["SELECT", 1]),
+        ("plain", ["select 1"]),
+        ("plain", ["pipeline", "SELECT", 1]),
+        ("asyncio", ["SELECT", 1]),
+        ("single", ["RESET"]),
+    ],
+)
+def test_after_select_the_server_answers_in_later_invocations_too(
+    ask_redis: Ask, redis_port: int, client: str, select: list[Any]
+) -> None:
+    here = {**VALUE, "port": redis_port}
+    get = [client, "GET", "state"]
+    assert ask_redis([get], here) == ["pixels"]
+    ask_redis([[client, *select]])
+    others = [name for name in ("plain", "single", "asyncio") if name != client]
+    assert ask_redis([get, *([name, "GET", "state"] for name in others)], here) == ["OK", "pixels", "pixels"]
+
+
+def test_a_client_whose_server_is_not_known_asks_it(ask_redis: Ask, redis_port: int) -> None:
+    local = {**VALUE, "port": 6379}
+    assert ask_redis([["pool", "GET", "state"], ["url", "GET", "state"]], local) == ["pixels", "pixels"]
+    names = ["elsewhere", "unix", "unix url", "unix, asyncio", "sentinel", "sentinel, asyncio"]
+    answers = ask_redis([[name, "GET", "state"] for name in names], local)
+    assert answers == ["ConnectionError"] * 4 + ["MasterNotFoundError"] * 2
+    # It may be the same server.
+    here = {**VALUE, "port": redis_port}
+    calls = [
+        ["unix", "SET", "other", "new"],
+        ["plain", "GET", "state"],
+        ["unix", "SET", "state", "new"],
+        ["plain", "GET", "state"],
+    ]
+    assert ask_redis(calls, here) == ["ConnectionError", "pixels", "ConnectionError", "OK"]
+
+
 @pytest.mark.parametrize(
     ("url", "plain"),
     [
