@@ -153,7 +153,9 @@ function note(client, args, given) {
   }
   const place = known(client);
   const all = place === null ? 'redis:' : `${place.server}/`;
-  const named = CHANGING_ALL.test(command) ? null : new Set(args.slice(1).map(text));
+  // An argument that is neither a text nor a Buffer may be any key.
+  const isKnown = args.every((argument) => typeof argument === 'string' || Buffer.isBuffer(argument));
+  const named = CHANGING_ALL.test(command) || !isKnown ? null : new Set(args.slice(1).map(text));
   for (const other of [...given.keys()]) {
     // In all databases, because COPY and MOVE write to another one.
     if (other.startsWith(all) && (named === null || named.has(other.slice(other.indexOf(' ') + 1)))) {

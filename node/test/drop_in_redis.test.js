@@ -84,3 +84,13 @@ test('a key is forgotten in all databases of the server that a command may write
   assert.deepStrictEqual([await get(local), await get(local, '5')], ['server', 'input']);
   assert.strictEqual(await get(new Client({ socket: { host: 'OTHER' } })), 'input');
 });
+
+test('a command with an argument of another type may write to any key of its server', async () => {
+  const local = new Client();
+  await local.sendCommand(['SET', Buffer.from('5'), 'new']);
+  assert.deepStrictEqual([await get(local, '5'), await get(local)], ['server', 'input']);
+  begin();
+  await local.sendCommand(['SET', 5, 'new']);
+  assert.deepStrictEqual([await get(local, '5'), await get(local)], ['server', 'server']);
+  assert.strictEqual(await get(new Client({ socket: { host: 'other' } })), 'input');
+});

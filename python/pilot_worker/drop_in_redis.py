@@ -14,7 +14,7 @@ from .drop_ins import Given
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import ModuleType
-    from typing import Any, Dict, List, Optional, Tuple
+    from typing import Any, Dict, List, Optional, Set, Tuple
 
 # They change no string. Only the usual ones are here: any other command with the key makes the server answer from then on.
 _READING = frozenset(
@@ -62,7 +62,7 @@ def _answer(client: Any, arguments: Tuple[Any, ...], options: Dict[str, Any]) ->
     key = arguments[1]
     try:
         if type(key) is str:
-            key = key.encode()  # another encoding makes other bytes only for keys that are no ASCII: these would miss
+            key = client.connection_pool.get_encoder().encode(key)
         server = _server(client)
         found = None if server is None else given.newest((*server, key))
     except (AttributeError, TypeError, ValueError):
@@ -87,16 +87,23 @@ def _note(client: Any, arguments: Tuple[Any, ...]) -> None:
         server = None
     of_all = server is None
     host_and_port = () if server is None else server[:2]
-    if command.startswith(_CHANGING_ALL):
-        given.forget(lambda place: of_all or place[:2] == host_and_port)
-        return
-    named = {_bytes(argument) for argument in arguments[1:]}
+    named = None if command.startswith(_CHANGING_ALL) else _named(client, arguments)
     # In all databases, because COPY and MOVE write to another one.
-    given.forget(lambda place: (of_all or place[:2] == host_and_port) and place[3] in named)
+    given.forget(lambda place: (of_all or place[:2] == host_and_port) and (named is None or place[3] in named))
+
+
+def _named(client: Any, arguments: Tuple[Any, ...]) -> Optional[Set[bytes]]:
+    """The words of a command as the client sends them. None: this client or a type is not known."""
+    try:
+        encode = client.connection_pool.get_encoder().encode
+        first = bytes(encode(arguments[0])).split()  # redis-py sends these as words of their own
+        return {*first[1:], *(bytes(encode(argument)) for argument in arguments[1:])}
+    except Exception:  # of any encoder
+        return None
 
 
 def _command(arguments: Tuple[Any, ...]) -> str:
-    """The command's name, without its second word."""
+    """The first word of a command."""
     name = arguments[0].decode("latin-1") if isinstance(arguments[0], bytes) else str(arguments[0])
     return name.upper().partition(" ")[0]
 
@@ -108,12 +115,6 @@ def _note_select(client: Any, arguments: Tuple[Any, ...]) -> None:
             setattr(client.connection_pool, _SELECTED, True)
         except AttributeError:
             pass  # another kind of client, which is not answered
-
-
-def _bytes(argument: Any) -> bytes:
-    if isinstance(argument, str):
-        return argument.encode()
-    return bytes(argument) if isinstance(argument, (bytes, bytearray, memoryview)) else b""
 
 
 def _patch(module: ModuleType) -> None:

@@ -93,6 +93,7 @@ class Elsewhere(redis.Connection):
 MAKE = {
     "plain": lambda: redis.Redis(port=PORT),
     "single": lambda: redis.Redis(port=PORT, single_connection_client=True),
+    "latin": lambda: redis.Redis(port=PORT, encoding="latin-1"),
     "asyncio": lambda: redis.asyncio.Redis(port=PORT),
     "pool": lambda: redis.Redis(connection_pool=redis.ConnectionPool()),
     "url": lambda: redis.Redis.from_url("redis://"),
@@ -110,6 +111,8 @@ async def waited(awaitable):
     return await awaitable
 
 def ask(name, command, *arguments):
+    if command == "SET of a type that nobody knows":
+        arguments, command = (object(), *arguments), "SET"
     if name not in made:
         made[name] = MAKE[name]()
     if command == "pipeline":
@@ -175,6 +178,27 @@ def test_a_client_whose_server_is_not_known_asks_it(ask_redis: Ask, redis_port: 
         ["plain", "GET", "state"],
     ]
     assert ask_redis(calls, here) == ["ConnectionError", "pixels", "ConnectionError", "OK"]
+
+
+def test_a_key_that_redis_py_encodes_is_noted(ask_redis: Ask, redis_port: int) -> None:
+    def answers(key: str, *write: Any) -> Any:
+        other = {**VALUE, "port": redis_port}
+        calls = [["plain", *write], ["plain", "GET", key], ["plain", "GET", "state"]]
+        return ask_redis(calls, {**other, "key": key}, other)[1:]
+
+    assert answers("5", "SET", 5, "new") == ["OK", "pixels"]
+    assert answers("1.5", "SET", 1.5, "new") == ["OK", "pixels"]
+    assert answers("5", "DEL", "5.0", 5.0) == ["pixels", "pixels"]
+    assert answers("5", "SET 5", "new") == ["OK", "pixels"]
+    assert answers("5", "SET of a type that nobody knows", "new") == ["OK", "OK"]
+
+
+def test_a_key_has_the_encoding_of_its_client(ask_redis: Ask, redis_port: int) -> None:
+    here = {**VALUE, "port": redis_port, "key": "é"}
+    get = ["GET", "é"]
+    calls = [["plain", *get], ["latin", *get], ["latin", "APPEND", "é", "new"], ["plain", *get]]
+    assert ask_redis(calls, here) == ["pixels", "OK", "OK", "pixels"]
+    assert ask_redis([["latin", "APPEND", "Ã©", "new"], ["plain", *get]], here) == ["OK", "OK"]
 
 
 @pytest.mark.parametrize(
