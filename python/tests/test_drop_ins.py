@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from collections.abc import Callable
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +14,7 @@ from conftest import Functions
 from harness import Stream, invoke_meta
 from test_inputs import memory, send
 
-from pilot_worker import drop_in_s3
+from pilot_worker import drop_in_lambda, drop_in_s3
 
 SITE_PACKAGES = os.environ.get("PILOT_TEST_SITE_PACKAGES")
 CODE = """
@@ -199,6 +201,49 @@ def test_a_key_has_the_encoding_of_its_client(ask_redis: Ask, redis_port: int) -
     calls = [["plain", *get], ["latin", *get], ["latin", "APPEND", "é", "new"], ["plain", *get]]
     assert ask_redis(calls, here) == ["pixels", "OK", "OK", "pixels"]
     assert ask_redis([["latin", "APPEND", "Ã©", "new"], ["plain", *get]], here) == ["OK", "OK"]
+
+
+class AwaitedEndpoint:
+    """What the drop-ins use of aiobotocore's endpoint."""
+
+    class Parser:
+        async def parse(self, response: Any, shape: Any) -> Any:
+            raise AssertionError("nothing is parsed")
+
+    _response_parser_factory = SimpleNamespace(create_parser=lambda protocol: AwaitedEndpoint.Parser())
+
+    def make_request(self, operation_model: Any, request: Any) -> Any:
+        return self._ask()
+
+    async def _ask(self) -> str:
+        return "store"
+
+
+@pytest.fixture
+def awaited() -> ModuleType:
+    module: Any = ModuleType("botocore.endpoint")
+    module.Endpoint = type("Endpoint", (AwaitedEndpoint,), {})
+    module.convert_to_response_dict = lambda http, operation_model: {}
+    return module  # type: ignore[no-any-return]  # attributes are set
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_client_that_awaits_its_response_asks_the_store(awaited: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    drop_in_s3._patch(awaited)
+    input = SimpleNamespace(store=OBJECT, size=6, is_whole=True, name="i", view=lambda: memoryview(b"pixels"))
+    place = drop_in_s3._places(OBJECT)[0]
+    monkeypatch.setitem(drop_in_s3.given.by_place, place, [input])
+    request = {"url": place, "headers": {}}
+    model = SimpleNamespace(name="GetObject", output_shape=None, has_streaming_output=True)
+    assert asyncio.run(awaited.Endpoint().make_request(model, request)) == "store"
+
+
+def test_an_awaiting_client_of_lambda_gets_an_error_that_says_what_to_do(awaited: Any) -> None:
+    drop_in_lambda._patch(awaited)
+    with pytest.raises(NotImplementedError, match="aiobotocore another endpoint_url"):
+        awaited.Endpoint().make_request(SimpleNamespace(name="Invoke"), {"url": drop_in_lambda.ENDPOINT, "headers": {}})
+    other = {"url": "http://127.0.0.1:9", "headers": {}}
+    assert asyncio.run(awaited.Endpoint().make_request(SimpleNamespace(name="Invoke"), other)) == "store"
 
 
 @pytest.mark.parametrize(
