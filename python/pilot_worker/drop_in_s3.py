@@ -68,8 +68,23 @@ def _plain(url: str) -> str:
 given = Given(_places)
 
 
+class NoSocket:
+    """What botocore finds as the socket of a response, in `_fp.fp.raw._sock`."""
+
+    @property
+    def fp(self) -> NoSocket:
+        return self
+
+    raw = _sock = fp
+
+    def settimeout(self, timeout: Optional[float]) -> None:
+        """There is nothing to wait for."""
+
+
 class Body(RawIOBase):
     """What botocore takes for the connection: the bytes of the input, of which only what is read is copied."""
+
+    _fp = NoSocket()  # StreamingBody.set_socket_timeout uses it
 
     def __init__(self, view: memoryview) -> None:
         self._view = view

@@ -26,6 +26,10 @@ def handler(event, context):
     try:
         if event["client"] == "redis":
             return redis.Redis(port=9, db=event.get("db", 0)).get(event["key"]).decode()
+        if event.get("timeout"):
+            body = s3.get_object(Bucket="photos", Key=event["key"])["Body"]
+            body.set_socket_timeout(event["timeout"])
+            return body.read().decode()
         return s3.get_object(Bucket="photos", Key=event["key"], **event.get("more", {}))["Body"].read().decode()
     except Exception as error:
         return type(error).__name__
@@ -60,6 +64,7 @@ def test_clients_answer_from_inputs_while_the_invocation_runs(started: Callable[
     here = {"client": "s3", "key": "a b.png"}
     value = {"client": "redis", "key": "state"}
     assert ask(here, OBJECT, VALUE) == ask(value, OBJECT, VALUE) == "pixels"
+    assert ask({**here, "timeout": 3}, OBJECT) == "pixels"
     # Nothing of it is left, and the clients cannot ask the store.
     assert ask(here) == "NoCredentialsError"
     assert ask(value) == "ConnectionError"
@@ -318,3 +323,38 @@ def test_http_clients_answer_once_from_what_the_script_got(functions: Functions,
     assert all("Error" in answer for answer in ask(misses, place))
     # They end with their invocation.
     assert all("Error" in answer for answer in ask([get], post)) and "Error" in ask([get])[0]
+
+
+RESPONSE_CODE = """
+import requests, urllib3
+
+pool = urllib3.HTTPConnectionPool("127.0.0.1", 9)
+
+def handler(event, context):
+    mine = urllib3.Retry(total=7)
+    answers = [
+        urllib3.request("GET", event),
+        pool.urlopen("GET", "/a", None, None, mine),
+        pool.urlopen("GET", "/a", retries=5, redirect=False),
+        pool.urlopen("GET", "/a", None, None, False),
+        requests.get(event, allow_redirects=False).raw,
+    ]
+    told = [[answer.status, answer.reason, answer.version, answer.retries.total] for answer in answers]
+    history = [len(answer.retries.history) for answer in answers]
+    try:
+        requests.get(event).raise_for_status()
+    except requests.HTTPError as error:
+        return told, history, answers[1].retries is mine, str(error)
+"""
+
+
+def test_a_response_of_urllib3_has_what_one_of_a_server_has(functions: Functions) -> None:
+    if SITE_PACKAGES is None:
+        pytest.skip("drop-ins are not tested with real clients: PILOT_TEST_SITE_PACKAGES is not set")
+    paths = [str(functions.directory), SITE_PACKAGES]
+    ask = asking(functions.worker(RESPONSE_CODE, sys_path=paths, drop_ins=["http"]))
+    place = {"kind": "http", "method": "GET", "url": "http://127.0.0.1:9/a", "status": 404, "headers": []}
+    told, history, is_mine, error = ask(place["url"], *[place] * 5, {**place, "status": 599})
+    assert told == [[404, "Not Found", 11, total] for total in (3, 7, 5, False, 0)]
+    assert history == [0] * 5 and is_mine
+    assert error == "599 Server Error:  for url: http://127.0.0.1:9/a"
