@@ -90,10 +90,11 @@ def _patch_urllib3(module: ModuleType) -> None:
             return urlopen(self, method, url, body, headers, *args, **options)
         retries, redirect = (*args, *_DEFAULTS[len(args) :])[:2]
         retries, redirect = options.get("retries", retries), options.get("redirect", redirect)
+        headers_of_answer: Any = _headers(found, method)  # pairs, of which the class makes its HTTPHeaderDict
         status = found.store["status"]
         return urllib3.HTTPResponse(
             body=io.BytesIO(found.view()),
-            headers=urllib3.HTTPHeaderDict(_headers(found, method)),
+            headers=headers_of_answer,
             status=status,
             version=11,
             reason=responses.get(status, ""),

@@ -328,6 +328,7 @@ def test_http_clients_answer_once_from_what_the_script_got(functions: Functions,
 RESPONSE_CODE = """
 import requests, urllib3
 
+vars(urllib3).pop("HTTPHeaderDict", None)  # urllib3 1.26 does not have it there
 pool = urllib3.HTTPConnectionPool("127.0.0.1", 9)
 
 def handler(event, context):
