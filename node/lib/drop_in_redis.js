@@ -1,7 +1,8 @@
 // The drop-in for node-redis (`redis`, `@redis/client` 5): GET answers from an input if it is the key of that server and database.
 //
 // Every command of a client, but for those of pipelines and transactions, passes `sendCommand`. GET in a pipeline or a transaction asks
-// the server. So does everything after the function has written to the key with any client: what it writes is noted.
+// the server. So does everything after the function has written to the key with any client: what it writes is noted. A client with a
+// Unix socket, and one that has had a SELECT, asks the server.
 'use strict';
 
 /** @typedef {import('./inputs.js').Input} Input */
@@ -15,10 +16,15 @@ const READING = new Set([
   'GET', 'MGET', 'EXISTS', 'TTL', 'PTTL', 'TYPE', 'STRLEN', 'GETRANGE', 'SUBSTR', 'HGET', 'HGETALL', 'HMGET', 'LRANGE', 'LLEN',
   'SMEMBERS', 'SISMEMBER', 'ZRANGE', 'ZSCORE', 'SCAN', 'KEYS', 'PING', 'PUBLISH', 'WATCH', 'AUTH', 'HELLO', 'CLIENT',
 ]); // prettier-ignore
-// They may change any key, or which database the keys are of.
-const CHANGING_ALL = /^(?:EVAL|FCALL|FLUSHALL|FLUSHDB|SWAPDB|SELECT|MIGRATE|FUNCTION)/;
+// They may change any key.
+const CHANGING_ALL = /^(?:EVAL|FCALL|FLUSHALL|FLUSHDB|SWAPDB|MIGRATE|FUNCTION)/;
+// From then on, the connection has another database than the client's options.
+const SELECTING = new Set(['SELECT', 'RESET']);
 const BLOB_STRING = 36; // RESP_TYPES.BLOB_STRING
 const DEFAULT_PORT = 6379;
+
+/** Clients that have had such a command. @type {WeakSet<object>} */
+const selected = new WeakSet();
 
 /**
  * Whether a module is the client's class.
@@ -56,6 +62,7 @@ function patch(loaded, given) {
   }
   const { sendCommand } = prototype;
   prototype.sendCommand = function answerOrSend(/** @type {Command} */ args, /** @type {any} */ options, /** @type {unknown[]} */ ...rest) {
+    noteSelect(this, args);
     const value = given.size === 0 ? null : answer(this, args, options, given);
     return value === null ? Reflect.apply(sendCommand, this, [args, options, ...rest]) : Promise.resolve(value);
   };
@@ -63,8 +70,11 @@ function patch(loaded, given) {
     const execute = prototype[name];
     if (typeof execute === 'function') {
       prototype[name] = function noteAndExecute(/** @type {{args: Command}[]} */ commands, /** @type {unknown[]} */ ...rest) {
-        if (given.size > 0) {
-          commands.forEach(({ args }) => note(this, args, given));
+        for (const { args } of commands) {
+          noteSelect(this, args);
+          if (given.size > 0) {
+            note(this, args, given);
+          }
         }
         return Reflect.apply(execute, this, [commands, ...rest]);
       };
@@ -89,8 +99,8 @@ function answer(client, args, options, given) {
   if (key === null || !client.isOpen || (kind !== String && kind !== Buffer)) {
     return null;
   }
-  const { host, port, database } = known(client);
-  const input = given.get(`${server(host, port)}/${database} ${key}`)?.at(-1);
+  const place = known(client);
+  const input = place === null ? undefined : given.get(`${place.server}/${place.database} ${key}`)?.at(-1);
   if (input === undefined) {
     return null;
   }
@@ -99,33 +109,58 @@ function answer(client, args, options, given) {
   return kind === Buffer ? Buffer.from(bytes) : bytes.toString();
 }
 
-/** @param {any} client */
+/**
+ * The server and the database of the client's connection. Null: they are not known, so the server must be asked.
+ * @param {any} client
+ */
 function known(client) {
   const { socket, database } = client.options ?? {};
-  return { host: String(socket?.host ?? 'localhost'), port: Number(socket?.port ?? DEFAULT_PORT), database: database ?? 0 };
+  if (socket?.path || selected.has(itself(client))) {
+    return null;
+  }
+  const host = String(socket?.host ?? 'localhost');
+  return { server: server(host, Number(socket?.port ?? DEFAULT_PORT)), database: database ?? 0 };
 }
 
 /**
- * Forgets the inputs that a command may change.
+ * The client that has the connection. `withTypeMapping` and the like make objects that inherit from it.
+ * @param {any} client
+ */
+function itself(client) {
+  return client._self ?? client;
+}
+
+/**
+ * @param {any} client
+ * @param {Command} args
+ */
+function noteSelect(client, args) {
+  if (SELECTING.has(String(args[0]).toUpperCase())) {
+    selected.add(itself(client));
+  }
+}
+
+/**
+ * Forgets the inputs that a command may change. A client whose server is not known may write to any.
  * @param {any} client
  * @param {Command} args
  * @param {Given} given
  */
 function note(client, args, given) {
   const command = String(args[0]).toUpperCase();
-  if (READING.has(command)) {
+  if (READING.has(command) || SELECTING.has(command)) {
     return;
   }
-  const { host, port, database } = known(client);
-  const all = `${server(host, port)}/`;
-  if (CHANGING_ALL.test(command)) {
-    for (const place of [...given.keys()].filter((other) => other.startsWith(all))) {
-      given.delete(place);
+  const place = known(client);
+  const all = place === null ? 'redis:' : `${place.server}/`;
+  // An argument that is neither a text nor a Buffer may be any key.
+  const isKnown = args.every((argument) => typeof argument === 'string' || Buffer.isBuffer(argument));
+  const named = CHANGING_ALL.test(command) || !isKnown ? null : new Set(args.slice(1).map(text));
+  for (const other of [...given.keys()]) {
+    // In all databases, because COPY and MOVE write to another one.
+    if (other.startsWith(all) && (named === null || named.has(other.slice(other.indexOf(' ') + 1)))) {
+      given.delete(other);
     }
-    return;
-  }
-  for (const argument of args.slice(1)) {
-    given.delete(`${all}${database} ${text(argument)}`);
   }
 }
 

@@ -190,6 +190,15 @@ def _shaped(view: memoryview, element: str, shape: Tuple[int, ...]) -> Any:
         import numpy
     except ImportError:
         form = _FORMATS[element[1:]]
-        # A memoryview has no dimension of length 0.
-        return view.cast(form, list(shape)) if prod(shape) else view.cast(form)  # type: ignore[call-overload]  # letters of `struct`
+        try:
+            return _cast(view, form, shape)
+        except ValueError:
+            if form != "e":
+                raise
+            return _cast(view, "H", shape)  # before Python 3.12, memoryview has no halves: these are their bits
     return numpy.ndarray(shape, element, view)
+
+
+def _cast(view: memoryview, form: str, shape: Tuple[int, ...]) -> memoryview:
+    # A memoryview has no dimension of length 0.
+    return view.cast(form, list(shape)) if prod(shape) else view.cast(form)  # type: ignore[call-overload,no-any-return]  # letters of `struct`

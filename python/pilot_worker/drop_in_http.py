@@ -29,6 +29,7 @@ _DECIDING = frozenset(
     ("authorization", "cookie", "range", "if-match", "if-none-match", "if-modified-since", "if-unmodified-since", "if-range")
 )
 _DEFAULT_PORTS = {"http": ":80", "https": ":443"}
+_DEFAULTS = (None, True)  # of urllib3's `retries` and `redirect`, which may have no names in a call
 
 
 def _plain(url: str) -> str:
@@ -73,6 +74,8 @@ def _headers(found: Input, method: str) -> List[Tuple[str, str]]:
 def _patch_urllib3(module: ModuleType) -> None:
     pool: Any = module.HTTPConnectionPool
     urlopen = pool.urlopen
+    from http.client import responses
+
     import urllib3
 
     @wraps(urlopen)
@@ -85,10 +88,17 @@ def _patch_urllib3(module: ModuleType) -> None:
         found = None if options.get("chunked") else _find(method, whole, asked or (), body)
         if found is None:
             return urlopen(self, method, url, body, headers, *args, **options)
+        retries, redirect = (*args, *_DEFAULTS[len(args) :])[:2]
+        retries, redirect = options.get("retries", retries), options.get("redirect", redirect)
+        headers_of_answer: Any = _headers(found, method)  # pairs, of which the class makes its HTTPHeaderDict
+        status = found.store["status"]
         return urllib3.HTTPResponse(
             body=io.BytesIO(found.view()),
-            headers=urllib3.HTTPHeaderDict(_headers(found, method)),
-            status=found.store["status"],
+            headers=headers_of_answer,
+            status=status,
+            version=11,
+            reason=responses.get(status, ""),
+            retries=urllib3.Retry.from_int(retries, redirect=redirect, default=self.retries),
             preload_content=options.get("preload_content", True),
             decode_content=options.get("decode_content", True),
             request_method=method,

@@ -4,6 +4,7 @@ So code that invokes the next function on Lambda does so here, without a network
 `invokes` has it, and it reaches what `invokes` names. A client that the function gives another endpoint is not touched.
 
 As in `drop_in_s3.py`, `Endpoint.make_request` is the place between a client and the network, and botocore parses the response.
+A client of aiobotocore gets an error, because a call here waits for its answer and would hold up the event loop.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from functools import wraps
 from urllib.parse import parse_qs, unquote
 
 from . import calls
-from .drop_in_s3 import Body
+from .drop_in_s3 import Body, parser_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -64,6 +65,12 @@ PATCHES = {"botocore.endpoint": _patch}
 
 def _response(module: Any, endpoint: Any, operation_model: Any, request: Dict[str, Any]) -> Tuple[Any, Any]:
     """What `make_request` returns."""
+    parser = parser_of(endpoint, "rest-json")
+    if parser is None:
+        raise NotImplementedError(
+            "functions are invoked here with boto3 or pilotlight.invoke, not with aiobotocore: "
+            "give the client of aiobotocore another endpoint_url"
+        )
     from botocore.awsrequest import AWSResponse  # type: ignore[import-untyped]  # of the function, which calls this
 
     status, headers, body = _answer(operation_model.name, request)
@@ -75,7 +82,6 @@ def _response(module: Any, endpoint: Any, operation_model: Any, request: Dict[st
     }
     http = AWSResponse(request["url"], status, headers, Body(memoryview(body)))
     response = module.convert_to_response_dict(http, operation_model)
-    parser = endpoint._response_parser_factory.create_parser("rest-json")
     parsed = parser.parse(response, operation_model.output_shape)
     parsed["ResponseMetadata"]["RetryAttempts"] = 0
     return http, parsed

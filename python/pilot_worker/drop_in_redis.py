@@ -1,7 +1,8 @@
 """The drop-in for redis-py: GET answers from an input if it is the key of that server and database.
 
 Both clients of redis-py are served, the plain one and that for asyncio. GET in a pipeline or a transaction, and clients of
-clusters, ask the server. The value is copied, because redis-py returns bytes or text.
+clusters and of Sentinel, ask the server. So do clients with a Unix socket, and those whose pool has had a SELECT. The value is
+copied, because redis-py returns bytes or text.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from .drop_ins import Given
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import ModuleType
-    from typing import Any, Dict, List, Optional, Tuple
+    from typing import Any, Dict, List, Optional, Set, Tuple
 
 # They change no string. Only the usual ones are here: any other command with the key makes the server answer from then on.
 _READING = frozenset(
@@ -23,7 +24,12 @@ _READING = frozenset(
     )
 )  # fmt: skip
 # They may change any key.
-_CHANGING_ALL = ("EVAL", "FCALL", "FLUSHALL", "FLUSHDB", "SWAPDB", "SELECT", "MIGRATE", "FUNCTION")
+_CHANGING_ALL = ("EVAL", "FCALL", "FLUSHALL", "FLUSHDB", "SWAPDB", "MIGRATE", "FUNCTION")
+# From then on, a connection has another database than its pool was made with.
+_SELECTING = frozenset(("SELECT", "RESET"))
+_SELECTED = "_pilot_selected"  # on a pool: one of its connections has had such a command
+# Without a host, redis-py's own classes connect to localhost. Other classes may connect to anything.
+_MODULES = frozenset(("redis.connection", "redis.asyncio.connection"))
 _NEVER_DECODE = "NEVER_DECODE"
 
 
@@ -34,9 +40,18 @@ def _places(store: Dict[str, Any]) -> List[Tuple[str, int, int, bytes]]:
 given = Given(_places)
 
 
-def _server(client: Any) -> Tuple[str, int, int]:
-    arguments = client.connection_pool.connection_kwargs
-    return arguments.get("host", "localhost").lower(), int(arguments.get("port", 6379)), int(arguments.get("db") or 0)
+def _server(client: Any) -> Optional[Tuple[str, int, int]]:
+    """Host, port and database of all connections of the client. None: they are not known, so the server must be asked."""
+    pool = client.connection_pool
+    arguments = pool.connection_kwargs
+    if "path" in arguments or hasattr(pool, "sentinel_manager") or hasattr(pool, _SELECTED):
+        return None
+    host = arguments.get("host")
+    if host is None:
+        if not {type(pool).__module__, pool.connection_class.__module__} <= _MODULES:
+            return None
+        host = "localhost"
+    return host.lower(), int(arguments.get("port", 6379)), int(arguments.get("db") or 0)
 
 
 def _answer(client: Any, arguments: Tuple[Any, ...], options: Dict[str, Any]) -> Optional[Tuple[Any]]:
@@ -47,8 +62,9 @@ def _answer(client: Any, arguments: Tuple[Any, ...], options: Dict[str, Any]) ->
     key = arguments[1]
     try:
         if type(key) is str:
-            key = key.encode()  # another encoding makes other bytes only for keys that are no ASCII: these would miss
-        found = given.newest((*_server(client), key))
+            key = client.connection_pool.get_encoder().encode(key)
+        server = _server(client)
+        found = None if server is None else given.newest((*server, key))
     except (AttributeError, TypeError, ValueError):
         return None  # another kind of client, or something that is no key
     if found is None:
@@ -61,26 +77,44 @@ def _answer(client: Any, arguments: Tuple[Any, ...], options: Dict[str, Any]) ->
 
 
 def _note(client: Any, arguments: Tuple[Any, ...]) -> None:
-    """Forgets the inputs that a command may change."""
-    name = arguments[0].decode() if isinstance(arguments[0], bytes) else str(arguments[0])
-    command = name.upper().partition(" ")[0]
-    if command in _READING:
+    """Forgets the inputs that a command may change. A client whose server is not known may write to any."""
+    command = _command(arguments)
+    if command in _READING or command in _SELECTING:
         return
     try:
         server = _server(client)
     except (AttributeError, TypeError, ValueError):
-        return
-    if command.startswith(_CHANGING_ALL):
-        given.forget(lambda place: place[:2] == server[:2])
-        return
-    named = {_bytes(argument) for argument in arguments[1:]}
-    given.forget(lambda place: place[:3] == server and place[3] in named)
+        server = None
+    of_all = server is None
+    host_and_port = () if server is None else server[:2]
+    named = None if command.startswith(_CHANGING_ALL) else _named(client, arguments)
+    # In all databases, because COPY and MOVE write to another one.
+    given.forget(lambda place: (of_all or place[:2] == host_and_port) and (named is None or place[3] in named))
 
 
-def _bytes(argument: Any) -> bytes:
-    if isinstance(argument, str):
-        return argument.encode()
-    return bytes(argument) if isinstance(argument, (bytes, bytearray, memoryview)) else b""
+def _named(client: Any, arguments: Tuple[Any, ...]) -> Optional[Set[bytes]]:
+    """The words of a command as the client sends them. None: this client or a type is not known."""
+    try:
+        encode = client.connection_pool.get_encoder().encode
+        first = bytes(encode(arguments[0])).split()  # redis-py sends these as words of their own
+        return {*first[1:], *(bytes(encode(argument)) for argument in arguments[1:])}
+    except Exception:  # of any encoder
+        return None
+
+
+def _command(arguments: Tuple[Any, ...]) -> str:
+    """The first word of a command."""
+    name = arguments[0].decode("latin-1") if isinstance(arguments[0], bytes) else str(arguments[0])
+    return name.upper().partition(" ")[0]
+
+
+def _note_select(client: Any, arguments: Tuple[Any, ...]) -> None:
+    """Marks the pool: its connections are used by others, and by later invocations."""
+    if _command(arguments) in _SELECTING:
+        try:
+            setattr(client.connection_pool, _SELECTED, True)
+        except AttributeError:
+            pass  # another kind of client, which is not answered
 
 
 def _patch(module: ModuleType) -> None:
@@ -90,6 +124,7 @@ def _patch(module: ModuleType) -> None:
 
     @wraps(execute_command)
     def answer_or_execute(self: Any, *arguments: Any, **options: Any) -> Any:
+        _note_select(self, arguments)
         if by_place:
             answer = _answer(self, arguments, options)
             if answer is not None:
@@ -107,6 +142,7 @@ def _patch_async(module: ModuleType) -> None:
 
     @wraps(execute_command)
     async def answer_or_execute(self: Any, *arguments: Any, **options: Any) -> Any:
+        _note_select(self, arguments)
         if by_place:
             answer = _answer(self, arguments, options)
             if answer is not None:
@@ -125,6 +161,7 @@ def _patch_pipeline(module: ModuleType) -> None:
 
     @wraps(queue_command)
     def note_and_queue(self: Any, *arguments: Any, **options: Any) -> Any:
+        _note_select(self, arguments)
         if by_place:
             _note(self, arguments)
         return queue_command(self, *arguments, **options)

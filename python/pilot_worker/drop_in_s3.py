@@ -5,7 +5,7 @@ resources. `Endpoint.make_request` is the place between a client and the network
 and clients without credentials, are served too. The response is parsed by botocore itself.
 
 Ranges and If-Match are answered. A request with a version, or with anything else that this file does not know, goes to the
-store.
+store. So do the requests of aiobotocore, whose responses are awaited.
 """
 
 from __future__ import annotations
@@ -68,8 +68,23 @@ def _plain(url: str) -> str:
 given = Given(_places)
 
 
+class NoSocket:
+    """What botocore finds as the socket of a response, in `_fp.fp.raw._sock`."""
+
+    @property
+    def fp(self) -> NoSocket:
+        return self
+
+    raw = _sock = fp
+
+    def settimeout(self, timeout: Optional[float]) -> None:
+        """There is nothing to wait for."""
+
+
 class Body(RawIOBase):
     """What botocore takes for the connection: the bytes of the input, of which only what is read is copied."""
+
+    _fp = NoSocket()  # StreamingBody.set_socket_timeout uses it
 
     def __init__(self, view: memoryview) -> None:
         self._view = view
@@ -151,7 +166,8 @@ def _answer(module: Any, endpoint: Any, operation_model: Any, request: Dict[str,
     if found is None:
         return None
     wanted = _wanted(request["headers"], found)
-    if wanted is None:
+    parser = parser_of(endpoint, "rest-xml")
+    if wanted is None or parser is None:
         return None
     (start, end), status, headers = wanted
     if operation == "HeadObject":
@@ -162,12 +178,22 @@ def _answer(module: Any, endpoint: Any, operation_model: Any, request: Dict[str,
 
         http = AWSResponse(request["url"], status, headers, body)
         response = module.convert_to_response_dict(http, operation_model)
-        parser = endpoint._response_parser_factory.create_parser("rest-xml")
         parsed = parser.parse(response, operation_model.output_shape)
         parsed["ResponseMetadata"]["RetryAttempts"] = 0
     except (ImportError, AttributeError, TypeError, KeyError):
         return None  # a version of botocore that is built differently
     return http, parsed
+
+
+def parser_of(endpoint: Any, protocol: str) -> Any:
+    """The parser of a response. None: it is a coroutine (aiobotocore), or this version of botocore is built differently."""
+    from inspect import iscoroutinefunction  # botocore has imported it
+
+    try:
+        parser = endpoint._response_parser_factory.create_parser(protocol)
+        return None if iscoroutinefunction(parser.parse) else parser
+    except AttributeError:
+        return None
 
 
 def _wanted(asked: Any, found: Input) -> Optional[Tuple[Tuple[int, int], int, Dict[str, str]]]:

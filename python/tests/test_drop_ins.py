@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from collections.abc import Callable
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +14,7 @@ from conftest import Functions
 from harness import Stream, invoke_meta
 from test_inputs import memory, send
 
-from pilot_worker import drop_in_s3
+from pilot_worker import drop_in_lambda, drop_in_s3
 
 SITE_PACKAGES = os.environ.get("PILOT_TEST_SITE_PACKAGES")
 CODE = """
@@ -24,6 +26,10 @@ def handler(event, context):
     try:
         if event["client"] == "redis":
             return redis.Redis(port=9, db=event.get("db", 0)).get(event["key"]).decode()
+        if event.get("timeout"):
+            body = s3.get_object(Bucket="photos", Key=event["key"])["Body"]
+            body.set_socket_timeout(event["timeout"])
+            return body.read().decode()
         return s3.get_object(Bucket="photos", Key=event["key"], **event.get("more", {}))["Body"].read().decode()
     except Exception as error:
         return type(error).__name__
@@ -58,6 +64,7 @@ def test_clients_answer_from_inputs_while_the_invocation_runs(started: Callable[
     here = {"client": "s3", "key": "a b.png"}
     value = {"client": "redis", "key": "state"}
     assert ask(here, OBJECT, VALUE) == ask(value, OBJECT, VALUE) == "pixels"
+    assert ask({**here, "timeout": 3}, OBJECT) == "pixels"
     # Nothing of it is left, and the clients cannot ask the store.
     assert ask(here) == "NoCredentialsError"
     assert ask(value) == "ConnectionError"
@@ -79,6 +86,169 @@ def test_without_drop_ins_clients_are_as_they_were(started: Callable[[list[str]]
     ask = started([])
     assert ask({"client": "s3", "key": "a b.png"}, OBJECT) == "NoCredentialsError"
     assert ask({"client": "redis", "key": "state"}, VALUE) == "ConnectionError"
+
+
+REDIS_CODE = """
+import asyncio, redis, redis.asyncio, redis.asyncio.sentinel, redis.sentinel
+
+PORT, SOCKET = %d, "/nonexistent/redis"
+
+class Elsewhere(redis.Connection):
+    def __init__(self, **options):
+        super().__init__(port=9, **options)
+
+MAKE = {
+    "plain": lambda: redis.Redis(port=PORT),
+    "single": lambda: redis.Redis(port=PORT, single_connection_client=True),
+    "latin": lambda: redis.Redis(port=PORT, encoding="latin-1"),
+    "asyncio": lambda: redis.asyncio.Redis(port=PORT),
+    "pool": lambda: redis.Redis(connection_pool=redis.ConnectionPool()),
+    "url": lambda: redis.Redis.from_url("redis://"),
+    "elsewhere": lambda: redis.Redis(connection_pool=redis.ConnectionPool(connection_class=Elsewhere)),
+    "unix": lambda: redis.Redis(unix_socket_path=SOCKET),
+    "unix url": lambda: redis.Redis.from_url(f"unix://{SOCKET}"),
+    "unix, asyncio": lambda: redis.asyncio.Redis(unix_socket_path=SOCKET),
+    "sentinel": lambda: redis.sentinel.Sentinel([("127.0.0.1", 9)]).master_for("m"),
+    "sentinel, asyncio": lambda: redis.asyncio.sentinel.Sentinel([("127.0.0.1", 9)]).master_for("m"),
+}
+made = {}
+loop = asyncio.new_event_loop()
+
+async def waited(awaitable):
+    return await awaitable
+
+def ask(name, command, *arguments):
+    if command == "SET of a type that nobody knows":
+        arguments, command = (object(), *arguments), "SET"
+    if name not in made:
+        made[name] = MAKE[name]()
+    if command == "pipeline":
+        return made[name].pipeline().execute_command(*arguments).execute()
+    answer = made[name].execute_command(command, *arguments)
+    if "asyncio" in name:
+        answer = loop.run_until_complete(waited(answer))
+    return answer.decode() if isinstance(answer, bytes) else answer
+
+def handler(event, context):
+    told = []
+    for call in event:
+        try:
+            told.append(ask(*call))
+        except Exception as error:
+            told.append(type(error).__name__)
+    return told
+"""
+
+
+@pytest.fixture
+def ask_redis(functions: Functions, redis_port: int) -> Ask:
+    """Calls of clients of a server that answers OK to every command but PING."""
+    if SITE_PACKAGES is None:
+        pytest.skip("drop-ins are not tested with real clients: PILOT_TEST_SITE_PACKAGES is not set")
+    paths = [str(functions.directory), SITE_PACKAGES]
+    return asking(functions.worker(REDIS_CODE % redis_port, sys_path=paths, drop_ins=["redis"]))
+
+
+@pytest.mark.parametrize(
+    ("client", "select"),
+    [
+        ("single", ["SELECT", 1]),
+        ("plain", ["select 1"]),
+        ("plain", ["pipeline", "SELECT", 1]),
+        ("asyncio", ["SELECT", 1]),
+        ("single", ["RESET"]),
+    ],
+)
+def test_after_select_the_server_answers_in_later_invocations_too(
+    ask_redis: Ask, redis_port: int, client: str, select: list[Any]
+) -> None:
+    here = {**VALUE, "port": redis_port}
+    get = [client, "GET", "state"]
+    assert ask_redis([get], here) == ["pixels"]
+    ask_redis([[client, *select]])
+    others = [name for name in ("plain", "single", "asyncio") if name != client]
+    assert ask_redis([get, *([name, "GET", "state"] for name in others)], here) == ["OK", "pixels", "pixels"]
+
+
+def test_a_client_whose_server_is_not_known_asks_it(ask_redis: Ask, redis_port: int) -> None:
+    local = {**VALUE, "port": 6379}
+    assert ask_redis([["pool", "GET", "state"], ["url", "GET", "state"]], local) == ["pixels", "pixels"]
+    names = ["elsewhere", "unix", "unix url", "unix, asyncio", "sentinel", "sentinel, asyncio"]
+    answers = ask_redis([[name, "GET", "state"] for name in names], local)
+    assert answers == ["ConnectionError"] * 4 + ["MasterNotFoundError"] * 2
+    # It may be the same server.
+    here = {**VALUE, "port": redis_port}
+    calls = [
+        ["unix", "SET", "other", "new"],
+        ["plain", "GET", "state"],
+        ["unix", "SET", "state", "new"],
+        ["plain", "GET", "state"],
+    ]
+    assert ask_redis(calls, here) == ["ConnectionError", "pixels", "ConnectionError", "OK"]
+
+
+def test_a_key_that_redis_py_encodes_is_noted(ask_redis: Ask, redis_port: int) -> None:
+    def answers(key: str, *write: Any) -> Any:
+        other = {**VALUE, "port": redis_port}
+        calls = [["plain", *write], ["plain", "GET", key], ["plain", "GET", "state"]]
+        return ask_redis(calls, {**other, "key": key}, other)[1:]
+
+    assert answers("5", "SET", 5, "new") == ["OK", "pixels"]
+    assert answers("1.5", "SET", 1.5, "new") == ["OK", "pixels"]
+    assert answers("5", "DEL", "5.0", 5.0) == ["pixels", "pixels"]
+    assert answers("5", "SET 5", "new") == ["OK", "pixels"]
+    assert answers("5", "SET of a type that nobody knows", "new") == ["OK", "OK"]
+
+
+def test_a_key_has_the_encoding_of_its_client(ask_redis: Ask, redis_port: int) -> None:
+    here = {**VALUE, "port": redis_port, "key": "é"}
+    get = ["GET", "é"]
+    calls = [["plain", *get], ["latin", *get], ["latin", "APPEND", "é", "new"], ["plain", *get]]
+    assert ask_redis(calls, here) == ["pixels", "OK", "OK", "pixels"]
+    assert ask_redis([["latin", "APPEND", "Ã©", "new"], ["plain", *get]], here) == ["OK", "OK"]
+
+
+class AwaitedEndpoint:
+    """What the drop-ins use of aiobotocore's endpoint."""
+
+    class Parser:
+        async def parse(self, response: Any, shape: Any) -> Any:
+            raise AssertionError("nothing is parsed")
+
+    _response_parser_factory = SimpleNamespace(create_parser=lambda protocol: AwaitedEndpoint.Parser())
+
+    def make_request(self, operation_model: Any, request: Any) -> Any:
+        return self._ask()
+
+    async def _ask(self) -> str:
+        return "store"
+
+
+@pytest.fixture
+def awaited() -> ModuleType:
+    module: Any = ModuleType("botocore.endpoint")
+    module.Endpoint = type("Endpoint", (AwaitedEndpoint,), {})
+    module.convert_to_response_dict = lambda http, operation_model: {}
+    return module  # type: ignore[no-any-return]  # attributes are set
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_client_that_awaits_its_response_asks_the_store(awaited: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    drop_in_s3._patch(awaited)
+    input = SimpleNamespace(store=OBJECT, size=6, is_whole=True, name="i", view=lambda: memoryview(b"pixels"))
+    place = drop_in_s3._places(OBJECT)[0]
+    monkeypatch.setitem(drop_in_s3.given.by_place, place, [input])
+    request = {"url": place, "headers": {}}
+    model = SimpleNamespace(name="GetObject", output_shape=None, has_streaming_output=True)
+    assert asyncio.run(awaited.Endpoint().make_request(model, request)) == "store"
+
+
+def test_an_awaiting_client_of_lambda_gets_an_error_that_says_what_to_do(awaited: Any) -> None:
+    drop_in_lambda._patch(awaited)
+    with pytest.raises(NotImplementedError, match="aiobotocore another endpoint_url"):
+        awaited.Endpoint().make_request(SimpleNamespace(name="Invoke"), {"url": drop_in_lambda.ENDPOINT, "headers": {}})
+    other = {"url": "http://127.0.0.1:9", "headers": {}}
+    assert asyncio.run(awaited.Endpoint().make_request(SimpleNamespace(name="Invoke"), other)) == "store"
 
 
 @pytest.mark.parametrize(
@@ -153,3 +323,39 @@ def test_http_clients_answer_once_from_what_the_script_got(functions: Functions,
     assert all("Error" in answer for answer in ask(misses, place))
     # They end with their invocation.
     assert all("Error" in answer for answer in ask([get], post)) and "Error" in ask([get])[0]
+
+
+RESPONSE_CODE = """
+import requests, urllib3
+
+vars(urllib3).pop("HTTPHeaderDict", None)  # urllib3 1.26 does not have it there
+pool = urllib3.HTTPConnectionPool("127.0.0.1", 9)
+
+def handler(event, context):
+    mine = urllib3.Retry(total=7)
+    answers = [
+        urllib3.request("GET", event),
+        pool.urlopen("GET", "/a", None, None, mine),
+        pool.urlopen("GET", "/a", retries=5, redirect=False),
+        pool.urlopen("GET", "/a", None, None, False),
+        requests.get(event, allow_redirects=False).raw,
+    ]
+    told = [[answer.status, answer.reason, answer.version, answer.retries.total] for answer in answers]
+    history = [len(answer.retries.history) for answer in answers]
+    try:
+        requests.get(event).raise_for_status()
+    except requests.HTTPError as error:
+        return told, history, answers[1].retries is mine, str(error)
+"""
+
+
+def test_a_response_of_urllib3_has_what_one_of_a_server_has(functions: Functions) -> None:
+    if SITE_PACKAGES is None:
+        pytest.skip("drop-ins are not tested with real clients: PILOT_TEST_SITE_PACKAGES is not set")
+    paths = [str(functions.directory), SITE_PACKAGES]
+    ask = asking(functions.worker(RESPONSE_CODE, sys_path=paths, drop_ins=["http"]))
+    place = {"kind": "http", "method": "GET", "url": "http://127.0.0.1:9/a", "status": 404, "headers": []}
+    told, history, is_mine, error = ask(place["url"], *[place] * 5, {**place, "status": 599})
+    assert told == [[404, "Not Found", 11, total] for total in (3, 7, 5, False, 0)]
+    assert history == [0] * 5 and is_mine
+    assert error == "599 Server Error:  for url: http://127.0.0.1:9/a"

@@ -6,7 +6,10 @@ import array
 import json
 import os
 import socket
+import struct
+import sys
 import tempfile
+from math import prod
 
 import pytest
 from conftest import Start
@@ -202,6 +205,19 @@ def test_a_decoded_input_is_an_array(start: Start, kind: str) -> None:
     found, _, _, body = worker.frame()
     assert found == wire.RESULT, body
     assert json.loads(body) == [kind, [2, 3], [[1, 2, 3], [4, 5, 6]], [2, 3], "<u2", 12, True]
+
+
+@pytest.mark.parametrize("shape", [[1, 2], [0, 2]])
+def test_halves_without_numpy_are_numbers_or_their_bits(start: Start, shape: list[int]) -> None:
+    worker = start(DECODED)
+    content = struct.pack("<2e", 1.0, -2.0)[: 2 * prod(shape)]
+    decoded = {"by": "npy", "array": {"element": "<f2", "shape": shape}}
+    described = invoke_meta(inputs=[{"name": "x", "kind": "memory", "len": len(content), "decoded": decoded}])
+    send(worker, 1, described, b'{"without": true}', [memory(content)])
+    found, _, _, body = worker.frame()
+    assert found == wire.RESULT, body
+    rows = [[1.0, -2.0]] if sys.version_info >= (3, 12) else [[0x3C00, 0xC000]]
+    assert json.loads(body)[2:5] == [rows if prod(shape) else [], shape, "<f2"]
 
 
 def test_a_decoded_json_text_is_a_value_and_a_file_of_arrow_needs_pyarrow(start: Start) -> None:
