@@ -146,7 +146,8 @@ async function become(channel, line, specifiedNs) {
     await specialise(specification);
     dropIns.prepare(specification.drop_ins);
     init.install();
-    invocations = new Invocations(await handler.load(specification), specification, channel);
+    const named = { cwd: specification.cwd, handler: handlerOf(specification) };
+    invocations = new Invocations(await handler.load(named), specification, channel);
   } catch (error) {
     refuse(channel, 'Init Error', error);
     return;
@@ -156,6 +157,15 @@ async function become(channel, line, specifiedNs) {
   const stamps = `"forked_ns":${specifiedNs},"sandboxed_ns":${specifiedNs},"initialised_ns":${process.hrtime.bigint()}`;
   channel.send(wire.READY, 0, `{${stamps}}`, '');
   channel.start((kind, stream, meta, body) => invocations.accept(kind, stream, meta, body), closed);
+}
+
+/**
+ * The name of the handler. As in Lambda, a module that NODE_OPTIONS names may have replaced it (libraries wrap handlers so).
+ * @param {spec.Specification} specification
+ */
+function handlerOf({ handler: specified, environment }) {
+  const { _HANDLER: current } = process.env;
+  return current && current !== environment._HANDLER ? current : specified;
 }
 
 /** @param {string} line */

@@ -1,10 +1,12 @@
 // Finds the handler that a specification names, with AWS Lambda's rules and error messages.
 //
 // `file.handler`, `folder/file.nested.handler`: searches a file with exactly this name, then with .js, .mjs, .cjs (and
-// TypeScript, if this Node runs it), and finally a package. It does not call handlers; `events.js` does.
+// TypeScript, if this Node runs it), and finally a package. Packages are not always in the code: a file
+// `node_modules/PACKAGE/file` is also searched where they are installed. It does not call handlers; `events.js` does.
 'use strict';
 
 const fs = require('node:fs');
+const { createRequire } = require('node:module');
 const path = require('node:path');
 const { pathToFileURL } = require('node:url');
 
@@ -23,6 +25,8 @@ const { Fault } = errors;
 // Lambda's own markers. Wrappers around handlers copy them.
 const STREAMING = Symbol.for('aws.lambda.runtime.handler.streaming');
 const HIGH_WATER_MARK = Symbol.for('aws.lambda.runtime.handler.streaming.highWaterMark');
+
+const IN_PACKAGES = 'node_modules/';
 
 const CHECK_MS_MAX = 5_000;
 // How many names of a folder or module an error message lists.
@@ -109,7 +113,26 @@ function split(handler) {
  * @returns {File}
  */
 function find(cwd, module) {
-  const stem = path.resolve(cwd, module);
+  const stems = [path.resolve(cwd, module), ...installed(cwd, module)];
+  for (const stem of stems) {
+    const file = fileOf(stem);
+    if (file !== null) {
+      return file;
+    }
+  }
+  try {
+    return { name: require.resolve(module, { paths: [cwd] }), isModule: false };
+  } catch {
+    const nearest = stems.find((stem) => fs.existsSync(path.dirname(stem))) ?? stems[0];
+    throw new Fault('Runtime.ImportModuleError', missing(module, nearest));
+  }
+}
+
+/**
+ * @param {string} stem
+ * @returns {File | null}
+ */
+function fileOf(stem) {
   if (fs.statSync(stem, { throwIfNoEntry: false })?.isFile()) {
     return { name: stem, isModule: false };
   }
@@ -119,11 +142,22 @@ function find(cwd, module) {
       return { name, isModule: isModule(name, extension) };
     }
   }
-  try {
-    return { name: require.resolve(module, { paths: [cwd] }), isModule: false };
-  } catch {
-    throw new Fault('Runtime.ImportModuleError', missing(module, stem));
+  return null;
+}
+
+/**
+ * Where `node_modules/PACKAGE/file` may be outside the code: in the folders in which Node searches packages. In Lambda,
+ * packages are part of the code.
+ * @param {string} cwd
+ * @param {string} module
+ */
+function installed(cwd, module) {
+  if (!module.startsWith(IN_PACKAGES)) {
+    return [];
   }
+  const inPackages = module.slice(IN_PACKAGES.length);
+  const folders = createRequire(path.join(cwd, 'noop.js')).resolve.paths('package') ?? []; // the same for all packages
+  return folders.map((folder) => path.join(folder, inPackages));
 }
 
 function extensions() {

@@ -7,17 +7,11 @@
 const { Writable } = require('node:stream');
 
 const { Fault } = require('./errors.js');
+const { PreludeReader, endedWithin, namesPrelude } = require('./prelude.js');
 const wire = require('./wire.js');
 
 /** @typedef {import('./channel.js').Sink} Sink */
-
-/**
- * The argument of `HttpResponseStream.from`.
- * @typedef {object} Prelude
- * @property {number} [statusCode]
- * @property {Record<string, unknown>} [headers] an array repeats a header
- * @property {string[]} [cookies]
- */
+/** @typedef {import('./prelude.js').Prelude} Prelude */
 
 const DEFAULT_CONTENT_TYPE = 'application/octet-stream'; // Lambda's
 
@@ -28,6 +22,8 @@ class ResponseStream extends Writable {
   #contentType = DEFAULT_CONTENT_TYPE;
   /** @type {Prelude | undefined} */
   #prelude;
+  /** The content type says that the handler writes the prelude by itself. @type {PreludeReader | null} */
+  #reader = null;
   #isHeadSent = false;
   /** `end` has been called, so the current write is the last one. */
   #isEnding = false;
@@ -59,7 +55,9 @@ class ResponseStream extends Writable {
    */
   setContentType(contentType) {
     this.#mustBeEarly('the content type');
-    this.#contentType = String(contentType);
+    const isPrelude = namesPrelude(String(contentType));
+    this.#reader = isPrelude && this.#prelude === undefined ? new PreludeReader() : null;
+    this.#contentType = isPrelude ? DEFAULT_CONTENT_TYPE : String(contentType); // the prelude's own headers may name another
   }
 
   /**
@@ -73,6 +71,7 @@ class ResponseStream extends Writable {
       throw new Fault('Runtime.InvalidStreamingOperation', `statusCode ${statusCode} is not one of 200 to 599`);
     }
     this.#prelude = prelude;
+    this.#reader = null;
   }
 
   /**
@@ -105,15 +104,20 @@ class ResponseStream extends Writable {
    * @param {(error?: Error | null) => void} done
    */
   _write(chunk, _encoding, done) {
-    if (this.#isEnding && this.writableLength === chunk.length && chunk.length <= wire.PIECE_LEN_MAX) {
-      this.#last = Buffer.from(chunk); // sent in one frame with the end; copied, because the caller may reuse its bytes
-      done();
-      return;
-    }
     try {
-      this.#sendPieces(chunk);
+      const bytes = this.#withoutPrelude(chunk);
+      if (bytes === null) {
+        done();
+        return;
+      }
+      if (this.#isEnding && this.writableLength === chunk.length && bytes.length <= wire.PIECE_LEN_MAX) {
+        this.#last = Buffer.from(bytes); // sent in one frame with the end; copied, because the caller may reuse its bytes
+        done();
+        return;
+      }
+      this.#sendPieces(bytes);
     } catch (error) {
-      done(/** @type {Error} */ (error)); // the head is too long
+      done(/** @type {Error} */ (error)); // the head is too long, or the prelude is invalid
       return;
     }
     this.#sink.whenSent(done);
@@ -122,6 +126,7 @@ class ResponseStream extends Writable {
   /** Sends status, headers and held bytes now: the handler has ended the response, but still runs. */
   flush() {
     if (this.writableFinished && !this.#isHeadSent) {
+      this.#mustHavePrelude();
       const last = this.#last;
       this.#last = Buffer.alloc(0);
       this.#sendPieces(last);
@@ -133,11 +138,35 @@ class ResponseStream extends Writable {
    * @param {bigint} finishedNs
    */
   complete(finishedNs) {
+    this.#mustHavePrelude();
     if (this.#isHeadSent) {
       const meta = `{"started_ns":${this.#startedNs},"finished_ns":${finishedNs}}`;
       this.#sink.send(wire.END, this.#stream, meta, this.#last);
     } else {
       this.#sink.send(wire.HEAD, this.#stream, this.#headMeta(`,"finished_ns":${finishedNs}`), this.#last);
+    }
+  }
+
+  /**
+   * The bytes of the body. Null while the prelude, which the handler writes by itself, is incomplete.
+   * @param {Buffer} chunk
+   */
+  #withoutPrelude(chunk) {
+    if (this.#reader === null) {
+      return chunk;
+    }
+    const found = this.#reader.feed(chunk);
+    if (found === null) {
+      return null;
+    }
+    this.#prelude = found.prelude;
+    this.#reader = null;
+    return found.body;
+  }
+
+  #mustHavePrelude() {
+    if (this.#reader !== null) {
+      throw endedWithin();
     }
   }
 
@@ -171,7 +200,7 @@ class ResponseStream extends Writable {
 
   /** @param {string} what */
   #mustBeEarly(what) {
-    if (this.#isHeadSent || this.writableEnded) {
+    if (this.#isHeadSent || this.writableEnded || this.#reader?.isEmpty() === false) {
       throw new Fault('Runtime.InvalidStreamingOperation', `Cannot set ${what}, too late: the response has begun.`);
     }
   }

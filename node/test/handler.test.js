@@ -1,9 +1,11 @@
 'use strict';
 
 const assert = require('node:assert');
+const fs = require('node:fs');
+const path = require('node:path');
 const { afterEach, test } = require('node:test');
 
-const { NODE, cleanUp, serving, specified } = require('./harness.js');
+const { NODE, Worker, cleanUp, serving, specified } = require('./harness.js');
 
 afterEach(cleanUp);
 
@@ -58,6 +60,74 @@ for (const [name, handler, files, expected] of FOUND) {
     assert.strictEqual(String(await worker.result(null)), expected);
   });
 }
+
+/**
+ * The files of a package beside the code, where the daemon shows what it has installed.
+ * @param {Worker} worker
+ * @param {string} folder
+ * @param {Record<string, string>} files
+ */
+function install(worker, folder, files) {
+  for (const [name, text] of Object.entries(files)) {
+    const file = path.join(worker.folder, folder, name);
+    fs.mkdirSync(path.dirname(file), { recursive: true });
+    fs.writeFileSync(file, text);
+  }
+}
+
+/** @type {Array<[string, string, Record<string, string>, string]>} */
+const IN_PACKAGES = [
+  ['CommonJS', 'node_modules/tool/dist/main.handler', { 'tool/dist/main.js': COMMON_JS }, 'main.js'],
+  ['.mjs', 'node_modules/tool/dist/main.handler', { 'tool/dist/main.mjs': ES_MODULE }, 'main.mjs'],
+  [
+    'a file that the package does not export',
+    'node_modules/@own/tool/main.handler',
+    { '@own/tool/main.cjs': COMMON_JS, '@own/tool/package.json': '{"exports": {}}' },
+    'main.cjs',
+  ],
+  [
+    'type module of the package',
+    'node_modules/tool/main.handler',
+    { 'tool/main.js': ES_MODULE, 'tool/package.json': '{"type": "module"}' },
+    'main.js',
+  ],
+];
+for (const [name, handler, files, expected] of IN_PACKAGES) {
+  for (const [where, folder, isOnPath] of /** @type {Array<[string, string, boolean]>} */ ([
+    ['beside the code', 'node_modules', false],
+    ['on NODE_PATH', 'packages', true],
+  ])) {
+    test(`a handler in an installed package is found ${where}: ${name}`, async () => {
+      const worker = new Worker({ 'index.js': '' });
+      install(worker, folder, files);
+      await worker.waiting();
+      worker.specify({ handler, environment: isOnPath ? { NODE_PATH: path.join(worker.folder, folder) } : {} });
+      await worker.ready();
+      assert.strictEqual(await worker.result(null), expected);
+    });
+  }
+}
+
+test('node_modules in the code are searched before installed packages', async () => {
+  const worker = new Worker({ 'node_modules/tool/main.js': 'exports.handler = async () => "of the code";' });
+  install(worker, 'node_modules', { 'tool/main.js': COMMON_JS });
+  await worker.waiting();
+  worker.specify({ handler: 'node_modules/tool/main.handler' });
+  await worker.ready();
+  assert.strictEqual(await worker.result(null), 'of the code');
+});
+
+test('an error about a handler in a package says what the package has', async () => {
+  const worker = new Worker({ 'index.js': '' });
+  install(worker, 'node_modules', { 'tool/main.js': COMMON_JS });
+  await worker.waiting();
+  worker.specify({ handler: 'node_modules/tool/gone.handler' });
+  const { errorType, errorMessage } = await worker.initError();
+  assert.strictEqual(errorType, 'Runtime.ImportModuleError');
+  assert.match(errorMessage, /^Error: Cannot find module 'node_modules\/tool\/gone': /);
+  assert.ok(errorMessage.includes(`${worker.folder}/node_modules/tool has none of gone.js`), errorMessage);
+  assert.match(errorMessage, /; it has main\.js$/);
+});
 
 test('a module may wait for more than promises at its top level', async () => {
   const code =

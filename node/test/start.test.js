@@ -230,6 +230,41 @@ test('what it was started with takes effect, and what is late as well', async ()
   assert.strictEqual(worker.log(), '');
 });
 
+/** @type {Array<[string, string, string, string | undefined]>} */
+const PRELOADS = [
+  ['an absolute path', '-r ./first.js', 'process.env._HANDLER = __dirname + "/wrapped.handler";', 'index.handler'],
+  ['a relative path', '--require ./first.js', 'process.env._HANDLER = "wrapped.handler";', 'index.handler'],
+  ['--import', '--import ./first.js', 'process.env._HANDLER = "wrapped.handler";', 'index.handler'],
+  ['a variable that was not set', '-r ./first.js', 'process.env._HANDLER = "wrapped.handler";', undefined],
+];
+for (const [name, options, first, before] of PRELOADS) {
+  test(`a module of NODE_OPTIONS may choose another handler: ${name}`, async () => {
+    const files = { 'index.js': HELLO, 'wrapped.js': 'exports.handler = async () => "wrapped";', 'first.js': first };
+    const environment = { NODE_OPTIONS: options, ...(before === undefined ? {} : { _HANDLER: before }) };
+    const worker = await serving(files, { environment });
+    assert.strictEqual(await worker.result(null), 'wrapped');
+  });
+}
+
+for (const [name, environment, first] of [
+  ['_HANDLER is not changed', { _HANDLER: 'other.handler' }, ''],
+  ['_HANDLER is deleted', { _HANDLER: 'index.handler' }, 'delete process.env._HANDLER;'],
+]) {
+  test(`the handler is that of the specification: ${name}`, async () => {
+    const files = { 'index.js': HELLO, 'first.js': String(first) };
+    const worker = await serving(files, {
+      environment: { NODE_OPTIONS: '-r ./first.js', .../** @type {object} */ (environment) },
+    });
+    assert.strictEqual(await worker.result(null), 'hello');
+  });
+}
+
+test('a handler that a module of NODE_OPTIONS chooses and that is not there is an INIT_ERROR', async () => {
+  const files = { 'index.js': HELLO, 'first.js': 'process.env._HANDLER = "gone.handler";' };
+  const worker = await specified(files, { environment: { NODE_OPTIONS: '-r ./first.js' } });
+  assert.match((await worker.initError()).errorMessage, /Cannot find module 'gone'/);
+});
+
 for (const [name, line, problem] of [
   ['text that is not JSON', 'nonsense', /it is not JSON/],
   ['a list', '[]', /the specification is not an object/],

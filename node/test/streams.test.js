@@ -72,6 +72,119 @@ test('status, headers and cookies are the head of the response', async () => {
   assert.ok(head.started_ns < last.meta.finished_ns && head.started_ns === last.meta.started_ns);
 });
 
+/** A handler writes the prelude by itself. */
+const BY_HAND = `stream.setContentType('application/vnd.awslambda.http-integration-response');
+  const prelude = {
+    statusCode: 201, headers: { 'Content-Type': 'text/html', 'x-many': ['a', 'b'], 'x-n': 5 }, cookies: ['a=1', 'b=2'],
+  };`;
+const BY_HAND_HEADERS = [
+  ['content-type', 'text/html'],
+  ['x-many', 'a'],
+  ['x-many', 'b'],
+  ['x-n', '5'],
+  ['set-cookie', 'a=1'],
+  ['set-cookie', 'b=2'],
+];
+
+for (const [name, run, expected] of [
+  [
+    'in three writes',
+    'stream.write(JSON.stringify(prelude)); stream.write(new Uint8Array(8)); stream.write("<p>"); stream.end();',
+    '<p>',
+  ],
+  [
+    'byte by byte, in a buffer that is used again',
+    `const one = Buffer.alloc(1);
+     for (const byte of Buffer.from(JSON.stringify(prelude) + '\\0'.repeat(8) + '<p>\\0ü')) {
+       one[0] = byte;
+       stream.write(one);
+     }
+     stream.end();`,
+    '<p>\0ü',
+  ],
+  [
+    'as long as it may be',
+    'stream.write(JSON.stringify(prelude).padEnd(262_144)); stream.write(Buffer.alloc(8)); stream.end("<p>");',
+    '<p>',
+  ],
+  ['in one write', 'stream.end(JSON.stringify(prelude) + "\\0".repeat(8) + "<p>");', '<p>'],
+  ['as an object', 'stream.write(prelude); stream.write(Buffer.alloc(9)); stream.end();', '\0'],
+  ['with the last NUL bytes at the end', 'stream.write(prelude); stream.write("\\0"); stream.end(Buffer.alloc(7));', ''],
+  [
+    'with a parameter of the content type',
+    `stream.setContentType('Application/vnd.awslambda.http-integration-response; charset=utf-8');
+     stream.write(prelude); stream.write(Buffer.alloc(8)); stream.end("<p>");`,
+    '<p>',
+  ],
+]) {
+  test(`a prelude that the handler writes by itself is the head: ${name}`, async () => {
+    const worker = await serving(RUN);
+    const { head, body, error } = await answer(worker, BY_HAND + run);
+    assert.strictEqual(error, null);
+    assert.deepStrictEqual([head.status, head.headers, head.prelude], [201, BY_HAND_HEADERS, true]);
+    assert.strictEqual(body, expected);
+  });
+}
+
+test('a prelude that the handler writes by itself may be empty, and goes out before the body', async () => {
+  const worker = await serving(RUN);
+  worker.ask({
+    run: `${BY_HAND} stream.write({ headers: null, cookies: null }); stream.write(Buffer.alloc(8)); await wait(60_000);`,
+  });
+  const { kind, meta, body } = await worker.frame();
+  assert.deepStrictEqual([kind, meta.status, body.length], [wire.HEAD, 200, 0]);
+  assert.deepStrictEqual(meta.headers, [['content-type', 'application/octet-stream']]);
+});
+
+test('the content type of a prelude after HttpResponseStream.from changes nothing', async () => {
+  const worker = await serving(RUN);
+  const { head, body } = await answer(
+    worker,
+    `HttpResponseStream.from(stream, { statusCode: 202 }); ${BY_HAND} stream.write("{}"); stream.end();`,
+  );
+  assert.deepStrictEqual([head.status, head.headers], [202, [['content-type', 'application/octet-stream']]]);
+  assert.strictEqual(body, '{}');
+});
+
+/** @type {Array<[string, string, RegExp]>} */
+const INVALID_PRELUDES = [
+  ['no NUL bytes', 'stream.write(prelude); stream.end()', /^the response ended within its prelude$/],
+  ['nothing at all', 'stream.end()', /^the response ended within its prelude$/],
+  ['nothing at all, and the handler goes on', 'stream.end(); await wait(30)', /^the response ended within/],
+  ['too few NUL bytes', 'stream.write("{}"); stream.end(Buffer.alloc(3))', /ended within its prelude$/],
+  ['a body after too few', 'stream.end("{}\\0\\0\\0x\\0\\0\\0\\0\\0")', /^the prelude ends with fewer than 8 NUL bytes$/],
+  ['too long', 'stream.write(Buffer.alloc(262_145, " ")); await wait(5)', /^the prelude is longer than 262144 bytes$/],
+  [
+    'too long in pieces',
+    'for (let i = 0; i < 5; i += 1) stream.write(" ".repeat(60_000)); stream.end()',
+    /^the prelude is longer than 262144 bytes$/,
+  ],
+  ...[
+    ['no JSON', '"{"', /^the prelude is invalid: \S/],
+    ['empty JSON', '""', /^the prelude is invalid: \S/],
+    ['no object', '"[1]"', /^the prelude is invalid: it is not an object$/],
+    ['no UTF-8', 'Buffer.from([34, 255, 34])', /^the prelude is invalid: it is not UTF-8$/],
+    ['a status that is none', '{ statusCode: 42 }', /^the prelude's statusCode is 42, must be 200 to 599$/],
+    ['a status that is a text', '{ statusCode: "200" }', /: statusCode is not a whole number$/],
+    ['headers that are a text', '{ headers: "a" }', /: headers is not an object$/],
+    ['a header that is an object', '{ headers: { a: {} } }', /: the header "a" is neither/],
+    ['cookies that are a text', '{ cookies: "a=1" }', /: cookies is not an array of strings$/],
+  ].map(
+    ([name, written, message]) =>
+      /** @type {[string, string, RegExp]} */ ([name, `stream.write(${written}); stream.end(Buffer.alloc(8))`, message]),
+  ),
+];
+for (const [name, run, message] of INVALID_PRELUDES) {
+  test(`an invalid prelude is an error: ${name}`, async () => {
+    const worker = await serving(RUN);
+    const { kinds, error } = await answer(worker, `${BY_HAND} ${run};`);
+    assert.deepStrictEqual(kinds, [wire.ERROR]);
+    assert.strictEqual(error.errorType, 'Runtime.InvalidPrelude');
+    assert.match(error.errorMessage, message);
+    assert.strictEqual((await answer(worker, 'stream.end("fine")')).body, 'fine');
+  });
+}
+
 test('a response without status and headers has those of Lambda', async () => {
   const worker = await serving(RUN);
   const { head, body } = await answer(worker, 'stream.write("x"); stream.end();');
@@ -217,6 +330,12 @@ const BROKEN = [
   [
     'a late content type',
     'stream.write("a"); stream.setContentType("a/b")',
+    'Runtime.InvalidStreamingOperation',
+    /too late/,
+  ],
+  [
+    'a content type after the first byte of a prelude',
+    `${BY_HAND} stream.write("{"); stream.setContentType("a/b")`,
     'Runtime.InvalidStreamingOperation',
     /too late/,
   ],
