@@ -36,7 +36,8 @@ def run(argv: List[str], started_ns: int) -> NoReturn:
     if role not in ("template", "worker"):
         print(USAGE, file=sys.stderr)
         os._exit(2)
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a template has nothing to clean up, and a traceback would not help
+    # Until user code is imported (`imports.apply`): there is nothing to clean up, and a traceback would not help.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     output.prepare()
     faulthandler.enable()
     hooks.offer()
