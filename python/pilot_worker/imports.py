@@ -1,4 +1,4 @@
-"""Applies a `TemplateSpec` to the process: environment, sys.path, SIGINT, declared imports. Also measures every import.
+"""Applies a `TemplateSpec` to the process: environment, sys.path, log, SIGINT, declared imports. Also measures every import.
 
 `handler.py` imports the handler itself. While imports are measured, `importlib._bootstrap._find_and_load` is replaced; `-X
 importtime` measures at the same place. Modules that are already loaded do not call it, so their imports cost nothing.
@@ -12,7 +12,7 @@ import os
 import sys
 import time
 
-from . import forkable, generators, opened
+from . import forkable, generators, opened, output
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -92,9 +92,10 @@ class SingleThreaded:
 
 
 def apply(spec: TemplateSpec) -> None:
-    """Sets os.environ, sys.path and what SIGINT does."""
+    """Sets os.environ, sys.path, the format of the log and what SIGINT does."""
     if spec.environment is not None:
         _set_environment(spec.environment)
+        output.configure(spec.environment)
     given = spec.sys_path
     if given:
         sys.path[:] = given + [path for path in sys.path if path not in given]
