@@ -12,7 +12,7 @@ import signal
 import sys
 import time
 
-from . import descriptors, folders, fork, hooks, kernel, output, worker
+from . import descriptors, folders, fork, hooks, kernel, output, sentry, worker
 from .channel import Channel
 from .spec import TemplateSpec
 from .template import Template
@@ -41,6 +41,7 @@ def run(argv: List[str], started_ns: int) -> NoReturn:
     output.prepare()
     faulthandler.enable()
     hooks.offer()
+    sentry.offer()
     del sys.argv[1:]
     if role == "worker":
         _name_what_site_names()
