@@ -12,7 +12,7 @@ import os
 import sys
 import traceback
 
-from . import wire
+from . import output, wire
 from .results import encode_json
 
 TYPE_CHECKING = False
@@ -49,8 +49,8 @@ def body(error: BaseException, request_id: str = "") -> bytes:
     else:
         kind, trace = type(error).__name__, stack(error.__traceback__)
     message = _message(error)[:MESSAGE_LEN_MAX]
-    _log(kind, message, trace)
     document = {"errorMessage": message, "errorType": kind, "requestId": request_id, "stackTrace": trace}
+    _write_log(output.error_object(document) if output.is_json() else _as_text(kind, message, trace))
     encoded = encode_json(document)
     if len(encoded) <= wire.RESULT_LEN_MAX:
         return encoded
@@ -65,13 +65,17 @@ def _message(error: BaseException) -> str:
         return f"<{type(error).__name__}.__str__ failed: {type(failure).__name__}>"
 
 
-def _log(kind: str, message: str, trace: List[str]) -> None:
+def _as_text(kind: str, message: str, trace: List[str]) -> str:
     lines = [f"[ERROR] {kind}: {message}" if message else f"[ERROR] {kind}"]
     if trace:
         lines.append("Traceback (most recent call last):")
         lines.extend(entry.rstrip("\n") for entry in trace)
+    return "\n".join(lines)
+
+
+def _write_log(text: str) -> None:
     try:
         sys.stdout.flush()
-        os.write(2, ("\n".join(lines) + "\n").encode("utf-8", "backslashreplace"))
+        os.write(2, (text + "\n").encode("utf-8", "backslashreplace"))
     except (OSError, ValueError, AttributeError):
         pass  # no log, or a closed or replaced stdout: the caller still gets the error

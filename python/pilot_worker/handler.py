@@ -12,6 +12,7 @@ import sys
 
 from .context import FunctionInfo
 from .errors import Fault
+from .sentry import INTEGRATION, through_integration
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,6 +44,8 @@ def load(spec: TemplateSpec) -> Function:
     function = Function(spec, _find(spec))
     if function.is_async:
         from . import aio  # noqa: F401 - also imports asyncio, in the template if there is one, so that workers share it
+    elif spec.interface == "event" and INTEGRATION in sys.modules:
+        function.target = through_integration(function.target)
     return function
 
 

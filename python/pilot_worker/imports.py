@@ -1,4 +1,4 @@
-"""Applies a `TemplateSpec` to the process: environment, sys.path, declared imports. Also measures every import.
+"""Applies a `TemplateSpec` to the process: environment, sys.path, log, SIGINT, declared imports. Also measures every import.
 
 `handler.py` imports the handler itself. While imports are measured, `importlib._bootstrap._find_and_load` is replaced; `-X
 importtime` measures at the same place. Modules that are already loaded do not call it, so their imports cost nothing.
@@ -6,12 +6,13 @@ importtime` measures at the same place. Modules that are already loaded do not c
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]  # C half of signal, in every CPython; mypy has no stub for it
 import importlib
 import os
 import sys
 import time
 
-from . import forkable, generators, opened
+from . import forkable, generators, opened, output
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -91,14 +92,18 @@ class SingleThreaded:
 
 
 def apply(spec: TemplateSpec) -> None:
-    """Sets os.environ and sys.path."""
+    """Sets os.environ, sys.path, the format of the log and what SIGINT does."""
     if spec.environment is not None:
         _set_environment(spec.environment)
+        output.configure(spec.environment)
     given = spec.sys_path
     if given:
         sys.path[:] = given + [path for path in sys.path if path not in given]
         for path in given:
             sys.path_importer_cache.pop(path, None)  # it may have been cached before the process entered the mount namespace
+    # User code expects KeyboardInterrupt, also of _thread.interrupt_main(). Workers inherit it, so a fork costs nothing more.
+    if _signal.getsignal(_signal.SIGINT) == _signal.SIG_DFL:  # `main.run` has set it; a template above may have imported more
+        _signal.signal(_signal.SIGINT, _signal.default_int_handler)
 
 
 def import_declared(names: List[str]) -> List[Dict[str, str]]:

@@ -12,7 +12,7 @@ import signal
 import sys
 import time
 
-from . import descriptors, folders, fork, hooks, kernel, output, worker
+from . import descriptors, folders, fork, hooks, kernel, output, sentry, worker
 from .channel import Channel
 from .spec import TemplateSpec
 from .template import Template
@@ -36,10 +36,12 @@ def run(argv: List[str], started_ns: int) -> NoReturn:
     if role not in ("template", "worker"):
         print(USAGE, file=sys.stderr)
         os._exit(2)
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a template has nothing to clean up, and a traceback would not help
+    # Until user code is imported (`imports.apply`): there is nothing to clean up, and a traceback would not help.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     output.prepare()
     faulthandler.enable()
     hooks.offer()
+    sentry.offer()
     del sys.argv[1:]
     if role == "worker":
         _name_what_site_names()

@@ -2,22 +2,25 @@
 
 Streams are line buffered, so that a line is one write and is not lost in a crash. `flush` writes the rest at the end of an
 invocation. As in Lambda, the root logger has a handler in Lambda's format before user code is imported. Therefore
-`logging.basicConfig()` has no effect, and `logging.getLogger().setLevel(...)` is enough.
+`logging.basicConfig()` has no effect, and `logging.getLogger().setLevel(...)` is enough. With AWS_LAMBDA_LOG_FORMAT=JSON, each
+record is an object on a line of its own.
 """
 
 from __future__ import annotations
 
 import contextvars
 import io
+import json
 import logging
 import os
 import sys
 import time
+import traceback
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from typing import Optional, TypeVar
+    from typing import Any, Dict, Optional, TypeVar
 
     T = TypeVar("T")
 
@@ -26,14 +29,44 @@ request_id: contextvars.ContextVar[str] = contextvars.ContextVar("request_id", d
 # False: the worker runs several invocations at a time.
 one_at_a_time = True
 
+# The level of the root logger with JSON, if the function names none. Lambda itself sets the variable to it.
+_JSON_LEVEL = "INFO"
+# What is not `extra`: the attributes that every record has, and those that handlers and formatters add.
+_RESERVED = frozenset((*vars(logging.makeLogRecord({})), "message", "asctime", "aws_request_id"))
+
 
 def prepare() -> None:
     """Sets up the streams and the root logger. Called once, in the first template."""
     sys.stdout = _stream(sys.stdout, 1)
     sys.stderr = _stream(sys.stderr, 2)
-    handler = _LogHandler()
-    handler.setFormatter(_Formatter("[%(levelname)s]\t%(asctime)s.%(msecs)03dZ\t%(aws_request_id)s\t%(message)s"))
-    logging.getLogger().addHandler(handler)
+    logging.Formatter.converter = time.gmtime  # for all formatters, as awslambdaric does
+    _handler.setFormatter(_TEXT)
+    logging.getLogger().addHandler(_handler)
+
+
+def configure(environment: Mapping[str, str]) -> None:
+    """Sets the format of the log and the level of the root logger from a function's variables. The level is also for text."""
+    is_json = environment.get("AWS_LAMBDA_LOG_FORMAT", "").upper() == "JSON"
+    if is_json != _handler.is_json:
+        _handler.is_json = is_json
+        _handler.setFormatter(_JSON if is_json else _TEXT)
+    level = environment.get("AWS_LAMBDA_LOG_LEVEL", "").upper()
+    if level == "TRACE":  # logging has no such level
+        level = "DEBUG"
+    if isinstance(logging.getLevelName(level), int):
+        logging.getLogger().setLevel(level)
+    elif is_json:
+        logging.getLogger().setLevel(_JSON_LEVEL)
+
+
+def is_json() -> bool:
+    """Whether the log consists of JSON objects."""
+    return _handler.is_json
+
+
+def error_object(document: Dict[str, Any]) -> str:
+    """The line for an error that ends an invocation or the worker: `ErrorBody`, with a time and a level."""
+    return _encode({"timestamp": time.strftime(_JSON_TIME, time.gmtime()), "level": "ERROR", **document})
 
 
 def of_invocation(running: Mapping[str, T]) -> Optional[T]:
@@ -66,6 +99,8 @@ def _stream(current: Optional[object], fd: int) -> io.TextIOWrapper:
 class _LogHandler(logging.Handler):
     """One write per record, straight to the log."""
 
+    is_json = False
+
     def emit(self, record: logging.LogRecord) -> None:
         try:
             record.aws_request_id = request_id.get()
@@ -82,3 +117,33 @@ class _Formatter(logging.Formatter):
 
     def formatTime(self, record: logging.LogRecord, datefmt: Optional[str] = None) -> str:
         return time.strftime(datefmt or self.default_time_format, self.converter(record.created))
+
+
+class _JsonFormatter(logging.Formatter):
+    """awslambdaric's object: fields without a value are left out, and `extra` is added."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        kind, error, trace = record.exc_info or (None, None, None)
+        has_error = kind is not None
+        level = min(logging.CRITICAL, max(logging.NOTSET, record.levelno)) // 10 * 10
+        fields: Dict[str, Any] = {
+            "timestamp": self.formatTime(record, _JSON_TIME),
+            "level": logging.getLevelName(level),
+            "message": record.msg if isinstance(record.msg, dict) and not record.args else record.getMessage(),
+            "logger": record.name,
+            "stackTrace": traceback.format_tb(trace) if has_error else None,
+            "errorType": kind.__name__ if kind is not None else None,
+            "errorMessage": str(error) if has_error else None,
+            "requestId": getattr(record, "aws_request_id", None),
+            "location": f"{record.pathname}:{record.funcName}:{record.lineno}" if has_error else None,
+        }
+        extra = {name: value for name, value in vars(record).items() if name not in _RESERVED and name not in fields}
+        return _encode({name: value for name, value in {**fields, **extra}.items() if value is not None})
+
+
+_JSON_TIME = "%Y-%m-%dT%H:%M:%SZ"
+# What JSON does not know is written as its str(), so that no record is lost.
+_encode = json.JSONEncoder(ensure_ascii=False, default=str).encode
+_TEXT = _Formatter("[%(levelname)s]\t%(asctime)s.%(msecs)03dZ\t%(aws_request_id)s\t%(message)s")
+_JSON = _JsonFormatter()
+_handler = _LogHandler()

@@ -60,6 +60,7 @@ class Template:
         self._native: Optional[native.ForkServer] = None
         self.prepared: Optional[worker.Prepared] = None
         self._previous_sigchld: Any = _signal.SIG_DFL
+        self._previous_mask: Any = ()
 
     def prepare(self) -> bool:
         """Imports what the specification says and reports `ready`. False: the handler failed, and the process must exit."""
@@ -189,6 +190,7 @@ class Template:
         else:
             _signal.set_wakeup_fd(-1)
             _signal.signal(_signal.SIGCHLD, self._previous_sigchld)  # without signal's enumerations: 60 page faults
+            _signal.pthread_sigmask(_signal.SIG_SETMASK, self._previous_mask)
         self._control.close()
         for fd in (*self._wakeup, self._own_pid_namespace):
             if fd >= 0:
@@ -241,7 +243,11 @@ class Template:
         return server
 
     def _watch_children(self) -> None:
-        """Called after the imports, because user code may have set a handler for SIGCHLD. Children get that handler back."""
+        """Called after the imports, because user code may have set a handler for SIGCHLD. Children get that handler back.
+
+        From now on, SIGINT (Ctrl-C in the daemon's terminal) is blocked: no KeyboardInterrupt is raised in the loop. The daemon
+        closes the channel. Children get the mask from before; the native loop has already kept it for them."""
+        self._previous_mask = _signal.pthread_sigmask(_signal.SIG_BLOCK, (_signal.SIGINT,))
         if self._native is not None:
             return  # the native loop does this itself
         self._wakeup = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 # The atexit functions of logging and similar modules. They flush buffers that do not exist here.
 _OWN_ATEXIT_FUNCTIONS = atexit._ncallbacks()
+_EXIT_INTERRUPTED = 130  # as a shell says that SIGINT has ended a program
 
 
 class Stamps:
@@ -238,6 +239,8 @@ def _end_with(error: BaseException) -> NoReturn:
     """Handles SystemExit as the interpreter does: None is 0, an integer is the status, anything else is printed and means 1."""
     if isinstance(error, ChannelClosed):
         end(0)
+    if isinstance(error, KeyboardInterrupt):  # SIGINT between two invocations: a traceback would not help
+        end(_EXIT_INTERRUPTED)
     if not isinstance(error, SystemExit):
         errors.body(error)  # written to the log; the daemon gets the status
         end(1)

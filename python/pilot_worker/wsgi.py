@@ -79,12 +79,14 @@ class WsgiCall:
 
             rest = upload.take(meta["inputs"])
         context = LambdaContext(self._info, meta)
+        query = meta.get("query", "")
+        uri = meta.get("root_path", "") + meta["path"]
         environ: Dict[str, Any] = {
             "REQUEST_METHOD": meta["method"],
             "SCRIPT_NAME": unquote_to_bytes(meta.get("root_path", "")).decode("latin-1"),
             "PATH_INFO": unquote_to_bytes(meta["path"]).decode("latin-1"),
-            "QUERY_STRING": meta.get("query", ""),
-            "REQUEST_URI": meta.get("root_path", "") + meta["path"],
+            "QUERY_STRING": query,
+            "REQUEST_URI": f"{uri}?{query}" if query else uri,
             "SERVER_PROTOCOL": "HTTP/1.1",
             "REMOTE_ADDR": client[0],
             "REMOTE_PORT": str(client[1]),

@@ -224,6 +224,12 @@ def test_wsgi_gets_an_environ_and_answers_in_one_piece(start: Start) -> None:
     assert {key: seen[key] for key in expected} == expected
 
 
+@pytest.mark.parametrize(("query", "uri"), [("", "/fn/test/%65nviron"), ("q=%20&a", "/fn/test/%65nviron?q=%20&a")])
+def test_the_request_uri_of_wsgi_is_what_the_client_sent(start: Start, query: str, uri: str) -> None:
+    worker = start(WSGI, interface="wsgi")
+    assert json.loads(worker.http(path="/%65nviron", query=query)[2])["REQUEST_URI"] == uri
+
+
 @pytest.mark.parametrize("concurrency", [1, 2])
 def test_wsgi_streams_and_reports_errors(start: Start, functions: Functions, concurrency: int) -> None:
     worker = start(WSGI, interface="wsgi", concurrency=concurrency)

@@ -276,6 +276,64 @@ def test_the_end_of_a_worker_is_reported(functions: Functions, body: str, how: d
     assert ("Fatal Python error: Segmentation fault" in log) == ("string_at" in body)
 
 
+INTERRUPTED = """
+import _thread, os, signal, threading, time
+AT_IMPORT = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+def handler(event, context):
+    if event == "parent": return os.getppid()
+    try:
+        if event == "signal": os.kill(os.getpid(), signal.SIGINT)
+        if event == "thread": threading.Thread(target=_thread.interrupt_main).start()
+        if event == "raised": _thread.interrupt_main()
+        for _ in range(3000): time.sleep(0.01)
+    except KeyboardInterrupt:
+        if event == "raised": raise
+        return [AT_IMPORT, sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ()))]
+"""
+
+
+@pytest.mark.parametrize("is_short", [True, False])
+def test_an_interrupt_is_raised_in_a_handler(functions: Functions, is_short: bool) -> None:
+    template = functions.template(INTERRUPTED)
+    spec = None if is_short else functions.spec()
+    worker = template.worker(spec)
+    worker.ready()
+    for event in ("signal", "thread", "signal"):
+        assert worker.result(event) == [True, []]
+    assert worker.error("raised")["errorType"] == "KeyboardInterrupt"
+
+
+def test_an_interrupt_does_not_end_a_template_or_reach_its_workers(functions: Functions) -> None:
+    template = functions.template(INTERRUPTED)
+    worker = template.worker()
+    worker.ready()
+    os.kill(worker.result("parent"), signal.SIGINT)
+    template.send({"op": "memory"})  # the loop returns to Python
+    later = template.worker(log=functions.log.write_fd)
+    later.ready()
+    assert later.result("signal") == [True, []]
+    assert functions.log.read_now() == ""
+
+
+def test_an_interrupt_between_invocations_ends_a_worker_without_a_traceback(functions: Functions) -> None:
+    template = functions.template("import os\ndef handler(event, context): return os.getpid()\n")
+    worker = template.worker(log=functions.log.write_fd)
+    worker.ready()
+    os.kill(worker.result({}), signal.SIGINT)
+    assert worker.is_closed()
+    assert Functions.exit_of(template, 1) == {"code": 130}
+    assert functions.log.read_now() == ""
+
+
+def test_what_user_code_does_with_interrupts_stays(functions: Functions) -> None:
+    functions.write("import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n", "library.py")
+    environment = functions.template(handler=None, level="environment", imports=["library"])
+    functions.write("import signal\ndef handler(e, c): return signal.getsignal(signal.SIGINT) == signal.SIG_IGN\n")
+    worker = environment.template(functions.spec()).worker()
+    worker.ready()
+    assert worker.result({}) is True
+
+
 def test_exits_are_reported_though_many_children_end_at_once(functions: Functions) -> None:
     template = functions.template("def handler(event, context): pass\n")
     workers = [template.worker() for _ in range(20)]

@@ -1,0 +1,149 @@
+"""The log as JSON and its level, side by side with awslambdaric's formatter. `test_events.py` has the tests of text."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import sys
+import time
+from typing import Any
+
+import pytest
+from awslambdaric import lambda_runtime_log_utils  # type: ignore[import-untyped]
+from conftest import Functions
+from harness import invoke_meta
+
+from pilot_worker import output
+
+ID = invoke_meta()["id"]
+TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
+
+LOGS = """
+import logging, time
+log = logging.getLogger("own")
+log.warning("loading")
+def handler(event, context):
+    log.debug("debug %s", 1)
+    log.info("info %s", 2, extra={"order": 7})
+    try:
+        1 / 0
+    except ZeroDivisionError:
+        log.exception("oh")
+    print("plain")
+    if event == "raise":
+        raise KeyError("k")
+    return [logging.getLevelName(logging.getLogger().level), logging.Formatter.converter is time.gmtime]
+"""
+
+
+def started(functions: Functions, source: str = LOGS, **variables: str) -> Any:
+    spec = functions.spec()
+    return functions.worker(source, environment={**spec["environment"], **variables})
+
+
+def lines(functions: Functions) -> list[Any]:
+    """What is in the log: the objects, without their time, and the other lines."""
+    found = []
+    for line in functions.log.read_now().splitlines():
+        if line.startswith("{"):
+            fields = json.loads(line)
+            assert TIME.fullmatch(fields.pop("timestamp"))
+            found.append(fields)
+        else:
+            found.append(line)
+    return found
+
+
+def test_with_json_each_record_is_an_object_on_a_line(functions: Functions) -> None:
+    worker = started(functions, AWS_LAMBDA_LOG_FORMAT="JSON", AWS_LAMBDA_LOG_LEVEL="DEBUG")
+    assert lines(functions) == [{"level": "WARNING", "message": "loading", "logger": "own", "requestId": ""}]
+    assert worker.result({}) == ["DEBUG", True]
+    debug, info, error, plain = lines(functions)
+    assert debug == {"level": "DEBUG", "message": "debug 1", "logger": "own", "requestId": ID}
+    assert info == {"level": "INFO", "message": "info 2", "logger": "own", "requestId": ID, "order": 7}
+    (frame,) = error.pop("stackTrace")
+    assert "1 / 0" in frame
+    assert re.fullmatch(r"/.*app\.py:handler:11", error.pop("location"))
+    expected = {"level": "ERROR", "message": "oh", "logger": "own", "requestId": ID}
+    assert error == {**expected, "errorType": "ZeroDivisionError", "errorMessage": "division by zero"}
+    assert plain == "plain"
+
+
+def test_with_json_the_error_of_a_handler_is_an_object(functions: Functions) -> None:
+    worker = started(functions, AWS_LAMBDA_LOG_FORMAT="json", AWS_LAMBDA_LOG_LEVEL="FATAL")
+    lines(functions)
+    error = worker.error("raise")
+    assert lines(functions) == ["plain", {"level": "ERROR", **error}]
+    assert (error["errorType"], error["requestId"]) == ("KeyError", ID)
+
+
+@pytest.mark.parametrize(
+    ("variables", "level"),
+    [
+        ({}, "WARNING"),
+        ({"AWS_LAMBDA_LOG_LEVEL": "info"}, "INFO"),
+        ({"AWS_LAMBDA_LOG_LEVEL": "TRACE"}, "DEBUG"),
+        ({"AWS_LAMBDA_LOG_LEVEL": "WARN"}, "WARNING"),
+        ({"AWS_LAMBDA_LOG_LEVEL": "FATAL"}, "CRITICAL"),
+        ({"AWS_LAMBDA_LOG_LEVEL": "LOUD"}, "WARNING"),
+        ({"AWS_LAMBDA_LOG_FORMAT": "JSON"}, "INFO"),
+        ({"AWS_LAMBDA_LOG_FORMAT": "JSON", "AWS_LAMBDA_LOG_LEVEL": "LOUD"}, "INFO"),
+        ({"AWS_LAMBDA_LOG_FORMAT": "XML"}, "WARNING"),
+    ],
+)
+def test_the_level_of_the_root_logger(functions: Functions, variables: dict[str, str], level: str) -> None:
+    assert started(functions, **variables).result({}) == [level, True]
+
+
+def test_text_stays_text_with_a_level(functions: Functions) -> None:
+    started(functions, AWS_LAMBDA_LOG_LEVEL="INFO").result({})
+    assert any(re.fullmatch(rf"\[INFO\]\t\S+Z\t{ID}\tinfo 2", line) for line in lines(functions))
+
+
+class Odd:
+    def __str__(self) -> str:
+        return "odd"
+
+
+def record(message: Any, *arguments: Any, level: int = logging.INFO, **extra: Any) -> logging.LogRecord:
+    error = None
+    if extra.pop("has_error", False):
+        try:
+            raise ValueError("ü")
+        except ValueError:
+            error = sys.exc_info()
+    made = logging.getLogger("own").makeRecord("own", level, "/a.py", 3, message, arguments, error, "f", extra)
+    made.aws_request_id = ID
+    if sys.version_info >= (3, 12):
+        made.taskName = None
+    return made
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"message": "text ü \ud800"},
+        {"message": {"a": [1, Odd()]}},
+        {"message": 7},
+        {"message": None},
+        {"message": "x", "level": 25},
+        {"message": "x", "level": 0},
+        {"message": "x", "level": 99},
+        {"message": "x", "has_error": True},
+        {"message": "x", "order": {"of": Odd()}, "nothing": None, "level_": 1},
+        {"message": "x", "logger": "mine", "requestId": "mine", "location": "mine", "errorType": "mine"},
+        {"message": "x", "has_error": True, "stackTrace": "mine"},
+    ],
+)
+def test_objects_are_those_of_awslambdaric(arguments: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logging.Formatter, "converter", time.gmtime)
+    one = record(**arguments)
+    ours = output._JSON.format(one)
+    assert ours + "\n" == lambda_runtime_log_utils.JsonFormatter().format(one)
+
+
+def test_a_record_without_the_error_that_it_announces_is_written() -> None:
+    one = record("x")
+    one.exc_info = (None, None, None)
+    assert json.loads(output._JSON.format(one))["message"] == "x"
