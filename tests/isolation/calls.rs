@@ -117,6 +117,23 @@ pub(crate) fn attempts() -> Vec<Attempt> {
                 move |ground| ground.holds(worker, "control", json!([command])),
             ));
         }
+        for option in [
+            "SO_ATTACH_FILTER",
+            "SO_ATTACH_REUSEPORT_CBPF",
+            "IP_OPTIONS",
+            "IPV6_2292PKTOPTIONS",
+        ] {
+            attempts.push(Attempt::new(
+                format!("{worker}: {option} of a socket is refused"),
+                move |ground| ground.holds(worker, "option", json!([option])),
+            ));
+        }
+        for call in ["prctl", "seccomp"] {
+            attempts.push(Attempt::new(
+                format!("{worker}: no filter by {call}"),
+                move |ground| ground.holds(worker, "filter", json!([call])),
+            ));
+        }
         attempts.push(Attempt::new(
             format!("{worker}: no descriptor can be sent to the daemon"),
             move |ground| ground.holds(worker, "send_descriptor", json!([])),

@@ -671,6 +671,34 @@ def try_control(what):
     return [True, repr(said)]
 
 
+def try_option(what):
+    """Options of sockets that take what no limit counts, and filters."""
+    program = (ctypes.c_uint64 * 1)(0x7FFF000000000006)  # return
+    filters = struct.pack("HxxxxxxP", 1, ctypes.addressof(program))
+    attempts = {
+        "SO_ATTACH_FILTER": lambda: socket.socket(socket.AF_UNIX).setsockopt(socket.SOL_SOCKET, 26, filters),
+        "SO_ATTACH_REUSEPORT_CBPF": lambda: socket.socket(socket.AF_INET).setsockopt(socket.SOL_SOCKET, 51, filters),
+        "IP_OPTIONS": lambda: socket.socket(socket.AF_INET).setsockopt(socket.IPPROTO_IP, 4, b"\1" * 40),
+        "IPV6_2292PKTOPTIONS": lambda: socket.socket(socket.AF_INET6).setsockopt(socket.IPPROTO_IPV6, 6, bytes(1000)),
+    }
+    try:
+        said = attempts[what]()
+    except OSError as error:
+        return [error.errno != errno.EPERM, str(error)]
+    return [True, repr(said)]
+
+
+def try_filter(what):
+    """A filter of one's own."""
+    program = (ctypes.c_uint64 * 1)(0x7FFF000000000006)
+    filters = ctypes.create_string_buffer(struct.pack("HxxxxxxP", 1, ctypes.addressof(program)))
+    if what == "prctl":
+        said = raw(157 if platform.machine() == "x86_64" else 167, 22, 2, filters)
+    else:
+        said = raw(317 if platform.machine() == "x86_64" else 277, 1, 0, filters)
+    return [said != "EPERM", said]
+
+
 def try_bind_abstract(name):
     global kept
     kept = socket.socket(socket.AF_UNIX)

@@ -93,14 +93,23 @@ fn absent() -> Vec<Rule> {
 /// fchmodat2(2), which libc does not name on every architecture. Its number is the same everywhere (`asm-generic/unistd.h`).
 const SYS_FCHMODAT2: libc::c_long = 452;
 
-/// What templates may do and their workers may not: enter namespaces.
+/// What templates may do and their workers may not: enter namespaces, and install filters. The machine code of all filters of the
+/// machine has one limit (`net.core.bpf_jit_limit`), and no worker starts when it is used up.
 fn worker_takes_away() -> Vec<Rule> {
-    [libc::SYS_setns]
+    let mut rules: Vec<Rule> = [libc::SYS_setns, libc::SYS_seccomp]
         .map(|call| Rule {
             call,
             when: Vec::new(),
         })
-        .into()
+        .into();
+    rules.push(Rule {
+        call: libc::SYS_prctl,
+        when: vec![Argument::Is {
+            index: 0,
+            value: libc::PR_SET_SECCOMP.cast_unsigned(),
+        }],
+    });
+    rules
 }
 
 /// Calls that are allowed for some arguments only.
@@ -183,8 +192,57 @@ fn conditional() -> Vec<Rule> {
             value: *request,
         }],
     }));
+    rules.extend(socket_options());
     rules
 }
+
+/// setsockopt(2): all options of TCP, UDP and netlink, and those below.
+fn socket_options() -> impl Iterator<Item = Rule> {
+    let is = |index: u8, value: i32| Argument::Is {
+        index,
+        value: value.cast_unsigned(),
+    };
+    let rule = |when| Rule {
+        call: libc::SYS_setsockopt,
+        when,
+    };
+    let whole = [libc::SOL_TCP, libc::SOL_UDP, libc::SOL_NETLINK];
+    let some = SOCKET_OPTIONS
+        .iter()
+        .flat_map(move |(level, options)| options.iter().map(move |option| (*level, *option)));
+    whole
+        .into_iter()
+        .map(move |level| rule(vec![is(1, level)]))
+        .chain(some.map(move |(level, option)| rule(vec![is(1, level), is(2, option)])))
+}
+
+/// Options of setsockopt(2) by their level, from the kernel's `asm-generic/socket.h`, `linux/in.h` and `linux/in6.h`. Not those that make
+/// machine code (`SO_ATTACH_FILTER`, `SO_ATTACH_REUSEPORT_CBPF` and the like: see [`worker_takes_away`]), and not those with which
+/// a socket keeps kernel memory that no control group is charged for (`IP_OPTIONS`, `IPV6_2292PKTOPTIONS`, `IPV6_HOPOPTS`, `MCAST_MSFILTER`).
+const SOCKET_OPTIONS: &[(i32, &[i32])] = &[
+    (
+        libc::SOL_SOCKET,
+        &[
+            1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 13, 14, 15, 16, 18, 19, 20, 21, 25, 29, 34, 35, 36,
+            37, 40, 41, 42, 43, 45, 46, 47, 49, 61, 62, 63, 64, 65, 66, 67, 69, 70, 72, 74, 75, 76,
+            83,
+        ],
+    ),
+    (
+        libc::SOL_IP,
+        &[
+            1, 2, 6, 7, 8, 10, 11, 12, 13, 14, 15, 18, 20, 21, 22, 23, 24, 25, 32, 33, 34, 35, 36,
+            37, 38, 39, 40, 42, 43, 44, 45, 46, 47, 49, 50, 51,
+        ],
+    ),
+    (
+        libc::SOL_IPV6,
+        &[
+            1, 7, 8, 16, 17, 18, 19, 20, 21, 23, 24, 25, 26, 29, 31, 33, 42, 43, 44, 45, 46, 47,
+            49, 50, 51, 52, 53, 56, 58, 60, 61, 62, 66, 67, 70, 72, 73, 74, 76, 77, 78,
+        ],
+    ),
+];
 
 /// 0 means the usual protocol of the socket's type.
 const INTERNET_PROTOCOLS: &[i32] = &[
@@ -536,7 +594,6 @@ const GROUPS: &[(&str, &[libc::c_long])] = &[
             libc::SYS_sendmmsg,
             libc::SYS_sendmsg,
             libc::SYS_sendto,
-            libc::SYS_setsockopt,
             libc::SYS_shutdown,
         ],
     ),

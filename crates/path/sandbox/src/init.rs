@@ -50,7 +50,7 @@ pub(crate) const OWN_NAMESPACES: CloneFlags = CloneFlags::CLONE_NEWPID
     .union(CloneFlags::CLONE_NEWIPC)
     .union(CloneFlags::CLONE_NEWUTS);
 
-const HOST_NAME: &str = "pilotlight";
+pub(crate) const HOST_NAME: &str = "pilotlight";
 
 /// Whether a sandbox has its own network namespace, whose loopback device must be set up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -403,10 +403,12 @@ fn find_program(spec: &ExecSpec) -> String {
 /// Resource limits of every process in a sandbox, in addition to the cgroup's. No core dumps: they could fill the disk, and have the
 /// values of secrets. A limit of 0 does not stop those that the kernel pipes to a program, but a limit of 1 does, and no file is as
 /// short (core(5); `do_coredump` in fs/coredump.c).
-const LIMITS: [(Resource, u64); 3] = [
+/// Queued signals and timers are counted for the user on the whole machine.
+const LIMITS: [(Resource, u64); 4] = [
     (Resource::RLIMIT_CORE, 1),
     (Resource::RLIMIT_NOFILE, 4096),
     (Resource::RLIMIT_MEMLOCK, 64 * 1024),
+    (Resource::RLIMIT_SIGPENDING, 1024),
 ];
 
 /// The processes that were forked into the sandbox by a template: their parent is not in its PID namespace, and so the kernel says that

@@ -17,6 +17,7 @@ use nix::unistd::{chdir, pivot_root};
 use pilot_sys::mount::Restrictions;
 use serde::{Deserialize, Serialize};
 
+use crate::init::HOST_NAME;
 use crate::places::{
     CODE_INSIDE, LAYERS_LIB_INSIDE, NODE_MODULES_INSIDE, PACKAGES_INSIDE, RESOLVER_INSIDE,
 };
@@ -52,7 +53,7 @@ const SYSTEM_FOLDERS: [&str; 6] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/
 
 /// Files and folders of `/etc` that programs need to run, load libraries, know the time zone and verify certificates. No
 /// secrets.
-const ETC_SHOWN: [&str; 11] = [
+const ETC_SHOWN: [&str; 12] = [
     "alternatives",
     "ca-certificates",
     "ld.so.cache",
@@ -60,6 +61,7 @@ const ETC_SHOWN: [&str; 11] = [
     "ld.so.conf.d",
     "localtime",
     "mime.types",
+    "os-release",
     "pki",
     "protocols",
     "services",
@@ -226,7 +228,10 @@ fn write_etc(root: &Path, spec: &RootSpec) -> Result<(), RootError> {
             ),
         ),
         ("group", format!("root:x:0:\nsbx_user:x:{user}:\n")),
-        ("hosts", "127.0.0.1 localhost\n::1 localhost\n".to_owned()),
+        (
+            "hosts",
+            format!("127.0.0.1 localhost {HOST_NAME}\n::1 localhost\n"),
+        ),
         (
             "nsswitch.conf",
             "passwd: files\ngroup: files\nhosts: files dns\n".to_owned(),

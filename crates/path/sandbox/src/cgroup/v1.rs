@@ -168,7 +168,19 @@ impl Folders {
     }
 
     fn write(&self, name: &Path, limits: &Limits) -> io::Result<()> {
-        write_memory(&self.memory.join(name), limits.memory_bytes)?;
+        let memory = self.memory.join(name);
+        // Buffers of sockets have a limit of their own, and none if it is not set: before the first process is in the group. Missing in
+        // kernels without it, and so is the memory then counted with the other.
+        match fs::write(
+            memory.join("memory.kmem.tcp.limit_in_bytes"),
+            limits.memory_bytes.to_string(),
+        ) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                tracing::debug!(%error, "the limit of socket memory");
+            }
+            _ => {}
+        }
+        write_memory(&memory, limits.memory_bytes)?;
         write_cpu(&self.cpu.join(name), limits)?;
         fs::write(
             self.pids.join(name).join("pids.max"),

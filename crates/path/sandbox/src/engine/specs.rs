@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
+use std::path::Path;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -49,6 +50,13 @@ pub(super) fn of_function(
     let config = &version.config;
     let packages = version.environment.packages_dir();
     let mut sys_path = vec![CODE_INSIDE.to_owned()];
+    // The interpreter was started without it. Relative ones are below the code, as for Python.
+    let more = config.environment.get("PYTHONPATH").map(String::as_str);
+    let more = more
+        .unwrap_or_default()
+        .split(':')
+        .filter(|part| !part.is_empty());
+    sys_path.extend(more.map(|part| format!("{}", Path::new(CODE_INSIDE).join(part).display())));
     sys_path.extend(packages.map(|_| PACKAGES_INSIDE.to_owned()));
     if version.layers.is_some() {
         sys_path.extend(variables::layers_python(Some(python)));
@@ -87,8 +95,12 @@ pub(crate) fn function_info(version: &Version) -> FunctionInfo {
     }
 }
 
-/// Writes a spec into a pipe, for the process that gets the descriptor.
+/// Writes a spec into a pipe, for a new worker that gets the descriptor. Its init has installed all filters, and no other can be installed then.
 pub(super) fn piped(spec: &TemplateSpec) -> Result<OwnedFd, StartError> {
+    let spec = &TemplateSpec {
+        filter: None,
+        ..spec.clone()
+    };
     let write = || -> io::Result<OwnedFd> {
         let (reader, writer) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
         // It fits into the pipe or fails, because nothing reads yet.
