@@ -221,6 +221,11 @@ impl Peer {
         self.stream.write_all(bytes.as_ref()).await.unwrap();
     }
 
+    /// Fails if the other side has closed.
+    pub(crate) async fn try_write(&mut self, text: &str) -> std::io::Result<()> {
+        self.stream.write_all(text.as_bytes()).await
+    }
+
     /// Sends a request without waiting for the answer.
     pub(crate) async fn ask(&mut self, method: &str, path: &str, headers: &str, body: &str) {
         let len = body.len();

@@ -2,8 +2,11 @@
 
 use std::fmt;
 use std::future::{Future, poll_fn};
+use std::io;
 use std::pin::{Pin, pin};
-use std::task::{Context, Poll};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, ready};
 
 use http::{Request, Response};
 use hyper::body::Incoming;
@@ -11,12 +14,14 @@ use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
 use pilot_model::Instant;
 use pilot_model::ports::StreamedBody;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
 /// A connection. It makes progress only while somebody drives it.
 pub(super) struct Connection {
     sender: SendRequest<StreamedBody>,
     driver: Driver,
+    heads: Arc<HeadBytes>,
     /// When it was last returned to the idle list.
     pub(super) kept_since: Instant,
 }
@@ -49,12 +54,20 @@ impl Connection {
         stream
             .set_nodelay(true)
             .map_err(|error| format!("TCP_NODELAY: {error}"))?;
-        let (sender, driver) = http1::handshake(TokioIo::new(stream))
+        let heads = Arc::new(HeadBytes::default());
+        let stream = Bounded {
+            stream,
+            heads: Arc::clone(&heads),
+        };
+        let (sender, driver) = http1::Builder::new()
+            .max_buf_size(BUFFER_LEN)
+            .handshake(TokioIo::new(stream))
             .await
             .map_err(|error| error.to_string())?;
         Ok(Self {
             sender,
             driver: Box::pin(driver.with_upgrades()),
+            heads,
             kept_since: Instant(0),
         })
     }
@@ -64,6 +77,7 @@ impl Connection {
         if let Err(problem) = self.ready().await {
             return Sent::Unused(request, problem);
         }
+        self.heads.begin();
         let mut answer = pin!(self.sender.try_send_request(request));
         let mut over = false;
         let driver = &mut self.driver;
@@ -78,7 +92,9 @@ impl Connection {
             }
         })
         .await;
+        let too_long = self.heads.end();
         match answered {
+            _ if too_long => Sent::Lost(ENDLESS.to_owned()),
             None => Sent::Lost(CLOSED.to_owned()),
             Some(Ok(response)) => {
                 if response.status() == http::StatusCode::SWITCHING_PROTOCOLS && !over {
@@ -147,4 +163,97 @@ pub(super) fn in_words(error: &hyper::Error) -> String {
     }
 }
 
+/// How much a server may send before the head of its response, that head included. Interim responses (RFC 9110, section 15.2) may
+/// come without end, and each takes the daemon longer than the server.
+#[derive(Debug)]
+struct HeadBytes(AtomicUsize);
+
+impl Default for HeadBytes {
+    fn default() -> Self {
+        Self(AtomicUsize::new(BODY))
+    }
+}
+
+impl HeadBytes {
+    /// A request is sent.
+    fn begin(&self) {
+        self.0.store(HEADS_LEN_MAX, Ordering::Relaxed);
+    }
+
+    /// The head has arrived, or none will. Whether it was too long.
+    fn end(&self) -> bool {
+        self.0.swap(BODY, Ordering::Relaxed) == 0
+    }
+
+    fn came(&self, bytes: usize) -> io::Result<()> {
+        let left = self.0.load(Ordering::Relaxed);
+        if left == BODY {
+            return Ok(());
+        }
+        // Only the connection's own task counts.
+        let left = left.saturating_sub(bytes);
+        self.0.store(left, Ordering::Relaxed);
+        match left {
+            0 => Err(io::Error::other(ENDLESS)),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Nothing is counted.
+const BODY: usize = usize::MAX;
+/// With what may come of the body before the head is noticed.
+const HEADS_LEN_MAX: usize = 3 * BUFFER_LEN;
+/// The memory of a connection for what it reads and writes.
+const BUFFER_LEN: usize = 64 * 1024;
+
+/// The socket.
+struct Bounded {
+    stream: TcpStream,
+    heads: Arc<HeadBytes>,
+}
+
+impl AsyncRead for Bounded {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        let read = ready!(Pin::new(&mut self.stream).poll_read(cx, buf));
+        Poll::Ready(read.and_then(|()| self.heads.came(buf.filled().len() - before)))
+    }
+}
+
+impl AsyncWrite for Bounded {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+}
+
+const ENDLESS: &str = "the function's server sent too much before the head of its response";
 const CLOSED: &str = "the function's server closed the connection before it answered";

@@ -88,6 +88,7 @@ async fn connection(site: Arc<Worksite>, stream: TcpStream) {
         .auto_date_header(false)
         // A poll may wait without limit, and so may the pause before the next request.
         .header_read_timeout(None)
+        .max_buf_size(BUFFER_LEN)
         // A client that posts its answer and exits is still served; polls check by themselves whether their client is there.
         .half_close(true)
         .serve_connection(TokioIo::new(socket.clone()), service)
@@ -99,6 +100,9 @@ async fn connection(site: Arc<Worksite>, stream: TcpStream) {
 
 /// Connections beyond one per invocation: an answer may use another connection than its poll, and extensions have their own.
 const CONNECTIONS_SPARE: usize = 32;
+
+/// The memory of a connection for what it reads and writes: heads are no longer.
+const BUFFER_LEN: usize = 64 * 1024;
 
 /// Pause after a failed accept (for example out of descriptors).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(10);

@@ -275,6 +275,36 @@ async fn an_answer_that_is_no_http_is_a_fault() {
     assert!(matches!(fault, WorkerFault::Protocol { .. }), "{fault}");
 }
 
+/// Each takes the daemon longer than the server.
+#[tokio::test]
+async fn interim_responses_without_end_are_a_fault() {
+    let rig = rig().await;
+    let mut server = rig.accept().await;
+    let response = rig.pass(get("/"));
+    server.read().await;
+    let hints = "HTTP/1.1 103 \r\n\r\n".repeat(20_000);
+    // The connection is closed before all of them are read.
+    let (_, fault) = tokio::join!(server.try_write(&hints), response);
+    let fault = fault.unwrap().unwrap_err();
+    let said = fault.to_string();
+    assert!(said.contains("too much before the head"), "{said}");
+    // A few are passed over, and the body has no such limit.
+    let rig = self::rig().await;
+    let mut server = rig.accept().await;
+    let response = rig.pass(get("/"));
+    server.read().await;
+    let body = "x".repeat(1 << 20);
+    let hints = "HTTP/1.1 103 \r\n\r\n".repeat(20);
+    let answer = format!(
+        "{hints}HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    let (_, response) = tokio::join!(server.write(&answer), async {
+        text(response.await.unwrap().unwrap()).await
+    });
+    assert_eq!(response.len(), body.len());
+}
+
 #[tokio::test]
 async fn a_switch_of_protocols_that_nobody_asked_for_is_a_fault() {
     let rig = rig().await;
