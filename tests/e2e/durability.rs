@@ -184,6 +184,14 @@ fn a_function_whose_files_are_gone_says_so_to_whoever_calls_it_until_it_is_deplo
 #[test]
 fn a_second_daemon_on_the_same_data_is_refused() {
     let daemon = lab(ECHO, plain());
+    let usage = || {
+        let files = std::fs::read_dir(daemon.data_dir().join("usage")).unwrap();
+        let sizes = files.map(|file| file.unwrap().metadata().unwrap().len());
+        sizes.sum::<u64>()
+    };
+    // The records of the deployment are written within a second.
+    std::thread::sleep(Duration::from_millis(1500));
+    let before = usage();
     let output = daemon
         .command(&[
             "serve",
@@ -204,6 +212,7 @@ fn a_second_daemon_on_the_same_data_is_refused() {
         said.contains("another") || said.contains("in use") || said.contains("lock"),
         "{said}"
     );
+    assert_eq!(usage(), before, "the second daemon wrote to the records");
     assert_eq!(answer(&daemon, "lab", json!(1)), 1);
 }
 

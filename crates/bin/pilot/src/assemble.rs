@@ -14,7 +14,8 @@ use pilot_cluster::{Cluster, ClusterConfig};
 use pilot_container::{ContainerConfig, ContainerGroup, ContainerHost};
 use pilot_data::Data;
 use pilot_deploy::{
-    ArchiveLimits, DeployConfig, Deployer, EnvironmentConfig, Reserve, StoreLimits, VERSIONS_KEPT,
+    ArchiveLimits, DeployConfig, Deployer, EnvironmentConfig, HeldDataDir, Reserve, StoreLimits,
+    VERSIONS_KEPT,
 };
 use pilot_gateway::{BodyFiles, Control, GatewayConfig, RefusedConnections};
 use pilot_invoke::Invoker;
@@ -134,6 +135,8 @@ pub(crate) fn assemble(
     spawner: Spawner,
     reserve: Arc<Reserve>,
 ) -> anyhow::Result<Daemon> {
+    // Before anything in the directory is opened: another daemon may write there.
+    let held = HeldDataDir::hold(&config.data_dir)?;
     let clock: Arc<dyn Clock> = Arc::new(MonotonicClock);
     let metrics = Arc::new(Metrics::default());
     let missing: Vec<String> = isolation.missing().collect();
@@ -172,7 +175,7 @@ pub(crate) fn assemble(
         triggers: Arc::clone(&triggers),
     });
     let deployer = Deployer::open(
-        deploy_config(config, &engines, reserve)?,
+        deploy_config(config, &engines, reserve, held)?,
         platform as Arc<dyn Platform>,
         Arc::clone(&observations) as Arc<dyn Observed>,
     )?;
@@ -441,6 +444,7 @@ fn deploy_config(
     config: &DaemonConfig,
     engines: &Engines,
     reserve: Arc<Reserve>,
+    held: HeldDataDir,
 ) -> anyhow::Result<DeployConfig> {
     let build = &config.build;
     let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
@@ -463,6 +467,7 @@ fn deploy_config(
         disk_bytes_max: room::disk_bytes(config.limits.disk_mb, &config.data_dir),
     };
     deploy.reserve = reserve;
+    deploy.held = Some(held);
     deploy.environment = EnvironmentConfig {
         install_time_max: build.time(),
         source_builds: build.sources.into(),

@@ -343,6 +343,9 @@ fn check_kind(kind: EntryType) -> Result<(), String> {
     }
 }
 
+/// Folders in each other. Every one of them takes the kernel longer than the one before.
+const DEPTH_MAX: usize = 64;
+
 /// The name as a path below the folder, with plain components only. `.` gives the empty path.
 fn checked_path(raw: &[u8]) -> Result<PathBuf, String> {
     let text = std::str::from_utf8(raw)
@@ -356,6 +359,9 @@ fn checked_path(raw: &[u8]) -> Result<PathBuf, String> {
         return Err("has a NUL byte in its name; rename it".to_owned());
     }
     let mut path = PathBuf::new();
+    if Path::new(text).components().count() > DEPTH_MAX {
+        return Err(format!("is in more than {DEPTH_MAX} folders; use fewer"));
+    }
     for component in Path::new(text).components() {
         match component {
             Component::Normal(part) => path.push(part),

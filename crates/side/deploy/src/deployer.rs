@@ -5,7 +5,7 @@
 //! Deployments of one function run one after another. Deployments of different functions run in parallel.
 
 use std::fs::File;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -60,6 +60,32 @@ pub struct DeployConfig {
     pub store: StoreLimits,
     /// The reserve on the disk of the data directory.
     pub reserve: Arc<Reserve>,
+    /// The data directory, if it is held already.
+    pub held: Option<HeldDataDir>,
+}
+
+/// A data directory that no other daemon uses, as long as this is there.
+#[derive(Debug, Clone)]
+pub struct HeldDataDir(Arc<DataDir>);
+
+impl HeldDataDir {
+    /// Takes it. Call this before anything in it is opened.
+    ///
+    /// # Errors
+    /// Another daemon uses it, or it cannot be used.
+    pub fn hold(path: &Path) -> Result<Self, OpenError> {
+        let path_of_error = || path.to_owned();
+        match DataDir::open(path) {
+            Ok(Some(data_dir)) => Ok(Self(Arc::new(data_dir))),
+            Ok(None) => Err(OpenError::InUse {
+                path: path_of_error(),
+            }),
+            Err(source) => Err(OpenError::DataDir {
+                path: path_of_error(),
+                source,
+            }),
+        }
+    }
 }
 
 impl DeployConfig {
@@ -73,6 +99,7 @@ impl DeployConfig {
             environment: EnvironmentConfig::default(),
             builds,
             store: StoreLimits::default(),
+            held: None,
         }
     }
 }
@@ -143,11 +170,9 @@ impl Deployer {
         platform: Arc<dyn Platform>,
         observed: Arc<dyn Observed>,
     ) -> Result<Self, OpenError> {
-        let path = config.data_dir;
-        let data_dir = match DataDir::open(&path) {
-            Ok(Some(data_dir)) => Arc::new(data_dir),
-            Ok(None) => return Err(OpenError::InUse { path }),
-            Err(source) => return Err(OpenError::DataDir { path, source }),
+        let HeldDataDir(data_dir) = match config.held {
+            Some(held) => held,
+            None => HeldDataDir::hold(&config.data_dir)?,
         };
         let registry = Registry::open(data_dir.root())?;
         let state = Arc::new(DeployState::default());

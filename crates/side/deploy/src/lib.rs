@@ -30,6 +30,8 @@ mod state;
 mod version_id;
 
 pub use archive::ArchiveLimits;
-pub use deployer::{DeployConfig, Deployer, OpenError, Restored, StoreLimits, VERSIONS_KEPT};
+pub use deployer::{
+    DeployConfig, Deployer, HeldDataDir, OpenError, Restored, StoreLimits, VERSIONS_KEPT,
+};
 pub use environment::{EnvironmentConfig, SourceBuilds};
 pub use reserve::Reserve;

@@ -124,6 +124,14 @@ fn names_that_lead_out_are_refused_by_name() {
 }
 
 #[test]
+fn folders_in_each_other_have_a_limit() {
+    let deep = format!("{}app.py", "d/".repeat(63));
+    assert!(checked_path(deep.as_bytes()).is_ok());
+    let refused = checked_path(format!("d/{deep}").as_bytes()).unwrap_err();
+    assert!(refused.contains("in more than 64 folders"), "{refused}");
+}
+
+#[test]
 fn links_and_devices_are_refused_by_name() {
     for kind in [EntryType::Symlink, EntryType::Link] {
         let message = refusal(&[file("app.py", b""), of_kind("passwd", kind)]);
