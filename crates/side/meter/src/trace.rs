@@ -300,6 +300,7 @@ impl Part {
                     continue;
                 }
                 match job.columns.row(row) {
+                    Ok(row) if row.did_not_run => {}
                     Ok(row) => part.add_row(&row, job),
                     Err(problem) => part.malformed.add(line, problem),
                 }

@@ -47,12 +47,46 @@ impl BatchEnd {
     }
 }
 
-/// Invokes the function with these messages.
+/// Invokes the function with these messages: once, or with one part after the other if they are too long for an event.
 pub(crate) async fn run(context: &Context, items: &[Item], reports: Reports) -> BatchEnd {
+    let mut whole = BatchEnd {
+        done: Vec::new(),
+        problem: None,
+        not_run: false,
+    };
+    for part in parts(items) {
+        let end = run_part(context, part, reports).await;
+        whole.done.extend(end.done);
+        whole.problem = whole.problem.or(end.problem);
+        if end.not_run {
+            whole.not_run = true;
+            break;
+        }
+    }
+    whole
+}
+
+/// Cuts a batch into parts whose events are not too long. A message that is too long by itself is a part.
+fn parts(items: &[Item]) -> Vec<&[Item]> {
+    let mut parts = Vec::new();
+    let (mut begin, mut bytes) = (0, ENVELOPE_BYTES);
+    for (at, item) in items.iter().enumerate() {
+        let record = item.record.to_string().len() + 1;
+        if bytes + record > EVENT_BYTES_MAX && at > begin {
+            parts.extend(items.get(begin..at));
+            (begin, bytes) = (at, ENVELOPE_BYTES);
+        }
+        bytes += record;
+    }
+    parts.extend(items.get(begin..));
+    parts
+}
+
+async fn run_part(context: &Context, items: &[Item], reports: Reports) -> BatchEnd {
     let payload = event(items);
     if payload.len() > EVENT_BYTES_MAX {
         let problem = format!(
-            "the batch has {} bytes, at most {EVENT_BYTES_MAX}: lower batch_size",
+            "a message is an event of {} bytes, at most {EVENT_BYTES_MAX}",
             payload.len()
         );
         return BatchEnd {
@@ -206,6 +240,8 @@ fn failures(items: &[Item], answer: &[u8]) -> Result<BTreeSet<String>, String> {
 
 /// Lambda's limit.
 const EVENT_BYTES_MAX: usize = 6 << 20;
+/// What an event has besides its records, and more.
+const ENVELOPE_BYTES: usize = 64;
 
 #[cfg(test)]
 mod tests {
@@ -255,6 +291,29 @@ mod tests {
             assert_eq!(done(answer, Reports::ItemFailures).done, left, "{answer}");
             assert_eq!(done(answer, Reports::Nothing).done, ["a", "b"], "{answer}");
         }
+    }
+
+    #[test]
+    fn a_batch_that_is_too_long_for_an_event_is_cut() {
+        let item = |len: usize| Item {
+            id: len.to_string(),
+            record: json!({"body": "x".repeat(len)}),
+            receives: 1,
+            bytes: len,
+        };
+        let (small, large) = (700 << 10, EVENT_BYTES_MAX);
+        let items: Vec<Item> = [small; 10]
+            .into_iter()
+            .chain([large, 1, 1])
+            .map(item)
+            .collect();
+        let cut = parts(&items);
+        let lens: Vec<usize> = cut.iter().map(|part| part.len()).collect();
+        assert_eq!(lens, [8, 2, 1, 2]);
+        for part in cut.iter().filter(|part| part.len() > 1) {
+            assert!(event(part).len() <= EVENT_BYTES_MAX);
+        }
+        assert_eq!(parts(&items[..3]).len(), 1);
     }
 
     #[test]

@@ -325,8 +325,9 @@ impl std::fmt::Display for Signature {
 /// S3's event notification of a new object. The bucket is the connection, the key is the path in its folder.
 fn event(place: &Place, name: &str, signature: &Signature) -> String {
     let path = place.path.join(name);
-    let key = path.strip_prefix(&place.root).unwrap_or(&path);
-    let key = utf8_percent_encode(&key.to_string_lossy(), IN_KEY).to_string();
+    let plain = path.strip_prefix(&place.root).unwrap_or(&path);
+    let plain = plain.to_string_lossy();
+    let key = utf8_percent_encode(&plain, IN_KEY).to_string();
     let modified_ms = u64::try_from(signature.modified_ns / 1_000_000).unwrap_or_default();
     let utc = Utc::of_unix_ms(modified_ms);
     let time = format!(
@@ -357,7 +358,7 @@ fn event(place: &Place, name: &str, signature: &Signature) -> String {
                 "sequencer": format!("{:016X}", signature.modified_ns),
             },
         },
-        "pilot": {"path": path},
+        "pilot": {"path": path, "key": plain},
     }]})
     .to_string()
 }
@@ -431,5 +432,6 @@ mod tests {
         assert_eq!(record["s3"]["object"]["key"], "in/a+b%2B%C3%BC.csv");
         assert_eq!(record["eventTime"], "2024-02-29T23:59:59.007Z");
         assert_eq!(record["pilot"]["path"], "/srv/in/a b+ü.csv");
+        assert_eq!(record["pilot"]["key"], "in/a b+ü.csv");
     }
 }

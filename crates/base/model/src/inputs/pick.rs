@@ -2,9 +2,11 @@
 
 use std::fmt;
 
+use serde::Deserialize as _;
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_json::value::RawValue;
 
-/// The strings, numbers and booleans at these paths of a JSON text, as text. A part of a path is a key of an object or an index of an
+/// The strings, numbers and booleans at these paths of a JSON text, as text; numbers as they are written. A part of a path is a key of an object or an index of an
 /// array. `None`: there is nothing, an object, an array or null. Of equal keys the last counts, as for Python's and Node's parsers.
 /// All are `None` if the text is not JSON.
 #[must_use]
@@ -43,11 +45,27 @@ impl<'p> Walk<'_, 'p> {
         below.collect()
     }
 
-    fn take(self, value: &dyn ToString) {
-        for (index, path) in &self.wanted {
-            if path.is_empty() {
-                self.found[*index] = Some(value.to_string());
-            }
+    /// A value that is wanted itself, and perhaps what is in it.
+    fn take(self, value: &RawValue) {
+        let text = value.get();
+        let taken = match text.as_bytes().first() {
+            Some(b'"') => serde_json::from_str::<String>(text).ok(),
+            Some(b'{' | b'[' | b'n') | None => None,
+            // As it is written: a key may be a number that no float can be.
+            Some(_) => Some(text.to_owned()),
+        };
+        let (here, below): (Vec<_>, Vec<_>) =
+            (self.wanted.into_iter()).partition(|(_, path)| path.is_empty());
+        for (index, _) in here {
+            self.found[index].clone_from(&taken);
+        }
+        if !below.is_empty() {
+            let walk = Walk {
+                wanted: below,
+                found: self.found,
+            };
+            // It was read as JSON just now.
+            let _ = walk.deserialize(&mut serde_json::Deserializer::from_str(text));
         }
     }
 }
@@ -60,6 +78,10 @@ impl<'de> DeserializeSeed<'de> for Walk<'_, '_> {
         for (index, _) in &self.wanted {
             self.found[*index] = None;
         }
+        if self.wanted.iter().any(|(_, path)| path.is_empty()) {
+            self.take(<&RawValue>::deserialize(deserializer)?);
+            return Ok(());
+        }
         deserializer.deserialize_any(self)
     }
 }
@@ -71,28 +93,23 @@ impl<'de> Visitor<'de> for Walk<'_, '_> {
         f.write_str("JSON")
     }
 
-    fn visit_str<E: Error>(self, value: &str) -> Result<(), E> {
-        self.take(&value);
+    fn visit_str<E: Error>(self, _: &str) -> Result<(), E> {
         Ok(())
     }
 
-    fn visit_bool<E: Error>(self, value: bool) -> Result<(), E> {
-        self.take(&value);
+    fn visit_bool<E: Error>(self, _: bool) -> Result<(), E> {
         Ok(())
     }
 
-    fn visit_u64<E: Error>(self, value: u64) -> Result<(), E> {
-        self.take(&value);
+    fn visit_u64<E: Error>(self, _: u64) -> Result<(), E> {
         Ok(())
     }
 
-    fn visit_i64<E: Error>(self, value: i64) -> Result<(), E> {
-        self.take(&value);
+    fn visit_i64<E: Error>(self, _: i64) -> Result<(), E> {
         Ok(())
     }
 
-    fn visit_f64<E: Error>(self, value: f64) -> Result<(), E> {
-        self.take(&value);
+    fn visit_f64<E: Error>(self, _: f64) -> Result<(), E> {
         Ok(())
     }
 
@@ -142,6 +159,18 @@ mod tests {
     fn picked(json: &str, path: &str) -> Option<String> {
         let path: Vec<String> = path.split('.').map(str::to_owned).collect();
         pick(json.as_bytes(), &[&path]).remove(0)
+    }
+
+    #[test]
+    fn a_number_is_taken_as_it_is_written() {
+        for number in ["20000000000000000001", "1.0", "1e30", "-0", "0.10"] {
+            let json = format!("{{\"a\": {number} , \"b\": [{number}]}}");
+            assert_eq!(picked(&json, "a").as_deref(), Some(number));
+            assert_eq!(picked(&json, "b.0").as_deref(), Some(number));
+        }
+        let both: [&[String]; 2] = [&["a".to_owned()], &["a".to_owned(), "b".to_owned()]];
+        let found = pick(br#"{"a": {"b": 7}}"#, &both);
+        assert_eq!(found, [None, Some("7".to_owned())]);
     }
 
     #[test]

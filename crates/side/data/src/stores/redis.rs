@@ -96,8 +96,7 @@ impl RedisStore {
     async fn connection(&self) -> Result<Lent, StoreError> {
         let permit = Arc::clone(&self.connections).acquire_owned().await;
         let permit = permit.map_err(|_| StoreError::new(Kind::Unavailable, "it is closed"))?;
-        let idle = self.idle.lock().pop();
-        let connection = match idle {
+        let connection = match self.idle() {
             Some(connection) => connection,
             None => {
                 let connected = timeout(CONNECT_MAX, self.connect()).await;
@@ -113,6 +112,16 @@ impl RedisStore {
         })
     }
 
+    /// A connection that nobody uses, and that the server has not closed meanwhile.
+    fn idle(&self) -> Option<Connection> {
+        loop {
+            let mut connection = self.idle.lock().pop()?;
+            if connection.task.try_join_next().is_none() {
+                return Some(connection);
+            }
+        }
+    }
+
     async fn connect(&self) -> Result<Connection, StoreError> {
         let dialled = dial(&self.host, self.port, &self.security).await;
         let stream = dialled
@@ -123,10 +132,7 @@ impl RedisStore {
         let (requests, driver) = begun.map_err(|error| failed(&error))?;
         let mut task = JoinSet::new();
         task.spawn(driver);
-        Ok(Connection {
-            requests,
-            _task: task,
-        })
+        Ok(Connection { requests, task })
     }
 }
 
@@ -134,7 +140,7 @@ impl RedisStore {
 struct Connection {
     requests: MultiplexedConnection,
     /// Reads and writes. Ends with the connection.
-    _task: JoinSet<()>,
+    task: JoinSet<()>,
 }
 
 impl std::fmt::Debug for Connection {

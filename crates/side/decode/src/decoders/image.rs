@@ -68,14 +68,28 @@ fn too_much(memory: u64) -> String {
     )
 }
 
-/// Whether a JPEG has no end after its last scan. The decoder would fill the rest with grey. No byte of a scan looks like a marker (ITU-T T.81,
-/// section B.1.1.5).
+/// Whether a JPEG has no end. The decoder would fill the rest with grey. What follows the end does not count: cameras append films
+/// and other pictures. No byte of a scan looks like a marker (ITU-T T.81, sections B.1.1.4 and 5), and a segment has a length.
 fn is_cut_jpeg(bytes: &[u8]) -> bool {
-    let last = |marker: u8| bytes.windows(2).rposition(|two| two == [0xff, marker]);
-    last(END_OF_IMAGE) < last(START_OF_SCAN)
+    // Behind the marker of the beginning.
+    let mut rest = bytes.get(2..).unwrap_or_default();
+    while let Some(at) = rest
+        .windows(2)
+        .position(|two| two[0] == 0xff && !matches!(two[1], 0 | 0xff | 0x01 | 0xd0..=0xd7))
+    {
+        if rest.get(at + 1) == Some(&END_OF_IMAGE) {
+            return false;
+        }
+        let segment = rest.get(at + 2..).unwrap_or_default();
+        let len = match segment {
+            [high, low, ..] => usize::from(u16::from_be_bytes([*high, *low])),
+            _ => return true,
+        };
+        rest = segment.get(len..).unwrap_or_default();
+    }
+    true
 }
 
-const START_OF_SCAN: u8 = 0xda;
 const END_OF_IMAGE: u8 = 0xd9;
 
 /// The type of a value, and how many a pixel has.
@@ -172,6 +186,24 @@ mod tests {
             let found = decode(&request(bytes_max, 1 << 30), bytes).unwrap_err();
             assert!(found.contains(said), "{found}");
         }
+    }
+
+    /// As cameras append films and other pictures.
+    #[test]
+    fn what_follows_a_jpeg_does_not_count() {
+        let whole = saved(&of_16(), ImageFormat::Jpeg);
+        for more in [
+            &b"\xff\xda and more"[..],
+            &whole[..whole.len() - 3],
+            b"\xff\xd9",
+        ] {
+            let appended = [&whole, more].concat();
+            decode(&request(1 << 20, 1 << 30), appended).unwrap();
+        }
+        for len in 3..whole.len() {
+            assert!(is_cut_jpeg(&whole[..len - 1]), "{len}");
+        }
+        assert!(!is_cut_jpeg(&whole));
     }
 
     /// 20 KB that claim to be an image of 1.6 GB.

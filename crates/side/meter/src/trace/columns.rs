@@ -258,8 +258,10 @@ impl Columns {
         let execution_ns = match (execution, self.kind) {
             (Some(execution), _) => execution,
             (None, Kind::HuaweiStarts) => 0,
-            // A record of a function that did not run has no execution.
-            (None, Kind::Own) => 0,
+            (None, Kind::Own) => {
+                read.did_not_run = true;
+                0
+            }
             (None, _) => return Err("it has no duration".to_owned()),
         };
         read.usage.execution_ns = execution_ns;

@@ -17,6 +17,8 @@ pub(crate) struct Row {
     pub(crate) worker: Option<u64>,
     /// The row is of many requests: how many take how long, nanoseconds. Then `usage` has no execution.
     pub(crate) bands: Option<[(u64, u64); 6]>,
+    /// It is a record of an invocation whose handler was not called: it costs nothing.
+    pub(crate) did_not_run: bool,
 }
 
 impl Row {
