@@ -486,73 +486,100 @@ fn parse(text: &str, path: &Path) -> anyhow::Result<File> {
     })?;
     check_tables(&file).map_err(|problem| anyhow::anyhow!("{}: {problem}", path.display()))?;
     let limits = &file.limits;
-    for (key, fits) in [
-        ("limits.template_memory_mb", limits.template_memory_mb >= 32),
+    for (key, range, fits) in [
+        (
+            "limits.template_memory_mb",
+            "at least 32",
+            limits.template_memory_mb >= 32,
+        ),
         (
             "limits.total_memory_mb",
+            "from 64 to 1073741824",
             limits
                 .total_memory_mb
                 .is_none_or(|limit| (64..=1 << 30).contains(&limit)),
         ),
         (
             "limits.total_pids",
+            "from 64 to 4194304",
             limits
                 .total_pids
                 .is_none_or(|limit| (64..=1 << 22).contains(&limit)),
         ),
-        ("limits.tmp_mb", limits.tmp_mb >= 1),
+        (
+            "limits.tmp_mb",
+            "from 1 to 1073741824",
+            (1..=1 << 30).contains(&limits.tmp_mb),
+        ),
         (
             "limits.volume_mb",
+            "0, or from 16 to 1073741824",
             limits
                 .volume_mb
                 .is_none_or(|limit| limit == 0 || (16..=1 << 30).contains(&limit)),
         ),
-        ("limits.pids", limits.pids >= 4),
-        ("limits.functions", limits.functions >= 1),
+        ("limits.pids", "at least 4", limits.pids >= 4),
+        ("limits.functions", "at least 1", limits.functions >= 1),
         (
             "limits.disk_mb",
+            "from 16 to 1099511627776",
             limits
                 .disk_mb
                 .is_none_or(|limit| (16..=1 << 40).contains(&limit)),
         ),
         (
             "initscripts.memory_mb",
+            "from 2 to 65536",
             (2..=65_536).contains(&file.initscripts.memory_mb),
         ),
-        ("limits.usage_mb", (1..=1 << 20).contains(&limits.usage_mb)),
-        ("limits.connections", limits.connections >= 1),
+        (
+            "limits.usage_mb",
+            "from 1 to 1048576",
+            (1..=1 << 20).contains(&limits.usage_mb),
+        ),
+        ("limits.connections", "at least 1", limits.connections >= 1),
         (
             "limits.connections_per_address",
+            "at least 1",
             limits
                 .connections_per_address
                 .is_none_or(|limit| limit >= 1),
         ),
         (
             "limits.control_connections",
+            "at least 1",
             limits.control_connections >= 1,
         ),
         (
             "limits.max_wait_s",
+            "from 0 to 900",
             limits
                 .max_wait_s
                 .is_none_or(|wait| (0.0..=900.0).contains(&wait)),
         ),
-        ("limits.drain_s", (0.0..=3600.0).contains(&limits.drain_s)),
+        (
+            "limits.drain_s",
+            "from 0 to 3600",
+            (0.0..=3600.0).contains(&limits.drain_s),
+        ),
         (
             "limits.runtimes_memory_percent",
+            "from 1 to 100",
             (1..=100).contains(&limits.runtimes_memory_percent),
         ),
         (
             "limits.runtimes_keep_s",
+            "from 0 to 86400",
             (0.0..=86_400.0).contains(&limits.runtimes_keep_s),
         ),
         (
             "limits.id_base",
+            "from 65536 to 1999999999",
             (65_536..2_000_000_000).contains(&limits.id_base),
         ),
     ] {
         if !fits {
-            bail!("{}: {key} is out of range", path.display());
+            bail!("{}: {key} must be {range}", path.display());
         }
     }
     check_containers(&file, path)?;

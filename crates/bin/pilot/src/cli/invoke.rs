@@ -96,6 +96,8 @@ impl Visitor<'_> for TextVisitor {
 /// Invokes the function.
 pub(super) fn run(client: &Client, args: &InvokeArgs) -> anyhow::Result<()> {
     let event = event(args)?;
+    // Before the function runs: its answer would be lost.
+    args.output.as_deref().map_or(Ok(()), may_write)?;
     let headers: &[(&str, &str)] = if args.log || args.json {
         &[("x-amz-log-type", "Tail")]
     } else {
@@ -185,6 +187,14 @@ fn print(args: &InvokeArgs, body: &[u8]) -> anyhow::Result<()> {
         return output::print(&visible_lines(&String::from_utf8_lossy(body)));
     }
     output::print_bytes(body)
+}
+
+/// Makes the file, if it is not there, and leaves what is in it.
+fn may_write(path: &Path) -> anyhow::Result<()> {
+    let opened = fs::OpenOptions::new().append(true).create(true).open(path);
+    opened
+        .map(drop)
+        .map_err(|error| Failure::usage(format!("cannot write {}: {error}", path.display())).into())
 }
 
 fn write(path: &Path, body: &[u8]) -> anyhow::Result<()> {
