@@ -33,6 +33,7 @@ use pilot_sys::{loopback, mount as trees, seqpacket, sysv};
 use crate::filter::Filters;
 use crate::message::{ExecSpec, Folders, InitReply, InitRequest, NAMESPACES, USERS, Usage};
 use crate::process_ids;
+use crate::rootfs::HOST_NAME;
 
 /// The capabilities of a template's process in the user namespace: for `setns` and for switching to a function's user. Its
 /// filter allows no other use of them.
@@ -49,8 +50,6 @@ pub(crate) const OWN_NAMESPACES: CloneFlags = CloneFlags::CLONE_NEWPID
     .union(CloneFlags::CLONE_NEWNS)
     .union(CloneFlags::CLONE_NEWIPC)
     .union(CloneFlags::CLONE_NEWUTS);
-
-pub(crate) const HOST_NAME: &str = "pilotlight";
 
 /// Whether a sandbox has its own network namespace, whose loopback device must be set up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

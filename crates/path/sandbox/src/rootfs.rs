@@ -17,7 +17,6 @@ use nix::unistd::{chdir, pivot_root};
 use pilot_sys::mount::Restrictions;
 use serde::{Deserialize, Serialize};
 
-use crate::init::HOST_NAME;
 use crate::places::{
     CODE_INSIDE, LAYERS_LIB_INSIDE, NODE_MODULES_INSIDE, PACKAGES_INSIDE, RESOLVER_INSIDE,
 };
@@ -50,6 +49,9 @@ pub(crate) struct RootError {
 
 /// Mounted as on the host; a link on the host becomes a link (`/lib` → `usr/lib`).
 const SYSTEM_FOLDERS: [&str; 6] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64"];
+
+/// What a sandbox's host is called. Its init sets it.
+pub(crate) const HOST_NAME: &str = "pilotlight";
 
 /// Files and folders of `/etc` that programs need to run, load libraries, know the time zone and verify certificates. No
 /// secrets.
