@@ -94,7 +94,7 @@ class Invocations {
    */
   breakOff(error) {
     for (const invocation of [...this.#open]) {
-      invocation.breakOff(error);
+      invocation.breakOff(error, true);
     }
   }
 
@@ -323,10 +323,11 @@ class Invocation {
   /**
    * Answers with an error that has been logged, even if another answer was chosen.
    * @param {unknown} error
+   * @param {boolean} [isLast] the process ends now
    */
-  breakOff(error) {
+  breakOff(error, isLast = false) {
     this.#isDecided = true;
-    this.#end(wire.ERROR, process.hrtime.bigint(), errors.body(error, this.#requestId));
+    this.#end(wire.ERROR, process.hrtime.bigint(), errors.body(error, this.#requestId), isLast);
     this.#response?.destroy();
   }
 
@@ -400,9 +401,11 @@ class Invocation {
    * @param {number} kind
    * @param {bigint} finishedNs
    * @param {string} body
+   * @param {boolean} [isLast] the process ends now
    */
-  #end(kind, finishedNs, body) {
-    this.#sink.send(kind, this.stream, `{"started_ns":${this.#startedNs},"finished_ns":${finishedNs}}`, body);
+  #end(kind, finishedNs, body, isLast = false) {
+    const last = isLast ? ',"last":true' : '';
+    this.#sink.send(kind, this.stream, `{"started_ns":${this.#startedNs},"finished_ns":${finishedNs}${last}}`, body);
     this.#invocations.ended(this);
   }
 }

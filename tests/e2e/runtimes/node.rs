@@ -48,6 +48,26 @@ fn what_it_throws_is_the_functions_error() {
 }
 
 #[test]
+fn an_uncaught_error_is_that_of_its_own_invocation() {
+    needs_root!();
+    let daemon = node_lab(
+        "exports.handler = async (event) => {
+  if (!event.boom) return 'fine';
+  setTimeout(() => { throw new Error('later'); }, 5);
+  await new Promise((resolve) => setTimeout(resolve, 5000));
+};
+",
+        "",
+    );
+    for _ in 0..10 {
+        let error = failure(&daemon, "lab", json!({"boom": true}));
+        assert_eq!(error["errorMessage"], "later");
+        // At once: the process of the one before is about to end.
+        assert_eq!(answer(&daemon, "lab", json!({})), "fine");
+    }
+}
+
+#[test]
 fn a_handler_that_cannot_be_loaded_is_told_by_the_deployment() {
     needs_root!();
     let daemon = daemon();

@@ -309,6 +309,7 @@ impl ProvidedWorker {
             returned,
             first_byte: times.first_byte,
             output: self.site.life.take_output(),
+            is_last: false,
         }
     }
 

@@ -168,6 +168,7 @@ impl FakeWorker {
             returned: self.clock.now(),
             first_byte,
             output,
+            is_last: false,
         }
     }
 

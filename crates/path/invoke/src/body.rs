@@ -246,7 +246,7 @@ impl Streaming {
         let now = self.invocation.now();
         if let Some(lease) = self.lease.take() {
             self.invocation.measure(&lease, now);
-            lease.finish(now);
+            lease.over(now, &done);
         }
         self.invocation.done(&done, now);
         self.record = Some(

@@ -238,6 +238,9 @@ pub struct DoneMeta {
     pub started_ns: u64,
     /// The handler returned.
     pub finished_ns: u64,
+    /// The worker ends after this frame.
+    #[serde(default)]
+    pub last: bool,
 }
 
 /// For `HEAD`.

@@ -307,6 +307,7 @@ fn done(started: Instant, returned: Instant, first_byte: Option<Instant>, output
         returned,
         first_byte: first_byte.unwrap_or(returned),
         output,
+        is_last: false,
     }
 }
 

@@ -222,6 +222,8 @@ pub struct Done {
     pub first_byte: Instant,
     /// What the invocation printed (stdout and stderr, in order), bounded.
     pub output: Bytes,
+    /// The worker ends after this answer, as it says itself: it must not get another call.
+    pub is_last: bool,
 }
 
 /// The times of a worker's start.

@@ -47,6 +47,7 @@ pub(super) async fn call(
         returned: first_byte,
         first_byte,
         output: Bytes::new(),
+        is_last: false,
     };
     match read {
         Ok(Ok(body)) if status.is_success() => Ok(Answer::Result(as_json(body), done())),

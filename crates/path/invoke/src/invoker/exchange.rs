@@ -223,7 +223,7 @@ fn finish(
     invocation.measure(&lease, now);
     let output = LastOutput::printed(done.output.clone());
     let output = invocation.output(&lease, output);
-    lease.finish(now);
+    lease.over(now, &done);
     invocation.done(&done, now);
     Response::complete(invocation, now, outcome, output, body)
 }

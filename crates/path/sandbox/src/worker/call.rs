@@ -266,6 +266,7 @@ pub(super) fn answer(
                 returned: Instant(finished_ns),
                 first_byte,
                 output: output(),
+                is_last: false,
             });
             Ok(Answer::Http {
                 head,
@@ -335,6 +336,7 @@ fn done(
         returned: Instant(meta.finished_ns),
         first_byte,
         output: output(),
+        is_last: meta.last,
     })
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use pilot_model::ports::{StartStamps, Worker};
+use pilot_model::ports::{Done, StartStamps, Worker};
 use pilot_model::{CpuTime, EndReason, Instant, SharedWorker, StartKind};
 use tokio::sync::oneshot;
 use tokio::time::timeout_at;
@@ -209,6 +209,15 @@ impl Lease {
     pub fn flush_output(&self) -> Bytes {
         let printing = self.pooled.printing.as_ref();
         printing.map_or_else(Bytes::new, |printing| printing.flush(&*self.pooled.worker))
+    }
+
+    /// The exchange is over. The worker can be used again, unless it has said that it ends: another caller would see its end.
+    pub fn over(self, now: Instant, done: &Done) {
+        if done.is_last {
+            self.lose(now, EndReason::Crash);
+        } else {
+            self.finish(now);
+        }
     }
 
     /// The exchange is over; the worker can be used again.
