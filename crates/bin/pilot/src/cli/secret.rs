@@ -154,7 +154,8 @@ fn of_input(name: &SecretName) -> anyhow::Result<Vec<u8>> {
         }
     }
     if value.is_empty() {
-        bail!("the value is empty: write it to standard input, or use --from-file");
+        let problem = "the value is empty: write it to standard input, or use --from-file";
+        return Err(Failure::usage(problem).into());
     }
     Ok(value)
 }

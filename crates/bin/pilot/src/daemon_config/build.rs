@@ -72,19 +72,32 @@ impl Build {
 
     /// Refuses values out of range, with the key.
     pub(crate) fn check(&self) -> Result<(), String> {
-        for (key, fits) in [
-            ("build.memory_mb", (64..=1 << 30).contains(&self.memory_mb)),
+        for (key, range, fits) in [
+            (
+                "build.memory_mb",
+                "from 64 to 1073741824",
+                (64..=1 << 30).contains(&self.memory_mb),
+            ),
             (
                 "build.total_memory_mb",
+                "from 64 to 1073741824",
                 self.total_memory_mb
                     .is_none_or(|limit| (64..=1 << 30).contains(&limit)),
             ),
-            ("build.disk_mb", (16..=1 << 30).contains(&self.disk_mb)),
-            ("build.pids", self.pids >= 16),
-            ("build.time_s", (1.0..=86_400.0).contains(&self.time_s)),
+            (
+                "build.disk_mb",
+                "from 16 to 1073741824",
+                (16..=1 << 30).contains(&self.disk_mb),
+            ),
+            ("build.pids", "at least 16", self.pids >= 16),
+            (
+                "build.time_s",
+                "from 1 to 86400",
+                (1.0..=86_400.0).contains(&self.time_s),
+            ),
         ] {
             if !fits {
-                return Err(format!("{key} is out of range"));
+                return Err(format!("{key} must be {range}"));
             }
         }
         let unfit = self
@@ -117,8 +130,8 @@ mod tests {
         assert_eq!(SourceBuilds::from(build.sources), SourceBuilds::Refused);
         assert_eq!(build.addresses().len(), 2);
         for (text, problem) in [
-            ("memory_mb = 1", "build.memory_mb is out of range"),
-            ("time_s = 0", "build.time_s is out of range"),
+            ("memory_mb = 1", "build.memory_mb must be from 64 to 1073741824"),
+            ("time_s = 0", "build.time_s must be from 1 to 86400"),
             ("hosts = [\"https://a.example/x\"]", "is not a host"),
             ("sources = \"none\"", "wheels-only"),
         ] {

@@ -154,24 +154,42 @@ pub(super) fn check(
     stores: &BTreeMap<String, StoreSettings>,
 ) -> Result<(), String> {
     let (memory, share) = (limits.memory_mb(), limits.function_mb());
-    for (key, fits) in [
-        ("data.memory_mb", (2..=1 << 20).contains(&memory)),
-        ("data.function_mb", (1..=memory).contains(&share)),
+    for (key, range, fits) in [
+        (
+            "data.memory_mb",
+            "from 2 to 1048576".to_owned(),
+            (2..=1 << 20).contains(&memory),
+        ),
+        (
+            "data.function_mb",
+            format!("from 1 to {memory}, which is data.memory_mb"),
+            (1..=memory).contains(&share),
+        ),
         (
             "data.input_mb",
+            format!("from 1 to {share}, which is data.function_mb"),
             limits
                 .input_mb
                 .is_none_or(|most| (1..=share).contains(&most)),
         ),
-        ("data.cache_mb", limits.cache_mb() <= memory),
-        ("data.spill_mb", limits.spill_mb <= SPILL_MB_MAX),
+        (
+            "data.cache_mb",
+            format!("at most {memory}, which is data.memory_mb"),
+            limits.cache_mb() <= memory,
+        ),
+        (
+            "data.spill_mb",
+            format!("at most {SPILL_MB_MAX}"),
+            limits.spill_mb <= SPILL_MB_MAX,
+        ),
         (
             "data.decoder_memory_mb",
+            "from 32 to 1048576".to_owned(),
             (limits.decoder_memory_mb).is_none_or(|most| (32..=1 << 20).contains(&most)),
         ),
     ] {
         if !fits {
-            return Err(format!("{key} is out of range"));
+            return Err(format!("{key} must be {range}"));
         }
     }
     for (name, store) in stores {
@@ -391,15 +409,15 @@ mod tests {
         assert_eq!(checked(""), Ok(()));
         assert_eq!(
             checked("memory_mb = 100\nfunction_mb = 101").unwrap_err(),
-            "data.function_mb is out of range"
+            "data.function_mb must be from 1 to 100, which is data.memory_mb"
         );
         assert_eq!(
             checked("memory_mb = 100\ninput_mb = 51").unwrap_err(),
-            "data.input_mb is out of range"
+            "data.input_mb must be from 1 to 50, which is data.function_mb"
         );
         assert_eq!(
             checked("memory_mb = 100\ncache_mb = 101").unwrap_err(),
-            "data.cache_mb is out of range"
+            "data.cache_mb must be at most 100, which is data.memory_mb"
         );
         assert_eq!(
             checked("memory_mb = 100\ncache_mb = 0\nspill_mb = 9\noverlap = false\nstream = false"),
