@@ -298,6 +298,11 @@ impl Client {
     /// The error for a function that does not exist.
     pub(super) fn missing(&self, name: &str) -> anyhow::Error {
         let all: Option<Vec<FunctionSummary>> = self.fetch(FUNCTIONS).ok();
+        let mut functions = all.iter().flatten();
+        let broken = functions.find(|function| function.name.as_str() == name);
+        if let Some(problem) = broken.and_then(|function| function.problem.as_deref()) {
+            return anyhow::anyhow!("function '{name}' is broken: {problem}");
+        }
         let names = all.iter().flatten().map(|function| function.name.as_str());
         let hint = match (nearest(name, names), &all) {
             (Some(near), _) => format!("did you mean '{near}'?"),
