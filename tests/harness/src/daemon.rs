@@ -6,6 +6,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use base64::Engine as _;
@@ -688,10 +689,17 @@ fn both(output: &Output) -> String {
     )
 }
 
-/// A port that is free at the moment. If another process takes it before the daemon does, the test fails with the daemon's message.
+/// A port that is free at the moment, below those that the kernel gives to clients (`ip_local_port_range`, ip(7)): a connection of another
+/// test cannot take it before the daemon does. Each process has ten of its own.
 fn free_address() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    loop {
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let block = (std::process::id() + number / 10) % 2000;
+        let port = u16::try_from(10_000 + block * 10 + number % 10).unwrap();
+        let address = SocketAddr::from(([127, 0, 0, 1], port));
+        if TcpListener::bind(address).is_ok() {
+            return address;
+        }
+    }
 }
