@@ -27,6 +27,7 @@ _READING = frozenset(
 _CHANGING_ALL = ("EVAL", "FCALL", "FLUSHALL", "FLUSHDB", "SWAPDB", "MIGRATE", "FUNCTION")
 # From then on, a connection has another database than its pool was made with.
 _SELECTING = frozenset(("SELECT", "RESET"))
+_ENCODE = "_pilot_encode"  # on a pool
 _SELECTED = "_pilot_selected"  # on a pool: one of its connections has had such a command
 # Without a host, redis-py's own classes connect to localhost. Other classes may connect to anything.
 _MODULES = frozenset(("redis.connection", "redis.asyncio.connection"))
@@ -54,15 +55,15 @@ def _server(client: Any) -> Optional[Tuple[str, int, int]]:
     return host.lower(), int(arguments.get("port", 6379)), int(arguments.get("db") or 0)
 
 
-def _answer(client: Any, arguments: Tuple[Any, ...], options: Dict[str, Any]) -> Optional[Tuple[Any]]:
+def _answer(client: Any, command: str, arguments: Tuple[Any, ...], options: Dict[str, Any]) -> Optional[Tuple[Any]]:
     """The answer alone in a tuple, or None if the server must be asked."""
     if arguments[0] != "GET" or len(arguments) != 2:
-        _note(client, arguments)
+        _note(client, command, arguments)
         return None
     key = arguments[1]
     try:
         if type(key) is str:
-            key = client.connection_pool.get_encoder().encode(key)
+            key = _encode_of(client)(key)
         server = _server(client)
         found = None if server is None else given.newest((*server, key))
     except (AttributeError, TypeError, ValueError):
@@ -76,9 +77,8 @@ def _answer(client: Any, arguments: Tuple[Any, ...], options: Dict[str, Any]) ->
     return (value if callback is None else callback(value),)
 
 
-def _note(client: Any, arguments: Tuple[Any, ...]) -> None:
+def _note(client: Any, command: str, arguments: Tuple[Any, ...]) -> None:
     """Forgets the inputs that a command may change. A client whose server is not known may write to any."""
-    command = _command(arguments)
     if command in _READING or command in _SELECTING:
         return
     try:
@@ -95,26 +95,40 @@ def _note(client: Any, arguments: Tuple[Any, ...]) -> None:
 def _named(client: Any, arguments: Tuple[Any, ...]) -> Optional[Set[bytes]]:
     """The words of a command as the client sends them. None: this client or a type is not known."""
     try:
-        encode = client.connection_pool.get_encoder().encode
-        first = bytes(encode(arguments[0])).split()  # redis-py sends these as words of their own
-        return {*first[1:], *(bytes(encode(argument)) for argument in arguments[1:])}
+        encode = _encode_of(client)
+        name = arguments[0]
+        # redis-py sends these as words of their own.
+        more = () if type(name) is str and " " not in name else bytes(encode(name)).split()[1:]
+        return {*more, *[bytes(encode(argument)) for argument in arguments[1:]]}
     except Exception:  # of any encoder
         return None
 
 
+def _encode_of(client: Any) -> Any:
+    """Makes bytes as the client does. It is kept with the pool, which has one way for ever."""
+    pool = client.connection_pool
+    encode = pool.__dict__.get(_ENCODE)
+    if encode is None:
+        encode = pool.get_encoder().encode
+        setattr(pool, _ENCODE, encode)
+    return encode
+
+
 def _command(arguments: Tuple[Any, ...]) -> str:
     """The first word of a command."""
-    name = arguments[0].decode("latin-1") if isinstance(arguments[0], bytes) else str(arguments[0])
+    name = arguments[0]
+    if type(name) is str and name.isupper() and " " not in name:
+        return name
+    name = name.decode("latin-1") if isinstance(name, bytes) else str(name)
     return name.upper().partition(" ")[0]
 
 
-def _note_select(client: Any, arguments: Tuple[Any, ...]) -> None:
+def _note_select(client: Any) -> None:
     """Marks the pool: its connections are used by others, and by later invocations."""
-    if _command(arguments) in _SELECTING:
-        try:
-            setattr(client.connection_pool, _SELECTED, True)
-        except AttributeError:
-            pass  # another kind of client, which is not answered
+    try:
+        setattr(client.connection_pool, _SELECTED, True)
+    except AttributeError:
+        pass  # another kind of client, which is not answered
 
 
 def _patch(module: ModuleType) -> None:
@@ -124,9 +138,11 @@ def _patch(module: ModuleType) -> None:
 
     @wraps(execute_command)
     def answer_or_execute(self: Any, *arguments: Any, **options: Any) -> Any:
-        _note_select(self, arguments)
+        command = _command(arguments)
+        if command in _SELECTING:
+            _note_select(self)
         if by_place:
-            answer = _answer(self, arguments, options)
+            answer = _answer(self, command, arguments, options)
             if answer is not None:
                 return answer[0]
         return execute_command(self, *arguments, **options)
@@ -142,9 +158,11 @@ def _patch_async(module: ModuleType) -> None:
 
     @wraps(execute_command)
     async def answer_or_execute(self: Any, *arguments: Any, **options: Any) -> Any:
-        _note_select(self, arguments)
+        command = _command(arguments)
+        if command in _SELECTING:
+            _note_select(self)
         if by_place:
-            answer = _answer(self, arguments, options)
+            answer = _answer(self, command, arguments, options)
             if answer is not None:
                 return answer[0]
         return await execute_command(self, *arguments, **options)
@@ -161,9 +179,11 @@ def _patch_pipeline(module: ModuleType) -> None:
 
     @wraps(queue_command)
     def note_and_queue(self: Any, *arguments: Any, **options: Any) -> Any:
-        _note_select(self, arguments)
+        command = _command(arguments)
+        if command in _SELECTING:
+            _note_select(self)
         if by_place:
-            _note(self, arguments)
+            _note(self, command, arguments)
         return queue_command(self, *arguments, **options)
 
     pipeline.execute_command = note_and_queue

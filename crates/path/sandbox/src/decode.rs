@@ -149,6 +149,7 @@ impl Inner {
             user: self.machine.user(),
             cgroup_files: 0,
             template: false,
+            own_filter: true,
         };
         let fds = [theirs.as_fd(), null.as_fd(), null.as_fd()];
         let child = sandbox.exec(spec, &fds).await?;

@@ -62,6 +62,7 @@ impl HolderHost for InSandbox {
                 user: self.user,
                 cgroup_files: self.join_files.len(),
                 template: false,
+                own_filter: false,
             };
             let files = fds.iter().chain(&self.join_files);
             let files: Vec<_> = files.map(AsFd::as_fd).collect();

@@ -331,7 +331,7 @@ impl Init<'_> {
         if let Some(lingering) = &self.filters.lingering {
             lingering.install()?;
         }
-        if !spec.template {
+        if !spec.template && !spec.own_filter {
             self.filters.worker.install()?;
         }
         Ok(())

@@ -169,6 +169,8 @@ pub(crate) struct ExecSpec {
     pub(crate) cgroup_files: usize,
     /// Whether it is a template, which must be able to enter namespaces, or a worker.
     pub(crate) template: bool,
+    /// A program of ours that takes more rights from itself, by a filter of its own. What makes filters impossible is left to that one.
+    pub(crate) own_filter: bool,
 }
 
 /// Init → daemon.

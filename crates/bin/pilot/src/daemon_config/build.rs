@@ -130,7 +130,10 @@ mod tests {
         assert_eq!(SourceBuilds::from(build.sources), SourceBuilds::Refused);
         assert_eq!(build.addresses().len(), 2);
         for (text, problem) in [
-            ("memory_mb = 1", "build.memory_mb must be from 64 to 1073741824"),
+            (
+                "memory_mb = 1",
+                "build.memory_mb must be from 64 to 1073741824",
+            ),
             ("time_s = 0", "build.time_s must be from 1 to 86400"),
             ("hosts = [\"https://a.example/x\"]", "is not a host"),
             ("sources = \"none\"", "wheels-only"),

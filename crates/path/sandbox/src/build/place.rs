@@ -85,6 +85,7 @@ impl Place {
             user: self.parts.user,
             cgroup_files: 0,
             template: false,
+            own_filter: false,
         };
         let killed_before = self.oom_kills();
         let fds = [null.as_fd(), there.as_fd(), there.as_fd()];

@@ -545,6 +545,7 @@ pub(super) fn python_program(
         user,
         cgroup_files: 0,
         template: role == "template",
+        own_filter: false,
     }
 }
 

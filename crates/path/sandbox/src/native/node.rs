@@ -98,6 +98,7 @@ impl WaitingNode {
             user,
             cgroup_files: 0,
             template: false,
+            own_filter: false,
         };
         let fds = [
             null.as_fd(),

@@ -166,6 +166,7 @@ impl NativeRuntime {
             user: self.user,
             cgroup_files: 0,
             template: false,
+            own_filter: false,
         };
         let fds = [null.as_fd(), log.as_fd(), log.as_fd()];
         let process = sandbox.exec(spec, &fds).await?;
