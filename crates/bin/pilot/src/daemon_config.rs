@@ -485,8 +485,15 @@ fn parse(text: &str, path: &Path) -> anyhow::Result<File> {
         at(error.inner(), in_words(&key, error.inner().message()))
     })?;
     check_tables(&file).map_err(|problem| anyhow::anyhow!("{}: {problem}", path.display()))?;
+    check_ranges(&file).map_err(|problem| anyhow::anyhow!("{}: {problem}", path.display()))?;
+    check_containers(&file, path)?;
+    Ok(file)
+}
+
+/// Checks the numbers that have a range, and names it.
+fn check_ranges(file: &File) -> Result<(), String> {
     let limits = &file.limits;
-    for (key, range, fits) in [
+    in_range(&[
         (
             "limits.template_memory_mb",
             "at least 32",
@@ -532,6 +539,13 @@ fn parse(text: &str, path: &Path) -> anyhow::Result<File> {
             "from 2 to 65536",
             (2..=65_536).contains(&file.initscripts.memory_mb),
         ),
+    ])?;
+    check_counts(limits)
+}
+
+/// The same of what is no size.
+fn check_counts(limits: &Limits) -> Result<(), String> {
+    in_range(&[
         (
             "limits.usage_mb",
             "from 1 to 1048576",
@@ -577,13 +591,15 @@ fn parse(text: &str, path: &Path) -> anyhow::Result<File> {
             "from 65536 to 1999999999",
             (65_536..2_000_000_000).contains(&limits.id_base),
         ),
-    ] {
-        if !fits {
-            bail!("{}: {key} must be {range}", path.display());
-        }
+    ])
+}
+
+/// Of each: the key, its range in words, and whether its value is in it.
+fn in_range(table: &[(&str, &str, bool)]) -> Result<(), String> {
+    match table.iter().find(|(_, _, fits)| !fits) {
+        Some((key, range, _)) => Err(format!("{key} must be {range}")),
+        None => Ok(()),
     }
-    check_containers(&file, path)?;
-    Ok(file)
 }
 
 /// Checks the tables that check themselves.
