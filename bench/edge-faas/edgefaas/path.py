@@ -8,6 +8,7 @@ function has no forecaster on either side.
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import resource
 import sys
@@ -59,10 +60,12 @@ class Traffic:
 
 
 def with_room(binary: Path, home: Path, functions: int) -> Daemon:
-    """A daemon that may have so many functions, and as many descriptors as its systemd unit gives it: each function takes about twenty."""
+    """A daemon that may have so many functions, and, if the machine allows it, as many descriptors as its systemd unit gives it: each
+    function takes about twenty."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     if most < DESCRIPTORS:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (DESCRIPTORS, DESCRIPTORS))
+        with contextlib.suppress(ValueError, PermissionError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (DESCRIPTORS, DESCRIPTORS))
     daemon = Daemon(binary, home)
     with daemon.config.open("a") as config:
         config.write(f"[limits]\nfunctions = {functions}\n")

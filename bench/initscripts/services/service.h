@@ -88,7 +88,7 @@ static struct state from_peer(const char *path) {
 }
 
 /* Message 0, mapped; otherwise what the peer has. */
-static struct state taken(const struct pilotlight_init *init, const char *path) {
+static struct state taken(struct pilotlight_init *init, const char *path) {
     struct pilotlight_msg msg;
     if (pilotlight_init_recv_msg(init, 0, &msg) != 0) return from_peer(path);
     return (struct state){.bytes = msg.bytes, .len = msg.len, .by_script = 1};
@@ -105,7 +105,7 @@ static unsigned long wanted(const char *event, const char *key) {
 static int copies(void) { return getenv("COPY") != NULL; }
 
 /* Serves events until the daemon closes the connection. */
-static void serve(void (*handle)(const struct pilotlight_init *init, const char *event, char *answer, size_t room)) {
+static void serve(void (*handle)(struct pilotlight_init *init, const char *event, char *answer, size_t room)) {
     static struct pilotlight_init init;
     static char answer[4096], request[8192];
     int line = dial(getenv("AWS_LAMBDA_RUNTIME_API"));
