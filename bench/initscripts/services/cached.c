@@ -88,7 +88,7 @@ static void take_apart(void) {
     cache.copied = copied;
 }
 
-static void handle(const struct pilotlight_init *init, const char *event, char *answer, size_t room) {
+static void handle(struct pilotlight_init *init, const char *event, char *answer, size_t room) {
     struct state state = {0};
     double loaded = 0;
     if (cache.block == NULL) {

@@ -79,7 +79,7 @@ static void search(uint32_t seed, uint64_t found[NEAREST]) {
     free(query);
 }
 
-static void handle(const struct pilotlight_init *init, const char *event, char *answer, size_t room) {
+static void handle(struct pilotlight_init *init, const char *event, char *answer, size_t room) {
     struct state state = {0};
     double loaded = 0, began;
     uint64_t found[NEAREST];
