@@ -169,8 +169,8 @@ impl Folders {
 
     fn write(&self, name: &Path, limits: &Limits) -> io::Result<()> {
         let memory = self.memory.join(name);
-        // Buffers of sockets have a limit of their own, and none if it is not set: before the first process is in the group. Missing in
-        // kernels without it, and so is the memory then counted with the other.
+        // The kernel counts buffers of sockets only in groups with this limit, from when it is set: before the first process is in the group.
+        // Some kernels do not have the file.
         match fs::write(
             memory.join("memory.kmem.tcp.limit_in_bytes"),
             limits.memory_bytes.to_string(),
