@@ -3,10 +3,10 @@
 use std::net::TcpListener;
 use std::thread;
 
-use pilot_harness::eventually;
+use pilot_harness::{Project, eventually, needs_root};
 use serde_json::{Value, json};
 
-use crate::{answer, failure, lab, plain};
+use crate::{answer, daemon, failure, lab, plain};
 
 /// A handler with these lines as its body.
 fn body(lines: &str) -> String {
@@ -310,5 +310,26 @@ fn network_host_is_the_hosts_network_with_and_without_a_template() {
     assert_eq!(
         answer(&daemon, "none", json!(port)),
         "ConnectionRefusedError"
+    );
+}
+
+#[test]
+fn a_function_finds_its_python_path_its_host_and_its_system() {
+    needs_root!();
+    let daemon = daemon();
+    let app = "import socket\nimport shared_code\n\n\ndef handler(event, context):\n    with open('/etc/os-release') as file:\n        \
+               return [shared_code.X, socket.gethostbyname(socket.gethostname()), len(file.read()) > 0]\n";
+    daemon.deploy(
+        &Project::empty()
+            .file("app.py", app)
+            .file("lib/shared_code.py", "X = 7\n")
+            .manifest(
+                "lab",
+                "handler = \"app.handler\"\nenvironment = { PYTHONPATH = \"lib\" }",
+            ),
+    );
+    assert_eq!(
+        answer(&daemon, "lab", json!({})),
+        json!([7, "127.0.0.1", true])
     );
 }
