@@ -917,6 +917,26 @@ def try_pids(limit):
     return [said == "no limit", [len(pids), said]]
 
 
+def try_inotify(limit):
+    """Holds instances of inotify until the worker ends."""
+    global kept
+    kept = []
+    while len(kept) < limit:
+        descriptor = libc.inotify_init1(os.O_CLOEXEC)
+        if descriptor == -1:
+            return [False, [len(kept), errno.errorcode.get(ctypes.get_errno(), "E?")]]
+        kept.append(descriptor)
+    return [True, [len(kept), "no limit"]]
+
+
+def try_release():
+    global kept
+    for descriptor in kept:
+        os.close(descriptor)
+    kept = []
+    return [False, "closed"]
+
+
 def try_rlimits():
     bad = []
     # 1 byte is none, also for a core that the kernel pipes to a program (core(5)).

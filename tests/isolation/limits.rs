@@ -1,5 +1,6 @@
 //! Limits of memory, CPU and processes. Exceeding a limit ends or slows down only that worker.
 
+use inotify::Inotify;
 use serde_json::json;
 
 use crate::ground::{Ground, MEMORY_MB, SLOW_CPU};
@@ -79,7 +80,33 @@ pub(crate) fn attempts() -> Vec<Attempt> {
         },
     ));
     attempts.extend(pids());
+    attempts.extend(inotify());
     attempts
+}
+
+/// Linux allows a user 128 instances of inotify by default. Those of a function must not be root's.
+fn inotify() -> impl Iterator<Item = Attempt> {
+    // What the workers of one template may have; without a template, the limit is that of all functions.
+    [("roomy", 32), ("roomy-spawned", 128)]
+        .map(|(worker, most)| {
+            Attempt::new(
+                format!("inotify: {worker} leaves the host's root its instances"),
+                move |ground| {
+                    let (escaped, seen) = ground.attempt(worker, "inotify", json!([200]));
+                    let of_root = (0..8)
+                        .map(|_| Inotify::init())
+                        .collect::<Result<Vec<_>, _>>();
+                    ground.ask(worker, "release", json!([]));
+                    match of_root {
+                        Ok(_) if !escaped && seen[0].as_u64() <= Some(most) => {
+                            Verdict::Pass(seen.to_string())
+                        }
+                        of_root => Verdict::Fail(format!("{seen}; root's: {:?}", of_root.err())),
+                    }
+                },
+            )
+        })
+        .into_iter()
 }
 
 fn pids() -> Vec<Attempt> {

@@ -19,6 +19,7 @@
 
 mod api;
 mod extensions;
+mod pace;
 mod prelude;
 mod queue;
 mod reply;
@@ -49,6 +50,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use self::extensions::{Extensions, invoke_notice};
+use self::pace::Pace;
 use self::queue::{Event, Initialisation, InvocationQueue, Posted, Refused};
 use self::stream::{Beginning, Piece, Streamed};
 use self::times::Times;
@@ -104,6 +106,7 @@ impl ProvidedWorker {
             life: Life::new(instance, OutputUse::Answers),
             queue: InvocationQueue::new(start.version.config.concurrency),
             extensions: Extensions::default(),
+            pace: Pace::default(),
             answers: start.answers.clone(),
         });
         let mut tasks = JoinSet::new();
@@ -204,12 +207,31 @@ impl ProvidedWorker {
                 Ok(Answer::Result(body, self.done(times, times.first_byte)))
             }
             Ok(Posted::Error(body, times)) => {
-                Ok(Answer::Error(body, self.done(times, times.first_byte)))
+                let is_last = self.ends_after_an_error().await;
+                let done = self.done(times, times.first_byte);
+                Ok(Answer::Error(body, Done { is_last, ..done }))
             }
             Ok(Posted::Truncated(times)) => self.broken(times).await,
             Ok(Posted::Stream(streamed)) => self.begin(call.stream, streamed).await,
             Err(_) => Err(life.fault_of(life.ended().await)),
         }
+    }
+
+    /// Whether the runtime ends after it has posted an error, as aws-lambda-go does after a panic: the next call would be lost with
+    /// it. A runtime that goes on polls next.
+    async fn ends_after_an_error(&self) -> bool {
+        let Worksite { life, queue, .. } = &*self.site;
+        if self.site.version.config.concurrency > 1 {
+            return false;
+        }
+        let shown = async {
+            tokio::select! {
+                biased;
+                () = queue.asked_again() => false,
+                _ = life.ended() => true,
+            }
+        };
+        timeout(AFTER_ERROR_MAX, shown).await.unwrap_or(false)
     }
 
     /// The answer to the next poll.
@@ -451,6 +473,9 @@ mod names {
 }
 
 const HEADERS_LEN: usize = 8;
+
+/// How long the caller of a call with an error waits to see whether the runtime polls or ends.
+const AFTER_ERROR_MAX: Duration = Duration::from_millis(20);
 
 const HINT: &str = "Does it poll http://$AWS_LAMBDA_RUNTIME_API/2018-06-01/runtime/invocation/next, as a Lambda runtime client does?";
 

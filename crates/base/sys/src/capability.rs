@@ -104,6 +104,16 @@ pub fn keep_across_setuid() -> io::Result<()> {
     prctl(libc::PR_SET_KEEPCAPS, 1, 0)
 }
 
+/// Keeps all capabilities whatever the thread's user becomes, until it executes a program without them
+/// (`SECBIT_NO_SETUID_FIXUP`).
+///
+/// # Errors
+/// The kernel's: it needs CAP_SETPCAP.
+pub fn keep_for_every_user() -> io::Result<()> {
+    const SECBIT_NO_SETUID_FIXUP: u32 = 1 << 2;
+    prctl(libc::PR_SET_SECUREBITS, SECBIT_NO_SETUID_FIXUP, 0)
+}
+
 fn prctl(option: i32, first: u32, second: u32) -> io::Result<()> {
     let unused: libc::c_ulong = 0;
     // SAFETY: the options used in this module take integers and touch no memory of this process.

@@ -27,6 +27,7 @@ use crate::{FREE_LEN, RESPONSE_LEN_MAX, Reserved};
 
 /// Answers one request of the worker.
 pub(super) async fn answer(site: &Worksite, socket: &Socket, request: Request<Incoming>) -> Reply {
+    site.pace.wait().await;
     let path = request.uri().path().to_owned();
     match path
         .strip_prefix("/2018-06-01/")

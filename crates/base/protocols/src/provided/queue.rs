@@ -28,6 +28,10 @@ pub(super) struct InvocationQueue {
     polls: Notify,
     /// The runtime has polled at least once.
     polled: AtomicBool,
+    /// The runtime has polled since it began its last answer.
+    polled_again: AtomicBool,
+    /// Wakes who waits for that.
+    asked: Notify,
     initialised: SetOnce<Initialisation>,
     closed: SetOnce<()>,
 }
@@ -120,6 +124,8 @@ impl InvocationQueue {
             state: Mutex::default(),
             polls: Notify::new(),
             polled: AtomicBool::new(false),
+            polled_again: AtomicBool::new(false),
+            asked: Notify::new(),
             initialised: SetOnce::new(),
             closed: SetOnce::new(),
         }
@@ -155,7 +161,20 @@ impl InvocationQueue {
             return Err(OutOfTurn);
         }
         self.polled.store(true, Ordering::Relaxed);
+        self.polled_again.store(true, Ordering::Release);
+        self.asked.notify_waiters();
         Ok(())
+    }
+
+    /// Resolves when the runtime has polled since it began its last answer.
+    pub(super) async fn asked_again(&self) {
+        loop {
+            let asked = self.asked.notified();
+            if self.polled_again.load(Ordering::Acquire) {
+                return;
+            }
+            asked.await;
+        }
     }
 
     /// Whether the runtime has polled at least once.
@@ -204,6 +223,7 @@ impl InvocationQueue {
     /// The runtime starts to answer invocation `id`. `None`: the id is unknown or already answered.
     pub(super) fn begin_answer(&self, id: &str) -> Option<Answering> {
         let open = self.state.lock().open.remove(id)?;
+        self.polled_again.store(false, Ordering::Release);
         Some(Answering {
             caller: Some(open.caller),
             times: Times {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use pilot_model::{Version, WorkerId};
 
 use super::extensions::Extensions;
+use super::pace::Pace;
 use super::queue::{InvocationQueue, OutOfTurn, Taken};
 use crate::FunctionBudget;
 use crate::life::Life;
@@ -17,6 +18,7 @@ pub(super) struct Worksite {
     pub(super) life: Life,
     pub(super) queue: InvocationQueue,
     pub(super) extensions: Extensions,
+    pub(super) pace: Pace,
     pub(super) answers: FunctionBudget,
 }
 
@@ -31,6 +33,8 @@ impl Worksite {
         } else if self.version.config.concurrency == 1 {
             self.extensions.done_with_the_last().await;
         }
-        self.queue.poll().await
+        let taken = self.queue.poll().await?;
+        self.pace.allow_more();
+        Ok(taken)
     }
 }

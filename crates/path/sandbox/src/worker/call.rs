@@ -6,13 +6,13 @@ use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, OwnedFd};
 use std::pin::pin;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use pilot_model::ports::{Answer, Call, Done, HttpHead, Input, Part, StartError};
 use pilot_model::timeline::Instant;
 use pilot_protocols::{FREE_LEN, FunctionBudget, Reserved};
 use pilot_sys::clock::monotonic_ns;
 use pilot_wire::meta::{DoneMeta, HeadMeta};
-use pilot_wire::{Frame, FrameDecoder, HEADER_LEN, Header, Kind};
+use pilot_wire::{Frame, FrameDecoder, HEADER_LEN, Header, Kind, PIECE_LEN_MAX};
 
 use super::output::Output;
 use super::socket::{Incoming, Outgoing};
@@ -24,6 +24,8 @@ pub(crate) struct Connection {
     reader: Reader,
     /// When the first byte of the current answer arrived.
     first_byte: Instant,
+    /// A frame that came right behind the chunks of the last part.
+    pending: Option<Frame>,
 }
 
 /// The reading half. It also reads output.
@@ -71,6 +73,7 @@ impl Connection {
                 reserved: None,
             },
             first_byte: Instant(0),
+            pending: None,
         })
     }
 
@@ -83,7 +86,10 @@ impl Connection {
     }
 
     pub(crate) async fn frame(&mut self) -> Result<Frame, CallError> {
-        self.reader.frame().await
+        match self.pending.take() {
+            Some(frame) => Ok(frame),
+            None => self.reader.frame().await,
+        }
     }
 
     /// Sends the values of secrets, which the worker reads before it runs user code. If the worker ends instead, waiting for its first
@@ -123,10 +129,18 @@ impl Connection {
         Ok(with_next(answer, next))
     }
 
-    /// The next part of a streamed answer.
+    /// The next part of a streamed answer, with those that have arrived behind it.
     pub(crate) async fn next_part(&mut self, stream: u32) -> Result<Part, CallError> {
-        let frame = self.frame().await?;
-        expect_stream(&frame, stream)?;
+        let frame = loop {
+            let frame = self.frame().await?;
+            expect_stream(&frame, stream)?;
+            let decoder = &mut self.reader.decoder;
+            let (frame, pending) = with_arrived(frame, || decoder.next_frame().map_err(broken))?;
+            self.pending = pending;
+            if !is_empty_chunk(&frame) {
+                break frame;
+            }
+        };
         let output = &mut self.reader.output;
         part(frame, self.first_byte, || output.take())
     }
@@ -296,6 +310,39 @@ pub(super) fn part(
         }
         _ => Err(out_of_turn(&frame)),
     }
+}
+
+/// A chunk of a body, joined with those that have arrived behind it and perhaps the end, up to the length of a piece: each part costs
+/// the daemon more than a byte costs the worker. `arrived` returns the next frame if there is one. A frame that cannot be joined is
+/// returned, too.
+pub(super) fn with_arrived(
+    mut first: Frame,
+    mut arrived: impl FnMut() -> Result<Option<Frame>, CallError>,
+) -> Result<(Frame, Option<Frame>), CallError> {
+    let mut joined: Option<BytesMut> = None;
+    let mut pending = None;
+    while first.kind == Kind::Chunk {
+        let Some(next) = arrived()? else { break };
+        let len = joined.as_ref().map_or(first.body.len(), BytesMut::len) + next.body.len();
+        let goes_on = matches!(next.kind, Kind::Chunk | Kind::End) && next.stream == first.stream;
+        if !goes_on || len > PIECE_LEN_MAX as usize {
+            pending = Some(next);
+            break;
+        }
+        joined
+            .get_or_insert_with(|| BytesMut::from(&first.body[..]))
+            .extend_from_slice(&next.body);
+        (first.kind, first.meta) = (next.kind, next.meta);
+    }
+    if let Some(joined) = joined {
+        first.body = joined.freeze();
+    }
+    Ok((first, pending))
+}
+
+/// Whether the frame says nothing.
+pub(super) fn is_empty_chunk(frame: &Frame) -> bool {
+    frame.kind == Kind::Chunk && frame.body.is_empty()
 }
 
 /// Whether the answer is a head that is sent together with the part that follows it. The head of a WebSocket is sent for itself,

@@ -62,6 +62,8 @@ struct Arrived {
 struct Stream {
     frames: mpsc::Receiver<Arrived>,
     first_byte: Instant,
+    /// What came right behind the chunks of the last part.
+    pending: Option<Arrived>,
 }
 
 impl Mux {
@@ -90,6 +92,7 @@ impl Mux {
         let mut stream = Stream {
             frames,
             first_byte: Instant(0),
+            pending: None,
         };
         self.send(call).await?;
         let arrived = self.next_frame(&mut stream).await?;
@@ -118,7 +121,7 @@ impl Mux {
             return Err(CallError::Broken(format!("no stream {id}")));
         };
         let closing = Closing(&self.streams, id);
-        let arrived = self.next_frame(&mut stream).await?;
+        let arrived = self.next_part_of(&mut stream).await?;
         let part = call::part(arrived.frame, stream.first_byte, || arrived.output)?;
         if matches!(part, Part::Chunk(_)) {
             self.streams.open.lock().receivers.insert(id, stream);
@@ -138,6 +141,36 @@ impl Mux {
         match stream.frames.recv().await {
             Some(arrived) => Ok(arrived),
             None => Err(self.streams.ended()),
+        }
+    }
+
+    /// The next frame, joined with those that have arrived behind it ([`call::with_arrived`]).
+    async fn next_part_of(&self, stream: &mut Stream) -> Result<Arrived, CallError> {
+        loop {
+            let first = match stream.pending.take() {
+                Some(arrived) => arrived,
+                None => self.next_frame(stream).await?,
+            };
+            // Only the last frame of an answer has output.
+            let (mut at, mut output) = (first.at, first.output);
+            let frames = &mut stream.frames;
+            let (frame, pending) = call::with_arrived(first.frame, || {
+                let Ok(next) = frames.try_recv() else {
+                    return Ok(None);
+                };
+                (at, output) = (next.at, next.output);
+                Ok(Some(next.frame))
+            })?;
+            if let Some(pending) = pending {
+                stream.pending = Some(Arrived {
+                    frame: pending,
+                    at,
+                    output: std::mem::take(&mut output),
+                });
+            }
+            if !call::is_empty_chunk(&frame) {
+                return Ok(Arrived { frame, at, output });
+            }
         }
     }
 

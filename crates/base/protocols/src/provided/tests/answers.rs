@@ -1,6 +1,7 @@
 //! Calls with answers in one piece, valid and invalid ones.
 
 use super::*;
+use crate::End;
 
 #[tokio::test]
 async fn an_event_reaches_the_runtime_with_its_headers_and_the_answer_its_caller_twice() {
@@ -50,6 +51,26 @@ async fn an_event_reaches_the_runtime_with_its_headers_and_the_answer_its_caller
     assert_eq!(event.header("Lambda-Runtime-Client-Context"), None);
     rig.runtime.respond("2", "", "2").await;
     assert_eq!(result(second.await), "2");
+}
+
+#[tokio::test]
+async fn a_runtime_that_ends_after_an_error_gets_no_other_call() {
+    for ends in [true, false] {
+        let mut rig = rig().await;
+        let answer = rig.call("1", "{}");
+        rig.runtime.event().await;
+        let path = format!("{API}/invocation/1/error");
+        rig.runtime.exchange("POST", &path, "", "{}").await;
+        if ends {
+            rig.instance.end(End::Exited(1));
+        } else {
+            rig.runtime.poll().await;
+        }
+        let Answer::Error(_, done) = answer.await.unwrap().unwrap() else {
+            panic!("no error");
+        };
+        assert_eq!(done.is_last, ends);
+    }
 }
 
 #[tokio::test]

@@ -75,6 +75,63 @@ async fn a_head_that_says_when_it_was_finished_is_the_whole_answer() {
 }
 
 #[tokio::test]
+async fn chunks_that_arrived_together_are_one_part() {
+    let (mut daemon, mut worker) = pair();
+    let chunk = |body: &[u8]| frame(Kind::Chunk, b"", body);
+    let mut frames = frame(Kind::Head, HEAD, b"");
+    frames.extend(chunk(b""));
+    for _ in 0..200 {
+        frames.extend(chunk(b"x"));
+        frames.extend(chunk(b""));
+    }
+    frames.extend(frame(Kind::Error, DONE, RAISED));
+    worker.write_all(&frames).await.unwrap();
+    let Ok(Answer::Http { done: None, .. }) = daemon.call(&call()).await else {
+        panic!("no head");
+    };
+    let (mut bytes, mut parts) = (0, 0);
+    loop {
+        match daemon.next_part(1).await.unwrap() {
+            Part::Chunk(body) => {
+                assert!(!body.is_empty());
+                (bytes, parts) = (bytes + body.len(), parts + 1);
+            }
+            Part::Error(body, _) => break assert_eq!(body, RAISED),
+            other @ Part::End(..) => panic!("{other:?}"),
+        }
+    }
+    assert_eq!((bytes, parts), (200, 1));
+
+    // A piece has a limit, and the end joins the last one.
+    let long = vec![b'x'; 40_000];
+    let frames = [
+        frame(Kind::Head, HEAD, b"h"),
+        chunk(&long),
+        chunk(&long),
+        frame(Kind::End, DONE, b"e"),
+    ];
+    let writing = tokio::spawn(async move { worker.write_all(&frames.concat()).await });
+    let Ok(Answer::Http { first, .. }) = daemon.call(&call()).await else {
+        panic!("no head");
+    };
+    let (mut bytes, mut longest) = (first.len(), 0);
+    loop {
+        let (body, ends) = match daemon.next_part(1).await.unwrap() {
+            Part::Chunk(body) => (body, false),
+            Part::End(body, _) => (body, true),
+            other @ Part::Error(..) => panic!("{other:?}"),
+        };
+        (bytes, longest) = (bytes + body.len(), longest.max(body.len()));
+        if ends {
+            break;
+        }
+    }
+    assert_eq!(bytes, 80_002);
+    assert!(longest <= PIECE_LEN_MAX as usize, "{longest}");
+    writing.await.unwrap().unwrap();
+}
+
+#[tokio::test]
 async fn an_application_that_raises_in_mid_stream_ends_its_stream_and_nothing_else() {
     let (mut daemon, mut worker) = pair();
     worker
