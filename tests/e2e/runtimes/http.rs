@@ -12,7 +12,7 @@ use crate::{answer, daemon};
 
 /// Returns its request, streams, and upgrades connections.
 const SERVER: &str = r#"
-import http.server, json, os, signal, sys, time
+import getpass, grp, http.server, json, os, signal, sys, time
 
 class Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
@@ -49,7 +49,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if self.path == "/teapot": return self.answer(418, b"short and stout", X_Kind="teapot")
         if self.path == "/exit": os._exit(4)
         if self.path.startswith("/say?"): print("asked for " + self.path.split("=")[1], flush=True)
-        seen = {"path": self.path, "headers": {k.lower(): v for k, v in self.headers.items()}, "env": dict(os.environ), "pid": os.getpid()}
+        seen = {"path": self.path, "headers": {k.lower(): v for k, v in self.headers.items()}, "env": dict(os.environ), "pid": os.getpid(), "user": getpass.getuser(), "group": grp.getgrgid(os.getgid()).gr_name}
         self.answer(200, json.dumps(seen).encode(), Content_Type="application/json")
     do_HEAD = do_GET
     def do_POST(self):
@@ -79,6 +79,10 @@ fn requests_reach_the_server_as_they_were_sent() {
     assert_eq!(seen["env"]["K_SERVICE"], "lab");
     assert_eq!(seen["env"]["K_REVISION"], "lab-00001");
     assert_eq!(seen["env"]["PORT"], "8080");
+    assert_eq!(
+        (&seen["user"], &seen["group"]),
+        (&json!("sbx_user"), &json!("sbx_user"))
+    );
 }
 
 #[test]

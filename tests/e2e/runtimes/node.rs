@@ -98,6 +98,20 @@ fn it_has_the_environment_and_the_zone_of_its_function() {
 }
 
 #[test]
+fn its_user_has_a_name_on_every_start_from_the_pool() {
+    needs_root!();
+    let daemon = node_lab(
+        "const os = require('os');\nexports.handler = async () => { const { username, uid, homedir } = os.userInfo(); return [username, uid === process.getuid(), homedir]; };\n",
+        "scale.max = 1",
+    );
+    for _ in 0..3 {
+        let seen = answer(&daemon, "lab", json!({}));
+        assert_eq!(seen, json!(["sbx_user", true, "/tmp"]));
+        daemon.scale("lab", 0);
+    }
+}
+
+#[test]
 fn what_it_prints_is_in_the_log_of_its_invocation() {
     needs_root!();
     let daemon = node_lab(

@@ -135,6 +135,7 @@ impl Inner {
         let folders = Folders {
             tmp_bytes_max: TMP_BYTES_MAX,
             over_template: false,
+            user: None,
         };
         let sandbox = base.nest(NestNetwork::Own, cgroup, folders).await?;
         let (ours, theirs) =

@@ -103,6 +103,9 @@ fn set_up(control: &OwnedFd, own: Own, usage: Usage) -> Result<(), String> {
     if own.network == OwnNetwork::Yes {
         loopback::bring_up().map_err(|error| format!("bring loopback up: {error}"))?;
     }
+    if let Some(user) = usage.folders.user {
+        folders::show_user(user).map_err(|error| format!("show the user {user}: {error}"))?;
+    }
     folders::mount_own(usage.folders)?;
     let none: Option<&str> = None;
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;

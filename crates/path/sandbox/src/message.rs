@@ -93,6 +93,8 @@ pub(crate) struct Folders {
     pub(crate) tmp_bytes_max: u64,
     /// Whether they show what the outer sandbox's template has written there.
     pub(crate) over_template: bool,
+    /// The user that `/etc/passwd` names, where it is not the root's ([`RootSpec::user`](crate::rootfs::RootSpec)).
+    pub(crate) user: Option<u32>,
 }
 
 /// Daemon → init. The first descriptor of each, except for [`InitRequest::Nest`], is the socket for the answer. So requests of

@@ -220,16 +220,17 @@ fn show_system_folder(root: &Path, folder: &Path) -> Result<(), RootError> {
     show(folder, &beneath(root, folder))
 }
 
+/// Files of `/etc` with the user of a sandbox's processes (passwd(5), group(5)).
+pub(crate) fn users_shown(user: u32) -> [(&'static str, String); 2] {
+    let passwd = format!(
+        "root:x:0:0:root:/:/sbin/nologin\nsbx_user:x:{user}:{user}:function:/tmp:/sbin/nologin\n"
+    );
+    let group = format!("root:x:0:\nsbx_user:x:{user}:\n");
+    [("passwd", passwd), ("group", group)]
+}
+
 fn write_etc(root: &Path, spec: &RootSpec) -> Result<(), RootError> {
-    let user = spec.user;
     let files = [
-        (
-            "passwd",
-            format!(
-                "root:x:0:0:root:/:/sbin/nologin\nsbx_user:x:{user}:{user}:function:/tmp:/sbin/nologin\n"
-            ),
-        ),
-        ("group", format!("root:x:0:\nsbx_user:x:{user}:\n")),
         (
             "hosts",
             format!("127.0.0.1 localhost {HOST_NAME}\n::1 localhost\n"),
@@ -239,7 +240,7 @@ fn write_etc(root: &Path, spec: &RootSpec) -> Result<(), RootError> {
             "passwd: files\ngroup: files\nhosts: files dns\n".to_owned(),
         ),
     ];
-    for (name, text) in files {
+    for (name, text) in files.into_iter().chain(users_shown(spec.user)) {
         let path = root.join("etc").join(name);
         step("write", &path, || fs::write(&path, text))?;
     }

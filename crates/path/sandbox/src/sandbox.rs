@@ -81,6 +81,7 @@ impl Sandbox {
         let folders = Folders {
             tmp_bytes_max: spec.tmp_bytes_max,
             over_template: false,
+            user: None,
         };
         let process_ids = spawner.process_ids().clone();
         let first_pid = process_ids.take()?;

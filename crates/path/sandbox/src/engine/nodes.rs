@@ -281,6 +281,7 @@ impl TemplateTree {
                 Folders {
                     tmp_bytes_max: self.machine.config.tmp_bytes_max,
                     over_template: function.is_imported(),
+                    user: None,
                 },
             )
             .await

@@ -14,6 +14,7 @@ use nix::sys::statvfs::{Statvfs, statvfs};
 use nix::unistd::{chdir, fchdir};
 
 use crate::message::Folders;
+use crate::rootfs::users_shown;
 
 /// Each with its share of the limit: the limit is divided by it.
 const WRITABLE: [(&str, u64); 2] = [("/tmp", 1), ("/dev/shm", 2)];
@@ -38,6 +39,28 @@ pub(super) fn mount_own(folders: Folders) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// Mounts files of users and groups with this user over the root's, which runtimes share. Before [`mount_own`].
+pub(super) fn show_user(user: u32) -> std::io::Result<()> {
+    // The files keep this file system when its folder is gone.
+    let folder = Path::new("/dev/shm");
+    mount_with(folder, "tmpfs", "mode=755,size=64k,nr_inodes=8")?;
+    for (name, text) in users_shown(user) {
+        let (file, inside) = (folder.join(name), Path::new("/etc").join(name));
+        fs::write(&file, text)?;
+        fs::set_permissions(&file, Permissions::from_mode(0o444))?;
+        let none: Option<&str> = None;
+        mount(Some(&file), &inside, none, MsFlags::MS_BIND, none)?;
+        let flags = MsFlags::MS_REMOUNT
+            | MsFlags::MS_BIND
+            | MsFlags::MS_RDONLY
+            | MsFlags::MS_NOSUID
+            | MsFlags::MS_NODEV
+            | MsFlags::MS_NOEXEC;
+        mount(none, &inside, none, flags, none)?;
+    }
+    Ok(umount2(folder, MntFlags::MNT_DETACH)?)
 }
 
 /// Empties them after a use: mounts new ones where something was written.
@@ -87,7 +110,8 @@ fn mount_over(path: &str, bytes_max: u64) -> std::io::Result<()> {
     mounted
 }
 
-fn mount_with(path: &str, kind: &str, options: &str) -> std::io::Result<()> {
+fn mount_with(path: impl AsRef<Path>, kind: &str, options: &str) -> std::io::Result<()> {
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+    let path = path.as_ref();
     Ok(mount(Some(kind), path, Some(kind), flags, Some(options))?)
 }

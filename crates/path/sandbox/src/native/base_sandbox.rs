@@ -39,7 +39,7 @@ pub(super) struct BaseSandbox {
     pub(super) sandbox: Sandbox,
 }
 
-/// The user in `/etc/passwd`. Runtimes' processes have other user ids.
+/// The user in the root's `/etc/passwd`. Runtimes have other users, and files that name them.
 const USER_SHOWN: u32 = 1000;
 
 impl BaseSandbox {

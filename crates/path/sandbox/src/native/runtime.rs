@@ -101,9 +101,11 @@ impl NativeRuntime {
             Network::Host => NestNetwork::Shared,
             Network::None | Network::Outbound => NestNetwork::Own,
         };
+        let user = machine.user();
         let folders = Folders {
             tmp_bytes_max: machine.config.tmp_bytes_max,
             over_template: false,
+            user,
         };
         let sandbox = base.sandbox.nest(network, cgroup, folders).await?;
         let link = match key.network() {
@@ -113,7 +115,6 @@ impl NativeRuntime {
         for mount in key.mounts() {
             show(&parts, &sandbox, &mount).await?;
         }
-        let user = machine.user();
         let prewarmed = prepare(&parts, &key, sandbox, user).await?;
         Ok(Self {
             _base: base,
