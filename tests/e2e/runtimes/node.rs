@@ -68,6 +68,23 @@ fn an_uncaught_error_is_that_of_its_own_invocation() {
 }
 
 #[test]
+fn an_error_after_its_invocation_costs_the_next_one_nothing() {
+    needs_root!();
+    // The error comes while the next call waits for Node.js to read it.
+    let daemon = node_lab(
+        "exports.handler = async () => { setTimeout(() => { const until = Date.now() + 400; while (Date.now() < until); Promise.reject(new Error('late')); }, 20); return process.pid; };\n",
+        "",
+    );
+    daemon.invoke("lab", &json!({})).ok();
+    for _ in 0..2 {
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        let (response, tail) = daemon.invoke_tail("lab", &json!({}));
+        assert_eq!(response.start_kind(), "cold", "{tail}");
+        assert!(tail.contains("late"), "{tail}");
+    }
+}
+
+#[test]
 fn a_handler_that_cannot_be_loaded_is_told_by_the_deployment() {
     needs_root!();
     let daemon = daemon();

@@ -194,7 +194,7 @@ impl ProvidedWorker {
             .map_err(|problem| life.fault(problem))?;
         match queue.submit(event) {
             Ok(()) => {}
-            Err(Refused::Closed) => return Err(life.fault_of(life.ended().await)),
+            Err(Refused::Closed) => return Err(self.not_taken().await),
             Err(Refused::IdInUse) => {
                 return Err(life.fault("an invocation with this id is still running"));
             }
@@ -213,6 +213,7 @@ impl ProvidedWorker {
             }
             Ok(Posted::Truncated(times)) => self.broken(times).await,
             Ok(Posted::Stream(streamed)) => self.begin(call.stream, streamed).await,
+            Ok(Posted::NotTaken) => Err(self.not_taken().await),
             Err(_) => Err(life.fault_of(life.ended().await)),
         }
     }
@@ -232,6 +233,12 @@ impl ProvidedWorker {
             }
         };
         timeout(AFTER_ERROR_MAX, shown).await.unwrap_or(false)
+    }
+
+    /// The worker has ended without the call.
+    async fn not_taken(&self) -> WorkerFault {
+        let life = &self.site.life;
+        WorkerFault::NotTaken(Box::new(life.fault_of(life.ended().await)))
     }
 
     /// The answer to the next poll.

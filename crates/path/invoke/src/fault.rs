@@ -146,6 +146,7 @@ struct Told<'a> {
 impl<'a> Told<'a> {
     fn of(fault: &'a WorkerFault) -> Self {
         let (outcome, kind, message, output) = match fault {
+            WorkerFault::NotTaken(fault) => return Self::of(fault),
             WorkerFault::Exited { code: 0, output } => (
                 Outcome::Crash,
                 "Runtime.ExitError",

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, HeaderName, HeaderValue, TRANSFER_ENCODING};
 use http_body_util::{BodyExt as _, Empty};
 use pilot_model::initscript::{ScriptRun, connection_name};
@@ -120,6 +121,8 @@ pub(crate) struct Invocation {
     /// What the initscripts say in the function's log.
     script_said: Option<String>,
     scripts: Vec<ScriptRun>,
+    /// What a worker printed that ended before it took the call.
+    printed_before: Bytes,
     /// See [`InvocationRecord::output_published`].
     pub(crate) output_published: Option<usize>,
     /// When the worker got the request, on the clock of timeouts. Not a stamp, because reading that clock again is not needed.
@@ -167,6 +170,7 @@ impl Invocation {
             script_going: None,
             script_said: None,
             scripts: Vec::new(),
+            printed_before: Bytes::new(),
             output_published: None,
             called: None,
             trace: request.trace.as_ref().and_then(|trace| trace.span.clone()),
@@ -412,6 +416,11 @@ impl Invocation {
         stream
     }
 
+    /// Its worker ended before it took the call, and had printed this.
+    pub(crate) fn printed_before(&mut self, output: Bytes) {
+        self.printed_before = output;
+    }
+
     /// No worker came up for it. The phase `init` is the time of the attempts.
     pub(crate) fn start_failed(&mut self, now: Instant) {
         self.start = StartKind::Cold;
@@ -522,6 +531,7 @@ impl Invocation {
                 self.script_said.get_or_insert_default().push_str(&said);
             }
         }
+        let output = output.after(std::mem::take(&mut self.printed_before));
         let output = match self.script_said.take() {
             Some(said) => output.and_script(&self.id, &said),
             None => output,

@@ -122,7 +122,7 @@ impl Invoker {
         let joined = join(&self.context, &self.limits, &pool, &request, payload).await?;
         match joined.lease {
             Ok(lease) => {
-                Ok(exchange(self, request, joined.payload, joined.invocation, lease).await)
+                Ok(exchange(self, request, joined.payload, joined.invocation, lease).await?)
             }
             Err(not_ready) => Ok(without_exchange(joined.invocation, not_ready)?),
         }

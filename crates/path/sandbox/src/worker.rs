@@ -249,7 +249,7 @@ impl ForkedWorker {
         let frame = match or_end(connection.frame(), body.process.end()).await {
             Ok(Ok(frame)) => frame,
             Ok(Err(CallError::Broken(problem))) => return Err(runtime(problem, &mut connection)),
-            ended @ (Ok(Err(CallError::Closed)) | Err(_)) => {
+            ended @ (Ok(Err(CallError::Closed { .. })) | Err(_)) => {
                 let end = match ended {
                     Err(end) => end,
                     Ok(_) => timeout(END_TIME_MAX, body.process.end())
@@ -362,8 +362,16 @@ impl ForkedWorker {
                 match answer {
                     Ok(answer) => Ok(answer),
                     Err(what) => {
+                        let unread = match what {
+                            CallError::Closed { unread } => unread || connection.is_unread(),
+                            CallError::Broken(_) => false,
+                        };
                         let output = connection.output().take();
-                        Err(self.fault(what, output).await)
+                        let fault = self.fault(what, output).await;
+                        Err(match unread {
+                            true => WorkerFault::NotTaken(Box::new(fault)),
+                            false => fault,
+                        })
                     }
                 }
             }
@@ -412,7 +420,9 @@ impl ForkedWorker {
         work: impl Future<Output = Result<T, CallError>> + Unpin,
     ) -> Result<T, CallError> {
         let end = async { self.end.wait().await.clone() };
-        or_end(work, end).await.unwrap_or(Err(CallError::Closed))
+        or_end(work, end)
+            .await
+            .unwrap_or(Err(CallError::Closed { unread: false }))
     }
 
     /// The process has ended or is unusable. Determines why, for the callers of the running exchanges, and ends the rest of the

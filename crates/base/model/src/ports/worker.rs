@@ -270,6 +270,9 @@ pub enum WorkerFault {
         /// What it printed.
         output: Bytes,
     },
+    /// It ended before it had read the whole call, for this reason. So the call was not executed, and another worker may take it.
+    #[error("{0}, before it had read its call")]
+    NotTaken(Box<Self>),
     /// It violated the protocol.
     #[error("the worker violated the protocol: {problem}")]
     Protocol {

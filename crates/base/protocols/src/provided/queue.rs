@@ -84,6 +84,8 @@ pub(super) enum Posted {
     Stream(Box<Streamed>),
     /// The response was incomplete.
     Truncated(Times),
+    /// The worker ended before it had asked for it.
+    NotTaken,
 }
 
 /// How the worker's initialisation ended.
@@ -262,7 +264,11 @@ impl InvocationQueue {
                 std::mem::take(&mut state.open),
             )
         };
-        drop((waiting, open));
+        for event in waiting {
+            // An error means that its caller is gone.
+            drop(event.caller.send(Posted::NotTaken));
+        }
+        drop(open);
         // An error means that it is already closed.
         drop(self.closed.set(()));
     }

@@ -15,13 +15,15 @@ use pilot_model::calendar::unix_ms;
 use pilot_model::ports::{
     Answer, Call, Done, HttpHead, Input, InputKind, StreamedBody, WorkerFault,
 };
-use pilot_model::{HttpRequestHead, Interface, InvocationHead, Outcome, Trace};
-use pilot_pool::Lease;
+use pilot_model::{EndReason, HttpRequestHead, Interface, InvocationHead, Outcome, Trace};
+use pilot_pool::{Lease, Refusal};
 use tokio::time::{Instant as Deadline, timeout, timeout_at};
 
 use super::Invoker;
 use super::calls::{self, Caller};
+use super::{join, refused};
 use crate::body::{HttpBody, Streaming};
+use crate::error::InvokeError;
 use crate::fault::{Failure, LastOutput};
 use crate::invocation::Invocation;
 use crate::request::{Payload, Request};
@@ -39,7 +41,7 @@ pub(super) async fn exchange(
     payload: Payload,
     mut invocation: Invocation,
     mut lease: Lease,
-) -> Response {
+) -> Result<Response, InvokeError> {
     let http = payload.http.as_ref();
     let ignores_body = http.is_some_and(|http| http.method.eq_ignore_ascii_case("HEAD"));
     let head = head_of(&mut request, payload.http, &invocation);
@@ -66,37 +68,52 @@ pub(super) async fn exchange(
                 problem: format!("pass on the request's body or inputs: {error}"),
                 output: Bytes::new(),
             };
-            return fail(invocation, lease, Failure::fault(&request.id, &fault));
+            return Ok(fail(invocation, lease, Failure::fault(&request.id, &fault)));
         }
     };
-    let call = Call {
+    let mut call = Call {
         stream,
         head: Arc::new(head),
         payload: payload.body,
         inputs,
         paths: Vec::new(),
     };
-    let deadline = invocation.called() + patience;
-    let mut answer = lease.worker().call(call);
-    let result = match timeout_at(deadline, &mut answer).await {
-        Ok(result) => result,
-        Err(_) => {
-            invocation.stopped(invocation.now());
-            let mut printed = Bytes::new();
-            if config.concurrency == 1 {
-                // Afterwards there is nothing to read.
-                invocation.measure(&lease, invocation.now());
-                lease.worker().kill();
-                if let Ok(Err(fault)) = timeout(LAST_WORDS, &mut answer).await {
-                    printed = output_of(fault);
+    let mut spare = may_be_repeated(&call).then(|| call.clone());
+    let (deadline, result) = loop {
+        let deadline = invocation.called() + patience;
+        let mut answer = lease.worker().call(call);
+        let result = match timeout_at(deadline, &mut answer).await {
+            Ok(result) => result,
+            Err(_) => {
+                invocation.stopped(invocation.now());
+                let mut printed = Bytes::new();
+                if config.concurrency == 1 {
+                    // Afterwards there is nothing to read.
+                    invocation.measure(&lease, invocation.now());
+                    lease.worker().kill();
+                    if let Ok(Err(fault)) = timeout(LAST_WORDS, &mut answer).await {
+                        printed = output_of(fault);
+                    }
                 }
+                drop(answer);
+                let failure = Failure::timeout(&request.id, patience, &printed);
+                return Ok(fail(invocation, lease, failure));
             }
-            drop(answer);
-            let failure = Failure::timeout(&request.id, patience, &printed);
-            return fail(invocation, lease, failure);
+        };
+        drop(answer);
+        match (result, spare.take()) {
+            (Err(WorkerFault::NotTaken(fault)), Some(again)) => {
+                let another = Box::pin(another(invoker, &mut invocation, lease, *fault));
+                lease = match another.await {
+                    Ok(lease) => lease,
+                    Err(refusal) => return refused(invocation, refusal),
+                };
+                let stream = invocation.use_worker(&mut lease);
+                call = Call { stream, ..again };
+            }
+            (result, _) => break (deadline, result),
         }
     };
-    drop(answer);
     let now = invocation.now();
     let (outcome, body, done) = match result {
         Ok(Answer::Result(json, done)) => (Outcome::Ok, ResponseBody::Result(json), done),
@@ -121,14 +138,37 @@ pub(super) async fn exchange(
             invocation.answers(now);
             let deadline = (!is_websocket).then_some(deadline);
             let streaming = Streaming::new(invocation, lease, stream, deadline);
-            return stream_on(streaming, head, first, ignores_body);
+            return Ok(stream_on(streaming, head, first, ignores_body));
         }
         Err(fault) => {
             let failure = Failure::fault(&request.id, &fault);
-            return fail(invocation, lease, failure);
+            return Ok(fail(invocation, lease, failure));
         }
     };
-    finish(invocation, lease, outcome, body, done)
+    Ok(finish(invocation, lease, outcome, body, done))
+}
+
+/// Whether another worker can take the call if this one ends without it: its descriptors can be read more than once.
+fn may_be_repeated(call: &Call) -> bool {
+    let is_memory = |input: &Input| matches!(input.kind, InputKind::Memory { .. });
+    call.inputs.iter().all(is_memory)
+}
+
+/// Another worker for a call that this one has not taken: it ended between two calls, as programs do after an error that nobody
+/// caught.
+async fn another(
+    invoker: &Invoker,
+    invocation: &mut Invocation,
+    lease: Lease,
+    fault: WorkerFault,
+) -> Result<Lease, Refusal> {
+    let (worker, function) = (lease.worker().id(), &invocation.version.config.name);
+    tracing::debug!(%worker, %function, %fault, "a worker ended between two calls; another one gets the call");
+    invocation.printed_before(output_of(fault));
+    lease.lose(invocation.now(), EndReason::Crash);
+    let pool = invoker.pool(&invocation.version);
+    let pool = pool.map_err(|_| Refusal::Closed)?;
+    join::lease(&pool, invocation, None).await
 }
 
 /// What the worker gets of the request, except the payload. The deadline counts from now.
@@ -263,5 +303,6 @@ fn output_of(fault: WorkerFault) -> Bytes {
         | WorkerFault::Signalled { output, .. }
         | WorkerFault::OutOfMemory { output, .. }
         | WorkerFault::Protocol { output, .. } => output,
+        WorkerFault::NotTaken(fault) => output_of(*fault),
     }
 }

@@ -11,10 +11,10 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use bytes::Bytes;
-use pilot_model::FunctionConfig;
 use pilot_model::initscript::During;
 use pilot_model::inputs::Values;
 use pilot_model::ports::{BoxFuture, Fetched, Initialised, InputFault, StreamedBody};
+use pilot_model::{FunctionConfig, StartKind};
 use pilot_pool::{Announcement, Lease, Leased, Pool, Refusal};
 
 use crate::error::InvokeError;
@@ -68,11 +68,15 @@ pub(super) async fn join<E: From<InvokeError>>(
     // A payload that arrived with the head needs no announcement.
     let polled = poll_fn(|cx| Poll::Ready(payload.as_mut().poll(cx))).await;
     let admitted = context.clock.now();
-    let (mut payload, mut announcement) = match polled {
-        Poll::Ready(payload) => (payload?, None),
+    let config = &request.version.config;
+    let must_start = || config.initscript.is_some() && !pool.has_free();
+    let (mut payload, mut announcement, runs_script) = match polled {
+        Poll::Ready(payload) => (payload?, None, must_start()),
         Poll::Pending => {
+            // The worker that now starts may be free when the payload is there.
+            let must_start = must_start();
             let announcement = pool.announce(admitted);
-            (payload.await?, Some(announcement))
+            (payload.await?, Some(announcement), must_start)
         }
     };
     let bytes = payload.body.len();
@@ -87,12 +91,11 @@ pub(super) async fn join<E: From<InvokeError>>(
     let direct = payload.direct.take().map(|body| invocation.counted(body));
     let handed = payload.data.take();
     let not_handed = handed.and_then(|data| invocation.handed(data));
-    let config = &request.version.config;
     let wanted = Wanted {
         request,
         values: values(config, &payload),
         event: &payload.body,
-        runs_script: config.initscript.is_some() && !pool.has_free(),
+        runs_script,
         has_shared: config.shared_initscript.is_some(),
     };
     let lease = if let Some(fault) = not_handed {
@@ -111,9 +114,13 @@ pub(super) async fn join<E: From<InvokeError>>(
             invocation.timeline.inputs_ready = Some(context.clock.now());
         }
         match fault {
-            None => lease(pool, &mut invocation, announcement)
-                .await
-                .map_err(NotReady::Refused),
+            None => {
+                let lease = match wanted.script_may_begin() {
+                    false => lease(pool, &mut invocation, announcement).await,
+                    true => Box::pin(wanted.lease(pool, &mut invocation, announcement)).await,
+                };
+                lease.map_err(NotReady::Refused)
+            }
             Some(fault) => Err(NotReady::without(&invocation, fault)),
         }
     } else {
@@ -164,6 +171,50 @@ impl Wanted<'_> {
 
     fn has_inputs(self) -> bool {
         !self.request.version.config.inputs.is_empty() || !self.request.inputs.is_empty()
+    }
+
+    /// Whether there is a script, and it was not needed because a worker was free.
+    fn script_may_begin(self) -> bool {
+        !self.runs_script && self.request.version.config.initscript.is_some()
+    }
+
+    /// Waits for a worker. If the free one was taken by another request meanwhile, the script of the one that starts begins now.
+    async fn lease(
+        self,
+        pool: &Arc<Pool>,
+        invocation: &mut Invocation,
+        announcement: Option<Announcement>,
+    ) -> Result<Lease, Refusal> {
+        let late = Self {
+            runs_script: true,
+            ..self
+        };
+        let lease = match ask(pool, invocation, announcement)? {
+            Leased::Now(lease) if lease.kind() == StartKind::Warm => lease,
+            Leased::Now(lease) => {
+                if let Some(script) = late.begin(invocation) {
+                    invocation.initialised(script.await);
+                }
+                lease
+            }
+            Leased::Later(waiting) => {
+                let script = late.begin(invocation);
+                let both = async {
+                    let script = async {
+                        match script {
+                            Some(script) => script.await,
+                            None => Initialised::default(),
+                        }
+                    };
+                    tokio::join!(waiting.lease(), script)
+                };
+                let (lease, initialised) = both.await;
+                invocation.initialised(initialised);
+                lease?
+            }
+        };
+        invocation.leased(&lease);
+        Ok(lease)
     }
 
     /// Begins the script, if there is one. What it returns is waited for before the call.
@@ -246,13 +297,21 @@ pub(super) async fn lease(
     invocation: &mut Invocation,
     announcement: Option<Announcement>,
 ) -> Result<Lease, Refusal> {
-    let timeline = &invocation.timeline;
-    let now = timeline.inputs_ready.or(timeline.admitted);
-    let now = now.unwrap_or(timeline.received);
-    let lease = match pool.lease(now, invocation.urgency, announcement)? {
+    let lease = match ask(pool, invocation, announcement)? {
         Leased::Now(lease) => lease,
         Leased::Later(waiting) => Box::pin(waiting.lease()).await?,
     };
     invocation.leased(&lease);
     Ok(lease)
+}
+
+fn ask(
+    pool: &Arc<Pool>,
+    invocation: &Invocation,
+    announcement: Option<Announcement>,
+) -> Result<Leased, Refusal> {
+    let timeline = &invocation.timeline;
+    let now = timeline.inputs_ready.or(timeline.admitted);
+    let now = now.unwrap_or(timeline.received);
+    pool.lease(now, invocation.urgency, announcement)
 }

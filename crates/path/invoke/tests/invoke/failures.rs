@@ -1,5 +1,8 @@
 //! Every failure of a function is reported in Lambda's words, and the next invocation works.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use bytes::Bytes;
 use pilot_invoke::{InvokeError, ResponseBody};
 use pilot_model::ports::{MemoryShortage, StartError, WorkerFault};
@@ -49,6 +52,41 @@ async fn a_timeout_kills_that_worker_and_nothing_else() {
     assert_eq!(fixture.engine.alive(), 1);
     assert_eq!(fixture.sink.ended().len(), 1);
     assert!(fixture.call().await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_its_worker_did_not_take_goes_to_another_one_once() {
+    let fixture = Fixture::new();
+    fixture.deploy(|_| ());
+    let calls = Arc::new(AtomicUsize::new(0));
+    let ended = || {
+        let output = Bytes::from_static(b"an error that nobody caught\n");
+        WorkerFault::NotTaken(Box::new(WorkerFault::Exited { code: 1, output }))
+    };
+    for lost in [1, 2] {
+        let seen = Arc::clone(&calls);
+        seen.store(0, Ordering::Relaxed);
+        fixture
+            .engine
+            .serve(move |_| match seen.fetch_add(1, Ordering::Relaxed) < lost {
+                true => Reaction::Die(ms(1), ended()),
+                false => Reaction::answer("7"),
+            });
+        let answer = fixture.call().await.unwrap();
+        let tail = String::from_utf8(answer.log_tail().to_vec()).unwrap();
+        assert!(tail.contains("an error that nobody caught\n"), "{tail}");
+        assert_eq!(calls.load(Ordering::Relaxed), 2);
+        if lost == 1 {
+            assert_eq!(
+                (answer.outcome, answer.start),
+                (Outcome::Ok, StartKind::Cold)
+            );
+            assert!(matches!(answer.body, ResponseBody::Result(body) if body == "7"));
+        } else {
+            let error = function_error(Ok(answer));
+            assert_eq!(error["errorType"], "Runtime.ExitError", "{error}");
+        }
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -114,6 +114,23 @@ impl Fixture {
         async move { invoker.invoke(request, event()).await }
     }
 
+    /// As `call`, with an event that is there after this time.
+    pub(crate) async fn call_late(&self, time: Duration) -> Answer {
+        let version = self.invoker.find("f", None).unwrap();
+        let request = request(&self.invoker, version);
+        let event = async {
+            tokio::time::sleep(time).await;
+            event().await
+        };
+        self.invoker.invoke(request, event).await
+    }
+
+    /// Ends workers until so many are left.
+    pub(crate) async fn scale(&self, workers: u32) {
+        self.invoker.scale(&"f".parse().unwrap(), to(workers));
+        pass(ms(1)).await;
+    }
+
     /// Passes a request through to the live version of `f`.
     pub(crate) fn pass(
         &self,

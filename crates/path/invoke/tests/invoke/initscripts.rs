@@ -117,6 +117,47 @@ fn scripted(config: &mut FunctionConfig) {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_worker_that_starts_before_the_event_is_there_has_its_script() {
+    let slow = Arc::new(Slow::default());
+    let fixture = Fixture::running(Arc::clone(&slow) as _);
+    fixture.engine.starts_take(START, Duration::ZERO);
+    fixture.deploy(scripted);
+    for (starts, late) in [(1, START / 2), (2, START * 2)] {
+        let answer = fixture.call_late(late).await.unwrap();
+        assert_eq!(answer.start, StartKind::Cold);
+        assert_eq!(answer.transfers.len(), 1);
+        assert_eq!(slow.runs.load(Ordering::SeqCst), starts);
+        let answer = fixture.call_late(late).await.unwrap();
+        assert_eq!((answer.start, answer.transfers.len()), (StartKind::Warm, 0));
+        fixture.scale(0).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_finds_its_free_worker_taken_has_the_script_of_the_one_that_starts() {
+    let slow = Arc::new(Slow::default());
+    let fixture = Fixture::running(Arc::clone(&slow) as _);
+    fixture.engine.starts_take(START, Duration::ZERO);
+    // With a shared script, something is waited for between the look at the pool and the lease.
+    fixture.deploy(|config| {
+        scripted(config);
+        config.shared_initscript.clone_from(&config.initscript);
+    });
+    fixture.engine.serve(|_| Reaction::after(START * 10));
+    fixture.call().await.unwrap();
+    let answers = fixture.burst(3).await;
+    for answer in answers.into_iter().map(Result::unwrap) {
+        let ran = answer.transfers.iter().any(|one| one.input == SCRIPT_NAME);
+        assert_eq!(
+            ran,
+            answer.start == StartKind::Cold,
+            "{:?}",
+            answer.transfers
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_script_runs_beside_the_start_and_its_failure_is_in_the_log_alone() {
     let slow = Arc::new(Slow::default());
     let fixture = Fixture::running(Arc::clone(&slow) as _);

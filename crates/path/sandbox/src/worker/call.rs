@@ -43,7 +43,10 @@ pub(crate) struct Reader {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum CallError {
     /// The worker closed its end.
-    Closed,
+    Closed {
+        /// It had not read everything that was sent.
+        unread: bool,
+    },
     /// It violated the protocol, or the socket failed.
     Broken(String),
 }
@@ -129,6 +132,11 @@ impl Connection {
         Ok(with_next(answer, next))
     }
 
+    /// Whether the worker has closed its end and had not read everything. Asked when its process has ended.
+    pub(crate) fn is_unread(&self) -> bool {
+        self.reader.stream.is_reset()
+    }
+
     /// The next part of a streamed answer, with those that have arrived behind it.
     pub(crate) async fn next_part(&mut self, stream: u32) -> Result<Part, CallError> {
         let frame = loop {
@@ -193,7 +201,7 @@ impl Reader {
             let space = self.decoder.space(READ_LEN);
             let read = self.output.drain_while(pin!(self.stream.read(space))).await;
             if read.map_err(closed_or_broken)? == 0 {
-                return Err(CallError::Closed);
+                return Err(CallError::Closed { unread: false });
             }
         }
     }
@@ -420,7 +428,10 @@ fn broken(problem: impl std::fmt::Display) -> CallError {
 
 pub(super) fn closed_or_broken(error: io::Error) -> CallError {
     match error.kind() {
-        io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => CallError::Closed,
+        // The kernel resets a socket whose peer had something to read when it closed its end (unix_release_sock() in net/unix/af_unix.c).
+        io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => {
+            CallError::Closed { unread: true }
+        }
         _ => CallError::Broken(error.to_string()),
     }
 }

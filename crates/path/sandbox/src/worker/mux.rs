@@ -198,7 +198,11 @@ impl Drop for Mux {
 
 impl Streams {
     fn ended(&self) -> CallError {
-        self.open.lock().ended.clone().unwrap_or(CallError::Closed)
+        self.open
+            .lock()
+            .ended
+            .clone()
+            .unwrap_or(CallError::Closed { unread: false })
     }
 }
 

@@ -5,9 +5,11 @@
 //! to do, and takes the processor from the worker. Here, who finds no room registers the socket for writing until there is some.
 
 use std::io::{self, ErrorKind, IoSlice};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use bytes::BytesMut;
+use nix::errno::Errno;
+use nix::sys::socket::{MsgFlags, recv};
 use pilot_sys::seqpacket;
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe::{Receiver, Sender};
@@ -31,6 +33,12 @@ impl Incoming {
     /// Reads into the free part of `space`, which has some. Returns the number of bytes, 0 at the end.
     pub(super) async fn read(&mut self, space: &mut BytesMut) -> io::Result<usize> {
         self.0.read_buf(space).await
+    }
+
+    /// Whether the peer has closed its end and had not read everything. Told once.
+    pub(super) fn is_reset(&self) -> bool {
+        let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;
+        recv(self.0.as_raw_fd(), &mut [0], flags) == Err(Errno::ECONNRESET)
     }
 
     pub(super) fn outgoing(&self) -> Outgoing<'_> {
@@ -82,8 +90,6 @@ impl<'a> Outgoing<'a> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::fd::AsRawFd;
-
     use tokio::io::AsyncWriteExt;
     use tokio::net::UnixStream;
 

@@ -74,6 +74,21 @@ async fn a_runtime_that_ends_after_an_error_gets_no_other_call() {
 }
 
 #[tokio::test]
+async fn a_call_that_the_runtime_does_not_ask_for_before_its_end_is_not_taken() {
+    let mut rig = rig().await;
+    let first = rig.call("1", "{}");
+    rig.runtime.event().await;
+    rig.runtime.respond("1", "", "1").await;
+    first.await.unwrap().unwrap();
+    let second = rig.call("2", "{}");
+    rig.instance.end(End::Exited(1));
+    let fault = second.await.unwrap().unwrap_err();
+    assert!(matches!(fault, WorkerFault::NotTaken(_)), "{fault:?}");
+    let third = rig.call("3", "{}").await.unwrap().unwrap_err();
+    assert!(matches!(third, WorkerFault::NotTaken(_)), "{third:?}");
+}
+
+#[tokio::test]
 async fn an_error_reaches_the_caller_as_lambdas_error_body() {
     let mut rig = rig().await;
     let first = rig.call("1", "{}");

@@ -161,8 +161,11 @@ async fn a_process_that_ends_during_an_invocation_is_a_fault_with_its_output() {
         assert_eq!(taken.await.unwrap().unwrap_err(), expected);
         assert!(!rig.worker.is_alive());
         let late = rig.worker.call(call("2", "{}")).await.unwrap_err();
+        let WorkerFault::NotTaken(fault) = late else {
+            panic!("{late:?}");
+        };
         assert_eq!(
-            std::mem::discriminant(&late),
+            std::mem::discriminant(&*fault),
             std::mem::discriminant(&expected)
         );
     }

@@ -1,12 +1,14 @@
 //! Decoding of a worker's frames over a real socket pair; the test plays the worker.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use pilot_model::ports::{Answer, Call, Part};
 use pilot_protocols::MemoryBudget;
 use pilot_wire::{Header, Kind};
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
+use tokio::time::timeout;
 
 use super::*;
 
@@ -72,6 +74,31 @@ async fn a_head_that_says_when_it_was_finished_is_the_whole_answer() {
             other => panic!("{other:?}"),
         }
     }
+}
+
+#[tokio::test]
+async fn a_worker_that_ends_before_it_has_read_its_call_has_not_taken_it() {
+    for taken in [true, false] {
+        let (mut daemon, mut worker) = pair();
+        let call = call();
+        let called = async { daemon.call(&call).await.unwrap_err() };
+        let ends = async {
+            worker.readable().await.unwrap();
+            let mut read = vec![0; if taken { 64 << 10 } else { 10 }];
+            worker.read(&mut read).await.unwrap();
+            drop(worker);
+        };
+        let (error, ()) = tokio::join!(called, ends);
+        assert_eq!(error, CallError::Closed { unread: !taken });
+        assert!(!daemon.is_unread());
+    }
+    // So it is if nobody asks the socket until the process has ended.
+    let (mut daemon, worker) = pair();
+    let call = call();
+    let waited = timeout(Duration::from_millis(20), daemon.call(&call)).await;
+    assert!(waited.is_err(), "{waited:?}");
+    drop(worker);
+    assert!(daemon.is_unread());
 }
 
 #[tokio::test]
