@@ -211,6 +211,91 @@ fn the_time_that_a_call_was_throttled_is_in_its_record() {
     assert!(of("free") < of("lab") / 2, "{}", of("free"));
 }
 
+/// Takes memory and CPU time, as a handler and as a server.
+const GREEDY: &str = "
+import os, time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+def use(megabytes, seconds):
+    held = bytearray(megabytes << 20)
+    held[::4096] = b'x' * len(held[::4096])
+    begun = time.process_time()
+    while time.process_time() - begun < seconds:
+        pass
+
+def handler(event, context):
+    use(event['mb'], event['burn'])
+
+class Server(BaseHTTPRequestHandler):
+    def do_GET(self):
+        use(64, 0.04)
+        self.send_response(200)
+        self.send_header('Content-Length', '0')
+        self.end_headers()
+
+if __name__ == '__main__':
+    ThreadingHTTPServer(('127.0.0.1', int(os.environ['PORT'])), Server).serve_forever()
+";
+
+#[test]
+fn calls_of_every_kind_have_their_memory_and_cpu_time() {
+    let daemon = lab(GREEDY, json!({"memory_mb": 256, "timeout_s": 30}));
+    daemon.upload_code(
+        "server",
+        &json!({"runtime": "http", "command": ["python3", "app.py"], "memory_mb": 256, "cpu": 0.2}),
+        GREEDY,
+    );
+    daemon.upload_code(
+        "precise",
+        &json!({"cpu": 0.1, "timeout_s": 5, "cpu_limit": {"enforcement": "precise"}}),
+        GREEDY,
+    );
+    let records = |function: &str, column: &str| {
+        let csv = daemon.cli_ok(&["cost", "export", function]);
+        self::column(&csv, column)
+    };
+    let wait_for = |function: &str, count: usize| {
+        eventually("the calls have records", || {
+            (records(function, "unix_ms").len() == count).then_some(())
+        });
+    };
+    // The peak is that of the call, not of the last sample.
+    daemon.invoke("lab", &json!({"mb": 1, "burn": 0})).ok();
+    daemon.invoke("lab", &json!({"mb": 128, "burn": 0})).ok();
+    // A caller that hangs up.
+    let mut hangs_up = daemon.connect();
+    let event = json!({"mb": 1, "burn": 20}).to_string();
+    let head = format!(
+        "POST /2015-03-31/functions/lab/invocations HTTP/1.1\r\nhost: h\r\ncontent-length: {}\r\n\r\n{event}",
+        event.len()
+    );
+    hangs_up.send_raw(head.as_bytes());
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    hangs_up.hang_up();
+    wait_for("lab", 3);
+    let memory = records("lab", "memory_used_bytes");
+    assert!(memory[1] > 128 << 20, "{memory:?}");
+    assert_eq!(memory.len(), 3, "{memory:?}");
+    let cpu = records("lab", "cpu_user_ns");
+    assert!(cpu[2] > 100_000_000, "{cpu:?}");
+
+    // A server behind its function URL.
+    daemon.get("/fn/server/").ok();
+    wait_for("server", 1);
+    let memory = records("server", "memory_used_bytes");
+    assert!(memory[0] > 64 << 20, "{memory:?}");
+    let throttled = records("server", "throttled_ns");
+    assert!(throttled[0] > 50_000_000, "{throttled:?}");
+
+    // Stopped, not throttled by the kernel.
+    daemon
+        .invoke("precise", &json!({"mb": 1, "burn": 0.03}))
+        .ok();
+    wait_for("precise", 1);
+    let throttled = records("precise", "throttled_ns");
+    assert!(throttled[0] > 100_000_000, "{throttled:?}");
+}
+
 /// Milliseconds from the handler's call to its return.
 fn duration_ms(response: &Response) -> f64 {
     let timing = response.header("server-timing").unwrap_or_default();

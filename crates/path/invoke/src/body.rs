@@ -149,6 +149,16 @@ pub(crate) struct Streaming {
     record: Option<Arc<InvocationRecord>>,
 }
 
+impl Drop for Streaming {
+    /// A caller that hangs up: what the worker has used until then counts.
+    fn drop(&mut self) {
+        if let Some(lease) = &self.lease {
+            let now = self.invocation.now();
+            self.invocation.measure(lease, now);
+        }
+    }
+}
+
 /// The next event of a body.
 enum Received {
     More(Bytes),

@@ -431,7 +431,7 @@ impl Invocation {
 
     /// Reads what the worker used since the last call. What was read before stays if the worker is gone.
     pub(crate) fn measure(&mut self, lease: &Lease, now: Instant) {
-        self.memory_bytes_max = lease.memory_bytes_max().or(self.memory_bytes_max);
+        self.memory_bytes_max = lease.memory_bytes_max(now).or(self.memory_bytes_max);
         self.pss_bytes = lease.pss_bytes().or(self.pss_bytes);
         if let Some(spent) = lease.cpu() {
             *self.cpu.get_or_insert_default() += spent;
@@ -592,6 +592,22 @@ fn take_body(passed: &mut PassedRequest) -> StreamedBody {
     }
     let nothing = Empty::new().map_err(|never| match never {});
     std::mem::replace(passed.body_mut(), StreamedBody::new(nothing))
+}
+
+/// While a worker serves: if this is dropped before [`Serving::ends`], the caller has hung up, and what the worker has used counts.
+pub(crate) struct Serving<'a>(pub(crate) &'a mut Invocation, pub(crate) &'a Lease);
+
+impl Serving<'_> {
+    pub(crate) fn ends(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Serving<'_> {
+    fn drop(&mut self) {
+        let now = self.0.now();
+        self.0.measure(self.1, now);
+    }
 }
 
 impl Drop for Invocation {

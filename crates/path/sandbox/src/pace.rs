@@ -14,6 +14,7 @@ mod budget;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
@@ -54,6 +55,8 @@ struct Paced {
     processes: Vec<u32>,
     budget: Budget,
     stopped: bool,
+    /// How long it was stopped in all.
+    stops: Arc<Stops>,
     /// It is paced no more.
     over: bool,
 }
@@ -75,7 +78,12 @@ impl Pacer {
 
     /// Holds the processes of a group to this share, thousandths of a CPU. `None`: their CPU time cannot be read, or there is no thread
     /// for it.
-    pub(crate) fn pace(&self, cgroup: Arc<Cgroup>, cpu_milli: u32) -> Option<Pace> {
+    pub(crate) fn pace(
+        &self,
+        cgroup: Arc<Cgroup>,
+        cpu_milli: u32,
+        stops: Arc<Stops>,
+    ) -> Option<Pace> {
         let mut processes = cgroup.processes();
         processes.truncate(PROCESSES_READ_MAX);
         let used = used_ns(&cgroup, &processes)?;
@@ -89,6 +97,7 @@ impl Pacer {
             processes,
             budget,
             stopped: false,
+            stops,
             over: false,
         }));
         let mut queue = self.shared.queue.lock();
@@ -140,6 +149,7 @@ impl Drop for Pace {
         let mut paced = self.paced.lock();
         paced.over = true;
         if std::mem::take(&mut paced.stopped) {
+            paced.stops.end(monotonic_ns());
             paced.run();
         }
     }
@@ -199,9 +209,11 @@ impl Paced {
                 if !self.stopped {
                     return None;
                 }
+                self.stops.begin(now);
             }
             Next::Run(_) if self.stopped => {
                 self.stopped = false;
+                self.stops.end(now);
                 self.run();
             }
             Next::Stop(_) | Next::Run(_) => {}
@@ -231,12 +243,41 @@ const PROCESSES_READ_MAX: usize = 4;
 /// Each paced worker is looked at, stopped or let run at most once in this time multiplied by their number. That takes about 10 to 40 µs.
 const SHARE_NS: u64 = 50_000;
 
+/// For how long a worker was stopped, over all its exchanges. Read by others while its group is stopped and let run.
+#[derive(Debug, Default)]
+pub(crate) struct Stops {
+    ended_ns: AtomicU64,
+    /// When the present stop began, on the monotonic clock; 0: it runs.
+    began_ns: AtomicU64,
+}
+
+impl Stops {
+    fn begin(&self, now_ns: u64) {
+        self.began_ns.store(now_ns, Ordering::Release);
+    }
+
+    fn end(&self, now_ns: u64) {
+        let began = self.began_ns.swap(0, Ordering::AcqRel);
+        let took = now_ns.saturating_sub(began);
+        self.ended_ns.fetch_add(took, Ordering::AcqRel);
+    }
+
+    fn total(&self, now_ns: u64) -> Duration {
+        let present = match self.began_ns.load(Ordering::Acquire) {
+            0 => 0,
+            began => now_ns.saturating_sub(began),
+        };
+        Duration::from_nanos(self.ended_ns.load(Ordering::Acquire) + present)
+    }
+}
+
 /// A kind of worker that is paced while it serves.
 #[derive(Debug)]
 pub(crate) struct Paceable {
     pacer: Arc<Pacer>,
     cpu_milli: u32,
     pace: Mutex<Option<Pace>>,
+    stops: Arc<Stops>,
 }
 
 impl Paceable {
@@ -245,13 +286,20 @@ impl Paceable {
             pacer,
             cpu_milli,
             pace: Mutex::new(None),
+            stops: Arc::default(),
         }
     }
 
     /// An exchange begins.
     pub(crate) fn begin(&self, cgroup: Option<Arc<Cgroup>>) {
-        let pace = cgroup.and_then(|cgroup| self.pacer.pace(cgroup, self.cpu_milli));
+        let stops = || Arc::clone(&self.stops);
+        let pace = cgroup.and_then(|cgroup| self.pacer.pace(cgroup, self.cpu_milli, stops()));
         *self.pace.lock() = pace;
+    }
+
+    /// For how long it was stopped so far.
+    pub(crate) fn stopped(&self) -> Duration {
+        self.stops.total(monotonic_ns())
     }
 
     /// The last exchange has ended.

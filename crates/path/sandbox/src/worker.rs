@@ -606,7 +606,11 @@ impl Worker for ForkedWorker {
     }
 
     fn throttled(&self) -> Option<Duration> {
-        self.cpu.throttled(&self.body)
+        let by_kernel = self.cpu.throttled(&self.body);
+        match &self.paceable {
+            None => by_kernel,
+            Some(paceable) => Some(by_kernel.unwrap_or_default() + paceable.stopped()),
+        }
     }
 }
 

@@ -25,7 +25,7 @@ use super::{join, refused};
 use crate::body::{HttpBody, Streaming};
 use crate::error::InvokeError;
 use crate::fault::{Failure, LastOutput};
-use crate::invocation::Invocation;
+use crate::invocation::{Invocation, Serving};
 use crate::request::{Payload, Request};
 use crate::response::{Response, ResponseBody};
 use crate::task::Task;
@@ -82,7 +82,10 @@ pub(super) async fn exchange(
     let (deadline, result) = loop {
         let deadline = invocation.called() + patience;
         let mut answer = lease.worker().call(call);
-        let result = match timeout_at(deadline, &mut answer).await {
+        let serving = Serving(&mut invocation, &lease);
+        let answered = timeout_at(deadline, &mut answer).await;
+        serving.ends();
+        let result = match answered {
             Ok(result) => result,
             Err(_) => {
                 invocation.stopped(invocation.now());

@@ -86,7 +86,7 @@ impl Held {
         let lease = self.lease.take()?;
         let now = self.invocation.now();
         let output = self.invocation.output(&lease, output);
-        self.invocation.cpu = lease.cpu();
+        self.invocation.measure(&lease, now);
         match then {
             Then::ServesOn => lease.finish(now),
             Then::Ends(reason) => lease.lose(now, reason),

@@ -559,7 +559,7 @@ impl Pool {
                             reason,
                             lived: now.since(pooled.worker.stamps().forked),
                             cpu: pooled.cpu(),
-                            memory_bytes_max: pooled.memory_bytes_max(),
+                            memory_bytes_max: pooled.memory_bytes_max(Duration::MAX),
                         })));
                     self.shared
                         .in_background(BackgroundJob::End(pooled, reason));

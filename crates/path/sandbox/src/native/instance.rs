@@ -236,7 +236,11 @@ impl Instance for NativeInstance {
     }
 
     fn throttled(&self) -> Option<Duration> {
-        self.cpu.throttled(&self.body)
+        let by_kernel = self.cpu.throttled(&self.body);
+        match &self.paceable {
+            None => by_kernel,
+            Some(paceable) => Some(by_kernel.unwrap_or_default() + paceable.stopped()),
+        }
     }
 
     fn memory_bytes_max(&self) -> u64 {

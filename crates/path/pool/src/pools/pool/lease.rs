@@ -153,8 +153,8 @@ impl Lease {
 
     /// The highest memory use of the worker so far, bytes, as last sampled. `None`: unknown.
     #[must_use]
-    pub fn memory_bytes_max(&self) -> Option<u64> {
-        self.pooled.memory_bytes_max()
+    pub fn memory_bytes_max(&self, now: Instant) -> Option<u64> {
+        self.pooled.memory_bytes_max(now.since(self.since))
     }
 
     fn serves_several(&self) -> bool {
