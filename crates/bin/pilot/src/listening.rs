@@ -185,8 +185,7 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
 fn bind_socket(at: &ControlSocket) -> anyhow::Result<(UnixListener, SocketFile)> {
     let path = &at.path;
     let shown = path.display();
-    check_folder(path)?;
-    check_old(path)?;
+    check_socket(path)?;
     // Another name first, and then a rename: clients find either the old socket or a complete new one.
     let fresh = path.with_extension(format!("{}.new", std::process::id()));
     let _ = fs::remove_file(&fresh);
@@ -228,6 +227,15 @@ fn bind_at(path: &Path) -> io::Result<OwnedFd> {
     })?;
     listen(&socket, Backlog::new(BACKLOG)?)?;
     Ok(socket)
+}
+
+/// Whether the control socket could be made at this path. Its folder must exist.
+///
+/// # Errors
+/// Others may write to the folder, or something is at the path.
+pub(crate) fn check_socket(path: &Path) -> anyhow::Result<()> {
+    check_folder(path)?;
+    check_old(path)
 }
 
 /// Whoever may write to the folder could put a socket of his own there, and receive code and secrets.

@@ -310,6 +310,14 @@ fn key(store: &str, key: &str) -> String {
     format!("stores.{store}.{key}")
 }
 
+/// A store. Reads files with secrets, so it must be called after the spawner was forked.
+///
+/// # Errors
+/// A file cannot be read, or others may read a secret.
+pub(crate) fn store(name: &str, settings: &StoreSettings) -> anyhow::Result<StoreConfig> {
+    settings.read(name)
+}
+
 /// The configuration of the data part. Reads files with secrets, so it must be called after the spawner was forked.
 ///
 /// # Errors
@@ -319,7 +327,7 @@ pub(crate) fn data_config(
     stores: &BTreeMap<String, StoreSettings>,
     data_dir: &Path,
 ) -> anyhow::Result<DataConfig> {
-    let stores = stores.iter().map(|(name, store)| store.read(name));
+    let stores = stores.iter().map(|(name, settings)| store(name, settings));
     let share = limits.function_mb();
     let spill = match limits.spill_mb {
         0 => None,
