@@ -373,6 +373,50 @@ fn every_exit_code_is_as_the_table_says() {
     }
 }
 
+#[test]
+fn a_file_that_cannot_be_used_is_not_the_machines_fault() {
+    let files = Project::empty()
+        .file("file", "")
+        .file("long", "x".repeat(70_000))
+        .file(
+            "store.toml",
+            "[stores.a]\nkind = \"redis\"\nfunctions = []\nurl = \"redis://h\"\npassword_file = \"/gone\"\n",
+        )
+        .file(
+            "tls.toml",
+            "tls_certificate = \"/gone\"\ntls_key = \"/gone\"\n",
+        )
+        .file("damaged/registry.sqlite", "x".repeat(9_000));
+    let at = |name: &str| files.path().join(name).display().to_string();
+    let daemon = daemon();
+    for arguments in [
+        &["serve", "--data-dir", &at("file")][..],
+        &["serve", "--data-dir", &at("damaged")],
+        &[
+            "serve",
+            "--data-dir",
+            &at("a"),
+            "--config",
+            &at("store.toml"),
+        ],
+        &["serve", "--data-dir", &at("b"), "--config", &at("tls.toml")],
+        &["new", &at("file/below")],
+        &["new", &at("damaged")],
+        &["new", "--template", "none", "a"],
+        &["secret", "set", "key", "--from-file", &at("file")],
+        &["secret", "set", "key", "--from-file", &at("long")],
+        &["secret", "set", "a b"],
+    ] {
+        let output = daemon.cli(arguments);
+        let said = stderr(&output);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {said}");
+    }
+    let data_dir = daemon.data_dir().display().to_string();
+    let output = pilot(&["serve", "--data-dir", &data_dir]).output().unwrap();
+    let said = stderr(&output);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+}
+
 fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.local_addr().unwrap().port()

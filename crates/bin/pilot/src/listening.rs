@@ -24,6 +24,7 @@ use tokio::net::{TcpListener, UnixListener};
 use crate::control_socket::{ControlSocket, GROUP};
 use crate::daemon_config::DaemonConfig;
 use crate::daemon_config::nodes::NodesSettings;
+use crate::invalid::OrInvalid;
 use crate::listen;
 use crate::supervisor::GivenSockets;
 use crate::tls::{Certificate, TlsFiles};
@@ -130,7 +131,7 @@ fn transport(
 ) -> anyhow::Result<Transport> {
     match files {
         Some(files) => {
-            let certificate = Certificate::load(files)?;
+            let certificate = Certificate::load(files).or_invalid()?;
             let transport = certificate.transport()?;
             certificates.push(certificate);
             Ok(transport)
@@ -234,7 +235,7 @@ fn bind_at(path: &Path) -> io::Result<OwnedFd> {
 /// # Errors
 /// Others may write to the folder, or something is at the path.
 pub(crate) fn check_socket(path: &Path) -> anyhow::Result<()> {
-    check_folder(path)?;
+    check_folder(path).or_invalid()?;
     check_old(path)
 }
 
@@ -267,9 +268,10 @@ fn check_old(path: &Path) -> anyhow::Result<()> {
         Err(error) => return Err(error).with_context(|| format!("cannot look at {shown}")),
     };
     if !found.file_type().is_socket() {
-        bail!(
+        return Err(anyhow::anyhow!(
             "{shown} exists and is not a socket: remove it, or choose another path with control_socket"
-        );
+        ))
+        .or_invalid();
     }
     match unix_path::short(path, |path| UnixStream::connect(path)) {
         Ok(_) => bail!(
