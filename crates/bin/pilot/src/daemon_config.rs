@@ -4,6 +4,7 @@
 pub(crate) mod build;
 pub(crate) mod connections;
 pub(crate) mod data;
+mod network;
 pub(crate) mod nodes;
 pub(crate) mod pool;
 mod remote;
@@ -487,6 +488,9 @@ fn parse(text: &str, path: &Path) -> anyhow::Result<File> {
     check_tables(&file).map_err(|problem| anyhow::anyhow!("{}: {problem}", path.display()))?;
     check_ranges(&file).map_err(|problem| anyhow::anyhow!("{}: {problem}", path.display()))?;
     check_containers(&file, path)?;
+    file.outbound_cidr
+        .map_or(Ok(()), network::check)
+        .map_err(|problem| anyhow::anyhow!("{}: {problem}", path.display()))?;
     Ok(file)
 }
 
@@ -773,8 +777,14 @@ mod tests {
     fn the_range_of_outbound_functions_is_read_or_refused() {
         let file = parse("outbound_cidr = \"10.9.0.0/16\"\n", Path::new("f")).unwrap();
         assert_eq!(file.outbound_cidr.unwrap().prefix_len(), 16);
-        let problem = parse("outbound_cidr = \"10.9\"\n", Path::new("f")).unwrap_err();
-        assert!(problem.to_string().contains("outbound_cidr: "), "{problem}");
+        for (range, wanted) in [
+            ("10.9", "outbound_cidr: "),
+            ("127.0.0.0/16", "f: outbound_cidr"),
+        ] {
+            let text = format!("outbound_cidr = \"{range}\"\n");
+            let problem = parse(&text, Path::new("f")).unwrap_err();
+            assert!(problem.to_string().contains(wanted), "{problem}");
+        }
     }
 
     #[test]
