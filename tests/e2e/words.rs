@@ -245,6 +245,30 @@ fn wrong_values_of_arguments_say_what_they_must_be() {
             "must be a duration like 12h or 30d",
         ),
         (&["new", ".."], "'..' is not a function name"),
+        (
+            &["logs", "lab", "-n", "-1"],
+            "'--lines <N>': must be a whole number",
+        ),
+        (&["scale", "lab", "-1"], "must be a number of workers"),
+        (
+            &["rollback", "lab", "-1"],
+            "must be the number of a version",
+        ),
+        (
+            &["async", "list", "--limit", "-1"],
+            "'--limit <N>': must be a whole number, not below 0",
+        ),
+        (&["bench", "warm", "lab", "-n", "-1"], "must be at least 1"),
+        (
+            &["bench", "load", "p.toml", "-t", "lab", "--threads", "65"],
+            "must be from 1 to 64",
+        ),
+        (&["async", "show", ""], "'<ID>': it is empty"),
+        (
+            &["logs", "lab", "--request", ""],
+            "'--request <ID>': it is empty",
+        ),
+        (&["token", "revoke", ""], "'<NAME>': it is empty"),
     ] {
         let output = pilot(arguments).output().unwrap();
         let said = stderr(&output);

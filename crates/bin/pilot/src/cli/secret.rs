@@ -15,6 +15,7 @@ use super::client::Client;
 use super::failure::Failure;
 use super::interrupt;
 use super::output::{self, Align, Table};
+use super::usage::not_empty;
 
 /// The arguments of `pilot secret`.
 #[derive(Debug, Args)]
@@ -38,7 +39,7 @@ enum What {
         /// The secret's name
         name: SecretName,
         /// The owner of the functions that may use it
-        #[arg(long, value_name = "OWNER")]
+        #[arg(long, value_name = "OWNER", value_parser = not_empty)]
         owner: Option<String>,
         /// Even if functions use it: their next workers do not start
         #[arg(long)]
@@ -51,7 +52,7 @@ struct SetArgs {
     /// The secret's name. There is no argument for the value, because other users could see it
     name: SecretName,
     /// The owner of the functions that may use it. Without one, all functions may that are deployed without a limited token
-    #[arg(long, value_name = "OWNER")]
+    #[arg(long, value_name = "OWNER", value_parser = not_empty)]
     owner: Option<String>,
     /// Take the value from this file, byte by byte. From standard input, one line end at the end is left out
     #[arg(long, value_name = "FILE")]
