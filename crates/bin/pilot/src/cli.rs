@@ -36,6 +36,7 @@ mod profile;
 mod progress;
 mod project;
 mod prune;
+mod reader;
 mod remove;
 mod report;
 mod rightsize;

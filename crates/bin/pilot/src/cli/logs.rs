@@ -14,6 +14,7 @@ use pilot_model::log_line::{LogLine, LogSource};
 
 use super::client::Client;
 use super::output::{self, DIM};
+use super::reader;
 use super::usage::not_empty;
 
 /// The arguments of `pilot logs`.
@@ -52,6 +53,9 @@ pub(super) fn run(client: &Client, args: &LogsArgs) -> anyhow::Result<()> {
     query.extend(args.since.map(|at| ("since_unix_ms", at.to_string())));
     query.extend(args.request.clone().map(|id| ("request", id)));
     let log = read(client, &args.name, &query)?;
+    if args.follow {
+        reader::end_when_gone()?;
+    }
     copy(log, |line| {
         if args.json {
             return output::print_bytes(line);
