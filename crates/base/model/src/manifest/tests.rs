@@ -159,6 +159,10 @@ fn a_value_of_the_wrong_type_names_line_function_key_and_what_would_do() {
         ),
         ("memory_mb = 1.5", "functions.a.memory_mb: is 1.5, must be"),
         (
+            "concurrency = 99999999999",
+            "functions.a.concurrency: is 99999999999, must be a whole number, at most 4294967295",
+        ),
+        (
             "timeout_s = true",
             "functions.a.timeout_s: is true, must be a number",
         ),
