@@ -483,6 +483,7 @@ mod tests {
         ("volume_mb", IMAGE, "volume_mb = 64"),
         ("handler", "", "handler = \"other.call\""),
         ("interface", "", "interface = \"asgi\""),
+        ("root_path", "interface = \"asgi\"", "root_path = \"\""),
         ("memory_mb", "", "memory_mb = 300"),
         ("timeout_s", "", "timeout_s = 7"),
         ("cpu", "", "cpu = 0.5"),

@@ -14,6 +14,10 @@ pub(super) fn lines(config: &FunctionConfig, line: &mut impl FnMut(&str, String)
     if config.owner() != config.name.as_str() {
         line("owner", config.owner().to_owned());
     }
+    if let Some(path) = &config.root_path {
+        let shown = if path.is_empty() { "/" } else { path };
+        line("root path", shown.to_owned());
+    }
     if let Some(wait) = config.scale.max_wait {
         let wait = humantime::format_duration(wait);
         line("max wait", format!("{wait} for a busy worker"));
