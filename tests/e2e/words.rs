@@ -65,6 +65,17 @@ fn a_package_that_is_not_installed_says_where_to_add_it() {
 }
 
 #[test]
+fn a_wrapper_script_that_has_no_effect_is_told_at_the_deployment() {
+    let daemon = daemon();
+    let keys = "environment = { AWS_LAMBDA_EXEC_WRAPPER = \"/opt/otel-instrument\" }";
+    let said = daemon.deploy(&Project::function("lab", ECHO, keys));
+    let warning = "warning      AWS_LAMBDA_EXEC_WRAPPER has no effect: ";
+    assert!(said.contains(warning), "{said}");
+    let described = daemon.cli_ok(&["describe", "lab"]);
+    assert!(described.contains(warning), "{described}");
+}
+
+#[test]
 fn only_names_that_are_near_are_suggested() {
     let daemon = daemon();
     daemon.upload_code("nser", &plain(), ECHO);
