@@ -350,7 +350,7 @@ fn a_service_has_its_socket_in_its_runtime_directory_and_not_where_others_write(
     drop(daemon);
     fs::set_permissions(&folder, fs::Permissions::from_mode(0o777)).unwrap();
     let (code, log) = Daemon::refuses_to_start(env!("CARGO_BIN_EXE_pilot"), options());
-    assert_eq!(code, Some(1));
+    assert_eq!(code, Some(2));
     assert!(log.contains("other users may write to"), "{log}");
 }
 

@@ -112,6 +112,36 @@ fn an_asgi_scope_is_what_the_specification_says() {
     assert_eq!(escaped.status, 200);
 }
 
+/// Routes by the whole path, as Falcon and Sanic do.
+const ROUTES_BY_PATH: &str = r#"
+async def app(scope, receive, send):
+    found = scope["path"] == "/orders/7"
+    await send({"type": "http.response.start", "status": 200 if found else 404, "headers": []})
+    text = "|".join([scope["root_path"], scope["path"], scope["raw_path"].decode()])
+    await send({"type": "http.response.body", "body": text.encode()})
+"#;
+
+#[test]
+fn an_application_that_routes_by_the_whole_path_is_told_to_be_at_the_root() {
+    let asked = |root_path: Option<&str>| {
+        let mut keys = json!({"interface": "asgi", "handler": "app:app"});
+        if let Some(path) = root_path {
+            keys["root_path"] = json!(path);
+        }
+        let response = lab(ROUTES_BY_PATH, keys).get("/fn/lab/orders/7");
+        (response.status, response.text())
+    };
+    let whole = "/fn/lab|/fn/lab/orders/7|/fn/lab/orders/7";
+    assert_eq!(asked(None), (404, whole.to_owned()));
+    assert_eq!(asked(Some("")), (200, "|/orders/7|/orders/7".to_owned()));
+    let other = "/shop|/shop/orders/7|/shop/orders/7";
+    assert_eq!(asked(Some("/shop")), (404, other.to_owned()));
+    let wsgi = "def app(environ, start):\n    start('200 OK', [])\n    return [(environ['SCRIPT_NAME'] + '|' + \
+                environ['PATH_INFO']).encode()]\n";
+    let keys = json!({"interface": "wsgi", "handler": "app:app", "root_path": ""});
+    assert_eq!(lab(wsgi, keys).get("/fn/lab/orders/7").text(), "|/orders/7");
+}
+
 #[test]
 fn an_asgi_stream_arrives_piece_by_piece() {
     let response = asgi().get("/fn/lab/stream").ok();

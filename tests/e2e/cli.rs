@@ -4,7 +4,7 @@ use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use pilot_harness::{Daemon, Project, eventually_within};
+use pilot_harness::{Daemon, Project, eventually, eventually_within};
 use serde_json::{Value, json};
 
 use crate::{ECHO, answer, daemon, lab, plain};
@@ -159,6 +159,31 @@ fn list_and_describe_print_for_people_and_for_programs() {
         serde_json::from_str(&daemon.cli_ok(&["describe", "lab", "--json"])).unwrap();
     assert_eq!(described["name"], "lab");
     assert!(!daemon.cli(&["describe", "nobody"]).status.success());
+}
+
+#[test]
+fn a_followed_log_ends_with_its_reader() {
+    let daemon = lab(ECHO, plain());
+    daemon.invoke("lab", &json!(1));
+    eventually("the log is there", || {
+        daemon
+            .cli_ok(&["logs", "lab"])
+            .contains("REPORT")
+            .then_some(())
+    });
+    let mut follower = Ended(
+        daemon
+            .command(&["logs", "-f", "lab"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap(),
+    );
+    let mut reader = BufReader::new(follower.0.stdout.take().unwrap());
+    reader.read_line(&mut String::new()).unwrap();
+    // Nothing is written any more.
+    drop(reader);
+    let status = eventually("it ends", || follower.0.try_wait().unwrap());
+    assert_eq!(status.code(), Some(0));
 }
 
 #[test]

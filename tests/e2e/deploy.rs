@@ -1,8 +1,10 @@
 //! Deployments: reports, versions, environments, and that the old version serves until the new one does.
 
+use std::io::{BufRead as _, BufReader};
+use std::process::Stdio;
 use std::thread;
 
-use pilot_harness::{ArchiveEntry, Project, archive};
+use pilot_harness::{ArchiveEntry, Project, archive, eventually};
 use serde_json::json;
 
 use crate::{ECHO, answer, daemon, lab, plain};
@@ -260,4 +262,33 @@ fn a_removed_function_is_gone_and_can_come_back() {
     assert_eq!(daemon.get("/_pilot/v1/functions/lab").status, 404);
     daemon.upload_code("lab", &plain(), ECHO);
     assert_eq!(answer(&daemon, "lab", json!(5)), 5);
+}
+
+#[test]
+fn ctrl_c_says_how_far_a_deployment_is() {
+    let daemon = daemon();
+    let project = Project::function("slow", &format!("import time\ntime.sleep(2)\n{ECHO}"), "");
+    let mut child = daemon
+        .command(&["deploy", &project.path().display().to_string()])
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    let mut told = lines.by_ref().map_while(Result::ok);
+    let trial = told.find(|line| line.contains("1 file,"));
+    assert!(trial.is_some(), "the daemon has the code");
+    let pid = nix::unistd::Pid::from_raw(child.id().cast_signed());
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGINT).unwrap();
+    let said: Vec<String> = told.collect();
+    assert!(
+        said.last().is_some_and(|line| line.contains(
+            "interrupted: the daemon has the code of 'slow' and goes on with its deployment"
+        )),
+        "{said:?}"
+    );
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    eventually("the daemon deploys it", || {
+        (daemon.cli(&["describe", "slow"]).status.success()).then_some(())
+    });
 }

@@ -5,9 +5,9 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use pilot_harness::needs_root;
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use crate::daemon;
+use crate::{ECHO, daemon, plain};
 
 fn doctor(program: &Path, data_dir: &Path) -> Command {
     let mut command = Command::new(program);
@@ -128,6 +128,95 @@ fn the_doctor_prints_for_people_and_refuses_a_wrong_configuration() {
         .output()
         .unwrap();
     assert_eq!(output.status.code(), Some(2), "{output:?}");
+}
+
+#[test]
+fn the_doctor_finds_what_serve_refuses() {
+    let mut daemon = daemon();
+    daemon.upload_code("greet", &plain(), ECHO);
+    daemon.stop();
+    let dir = daemon.data_dir();
+    let found = |what: &str| {
+        let output = doctor(Path::new(env!("CARGO_BIN_EXE_pilot")), &dir)
+            .output()
+            .unwrap();
+        (
+            check(&checks(&output), what).clone(),
+            output.status.code() == Some(1),
+        )
+    };
+    let (registry, _) = found("registry");
+    assert_eq!(
+        (&registry["state"], &registry["found"]),
+        (&json!("ok"), &json!("1 function"))
+    );
+    let newer = dir.join("newer.sqlite");
+    let connection = rusqlite::Connection::open(&newer).unwrap();
+    connection.pragma_update(None, "user_version", 99).unwrap();
+    drop(connection);
+    let newer = std::fs::read(newer).unwrap();
+    for (file, content, what, words) in [
+        (
+            "registry.sqlite",
+            Some(&[7; 9000][..]),
+            "registry",
+            "registry.sqlite cannot be opened",
+        ),
+        (
+            "registry.sqlite",
+            Some(&newer[..]),
+            "registry",
+            "registry.sqlite has schema 99",
+        ),
+        (
+            "async.sqlite",
+            Some(&newer[..]),
+            "asynchronous invocations",
+            "async.sqlite has schema 99",
+        ),
+        ("tokens.json", Some(&b"["[..]), "tokens", "tokens.json"),
+        (
+            "admin.token",
+            Some(&b"x"[..]),
+            "tokens",
+            "admin.token has no token",
+        ),
+        ("secrets.key", None, "secrets", "secrets.key is missing"),
+        (
+            "control.sock",
+            Some(&b""[..]),
+            "control socket",
+            "control.sock exists and is not a socket",
+        ),
+    ] {
+        let path = dir.join(file);
+        let before = std::fs::read(&path).ok();
+        match content {
+            Some(content) => std::fs::write(&path, content).unwrap(),
+            None => std::fs::remove_file(&path).unwrap(),
+        }
+        let (check, failed) = found(what);
+        assert!(
+            failed && check["state"] == "missing" && check["found"].to_string().contains(words),
+            "{check}"
+        );
+        let (_, log) = daemon.refuses_to_resume();
+        assert!(log.contains(words), "{file}: {log}");
+        match before {
+            Some(before) => {
+                std::fs::write(&path, before).unwrap();
+                let private = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+                std::fs::set_permissions(&path, private).unwrap();
+            }
+            None => std::fs::remove_file(&path).unwrap(),
+        }
+    }
+    daemon.resume();
+    let (registry, _) = found("data directory");
+    assert!(
+        registry["found"].to_string().contains("in use"),
+        "{registry}"
+    );
 }
 
 /// The user that owns nothing.

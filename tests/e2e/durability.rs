@@ -159,6 +159,15 @@ fn a_function_whose_files_are_gone_says_so_to_whoever_calls_it_until_it_is_deplo
             "{message}"
         );
     }
+    let output = daemon.cli(&["scale", "lab", "0"]);
+    let printed = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        printed
+            .starts_with("error: function 'lab' is broken, and no worker of it can be started: ")
+            && printed.ends_with("is gone; deploy it again\n"),
+        "{printed}"
+    );
     let output = daemon.cli(&["invoke", "lab"]);
     let printed = String::from_utf8_lossy(&output.stderr);
     assert!(

@@ -91,6 +91,20 @@ fn scale_0_retires_idle_workers_at_once_and_scale_n_starts_some() {
 }
 
 #[test]
+fn scale_says_until_when_it_holds_the_minimum_down() {
+    let daemon = lab(ECHO, json!({"scale": {"min": 1, "max": 4}}));
+    let said = daemon.cli_ok(&["scale", "lab", "0"]);
+    assert!(
+        said.contains(
+            "until the next request at most 0 kept ready; from then on scale.min = 1 counts again"
+        ),
+        "{said}"
+    );
+    assert_eq!(daemon.workers("lab", "idle"), 0);
+    assert!(!daemon.cli_ok(&["scale", "lab", "2"]).contains("until"));
+}
+
+#[test]
 fn the_module_is_imported_once_in_the_template_and_not_in_its_workers() {
     let code = "import time\nborn = time.monotonic_ns()\ntime.sleep(0.5)\ndef handler(event, context):\n    return born\n";
     let daemon = lab(code, plain());

@@ -65,6 +65,17 @@ fn a_package_that_is_not_installed_says_where_to_add_it() {
 }
 
 #[test]
+fn a_wrapper_script_that_has_no_effect_is_told_at_the_deployment() {
+    let daemon = daemon();
+    let keys = "environment = { AWS_LAMBDA_EXEC_WRAPPER = \"/opt/otel-instrument\" }";
+    let said = daemon.deploy(&Project::function("lab", ECHO, keys));
+    let warning = "warning      AWS_LAMBDA_EXEC_WRAPPER has no effect: ";
+    assert!(said.contains(warning), "{said}");
+    let described = daemon.cli_ok(&["describe", "lab"]);
+    assert!(described.contains(warning), "{described}");
+}
+
+#[test]
 fn only_names_that_are_near_are_suggested() {
     let daemon = daemon();
     daemon.upload_code("nser", &plain(), ECHO);
@@ -245,6 +256,30 @@ fn wrong_values_of_arguments_say_what_they_must_be() {
             "must be a duration like 12h or 30d",
         ),
         (&["new", ".."], "'..' is not a function name"),
+        (
+            &["logs", "lab", "-n", "-1"],
+            "'--lines <N>': must be a whole number",
+        ),
+        (&["scale", "lab", "-1"], "must be a number of workers"),
+        (
+            &["rollback", "lab", "-1"],
+            "must be the number of a version",
+        ),
+        (
+            &["async", "list", "--limit", "-1"],
+            "'--limit <N>': must be a whole number, not below 0",
+        ),
+        (&["bench", "warm", "lab", "-n", "-1"], "must be at least 1"),
+        (
+            &["bench", "load", "p.toml", "-t", "lab", "--threads", "65"],
+            "must be from 1 to 64",
+        ),
+        (&["async", "show", ""], "'<ID>': it is empty"),
+        (
+            &["logs", "lab", "--request", ""],
+            "'--request <ID>': it is empty",
+        ),
+        (&["token", "revoke", ""], "'<NAME>': it is empty"),
     ] {
         let output = pilot(arguments).output().unwrap();
         let said = stderr(&output);
@@ -371,6 +406,50 @@ fn every_exit_code_is_as_the_table_says() {
             );
         }
     }
+}
+
+#[test]
+fn a_file_that_cannot_be_used_is_not_the_machines_fault() {
+    let files = Project::empty()
+        .file("file", "")
+        .file("long", "x".repeat(70_000))
+        .file(
+            "store.toml",
+            "[stores.a]\nkind = \"redis\"\nfunctions = []\nurl = \"redis://h\"\npassword_file = \"/gone\"\n",
+        )
+        .file(
+            "tls.toml",
+            "tls_certificate = \"/gone\"\ntls_key = \"/gone\"\n",
+        )
+        .file("damaged/registry.sqlite", "x".repeat(9_000));
+    let at = |name: &str| files.path().join(name).display().to_string();
+    let daemon = daemon();
+    for arguments in [
+        &["serve", "--data-dir", &at("file")][..],
+        &["serve", "--data-dir", &at("damaged")],
+        &[
+            "serve",
+            "--data-dir",
+            &at("a"),
+            "--config",
+            &at("store.toml"),
+        ],
+        &["serve", "--data-dir", &at("b"), "--config", &at("tls.toml")],
+        &["new", &at("file/below")],
+        &["new", &at("damaged")],
+        &["new", "--template", "none", "a"],
+        &["secret", "set", "key", "--from-file", &at("file")],
+        &["secret", "set", "key", "--from-file", &at("long")],
+        &["secret", "set", "a b"],
+    ] {
+        let output = daemon.cli(arguments);
+        let said = stderr(&output);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {said}");
+    }
+    let data_dir = daemon.data_dir().display().to_string();
+    let output = pilot(&["serve", "--data-dir", &data_dir]).output().unwrap();
+    let said = stderr(&output);
+    assert_eq!(output.status.code(), Some(1), "{said}");
 }
 
 fn free_port() -> u16 {

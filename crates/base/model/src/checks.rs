@@ -1,6 +1,7 @@
 //! Checks of single values of a function's keys. An error says what is wrong and what to write instead; the caller adds the key.
 //! Only [`check_handler`] changes the value: it converts one of the two spellings to the other.
 
+use crate::choices::Interface;
 use crate::nearest::nearest;
 
 /// A key, and what is wrong with its value.
@@ -89,6 +90,35 @@ pub(crate) fn check_variable(key: &str, value: &str) -> Result<(), String> {
     }
     Ok(())
 }
+
+/// A path below which an application is told to be: empty, or `/a/b` as it is in a URL.
+pub(crate) fn check_root_path(
+    path: Option<&str>,
+    interface: Interface,
+) -> Result<Option<String>, String> {
+    let Some(path) = path else {
+        return Ok(None);
+    };
+    if !matches!(interface, Interface::Asgi | Interface::Wsgi) {
+        return Err(format!(
+            "is for interface = \"asgi\" and \"wsgi\", and this is \"{}\": leave it out",
+            interface.as_str()
+        ));
+    }
+    let is_plain = |byte: u8| byte.is_ascii_graphic() && !b"?#\\\"".contains(&byte);
+    let is_path = path.starts_with('/') && !path.ends_with('/') && !path.contains("//");
+    let fits = path.is_empty() || is_path && path.bytes().all(is_plain);
+    if fits && path.len() <= ROOT_PATH_LEN_MAX {
+        return Ok(Some(path.to_owned()));
+    }
+    Err(format!(
+        "is \"{}\", must be \"\", which removes /fn/NAME from the path, or begin with / and not end with it, for example \"/shop\" (at most \
+         {ROOT_PATH_LEN_MAX} characters)",
+        path.escape_default()
+    ))
+}
+
+const ROOT_PATH_LEN_MAX: usize = 200;
 
 pub(crate) fn check_command(command: Option<&[String]>) -> Result<Option<Vec<String>>, KeyProblem> {
     let Some(command) = command else {

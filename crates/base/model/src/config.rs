@@ -102,6 +102,9 @@ pub struct FunctionConfig {
     /// How `cpu` is enforced.
     #[serde(default, skip_serializing_if = "CpuLimit::is_default")]
     pub cpu_limit: CpuLimit,
+    /// Where an application is told to be. `None`: where it is called, `/fn/NAME`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub root_path: Option<String>,
 }
 
 /// Stored configurations do not say it.

@@ -159,6 +159,9 @@ pub struct TemplateReport {
     /// What the imports left open or running that a fork cannot carry.
     #[serde(default)]
     pub findings: Vec<Finding>,
+    /// What the configuration asks for and does not get, and what to do.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
     /// Memory of the function's template, PSS, bytes.
     pub memory_bytes: u64,
     /// Whether workers are forked from the function's own template.

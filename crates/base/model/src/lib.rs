@@ -46,6 +46,7 @@ pub mod status;
 pub mod timeline;
 pub mod trace;
 pub mod trigger;
+pub mod unsupported;
 pub mod version;
 
 pub use asynchronous::AsyncConfig;

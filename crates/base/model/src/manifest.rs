@@ -203,12 +203,12 @@ pub fn in_words(key: &str, message: &str) -> String {
     let problem = match wrong {
         Some((found, wanted)) => {
             // serde_json appends " at line 1 column 17".
-            let wanted = wanted.split(" at line ").next().unwrap_or(wanted);
-            format!(
-                "is {}, must be {}",
-                found_in_words(found),
-                wanted_in_words(wanted)
-            )
+            let named = wanted.split(" at line ").next().unwrap_or(wanted);
+            let found = found_in_words(found);
+            let is_large = found.bytes().all(|byte| byte.is_ascii_digit());
+            let wanted = is_large.then(|| largest(named)).flatten();
+            let wanted = wanted.unwrap_or_else(|| wanted_in_words(named));
+            format!("is {found}, must be {wanted}")
         }
         None => message.to_owned(),
     };
@@ -231,6 +231,17 @@ fn found_in_words(found: &str) -> String {
             value.trim_matches('`').to_owned()
         }
     }
+}
+
+/// The range of a type, for a number that is too large for it.
+fn largest(wanted: &str) -> Option<&'static str> {
+    Some(match wanted {
+        "u8" => "a whole number, at most 255",
+        "u16" => "a whole number, at most 65535",
+        "u32" => "a whole number, at most 4294967295",
+        "u64" | "usize" => "a whole number, at most 18446744073709551615",
+        _ => return None,
+    })
 }
 
 /// What a visitor of `serde` or of ours expects.

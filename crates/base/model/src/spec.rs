@@ -56,6 +56,10 @@ pub struct FunctionSpec {
     /// `event`, `asgi` or `wsgi`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interface: Option<String>,
+    /// For `asgi` and `wsgi`: where the application is told to be (`root_path` of ASGI, `SCRIPT_NAME` of WSGI). Empty: at `/`. Default: where
+    /// it is called, `/fn/NAME`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub root_path: Option<String>,
     /// Memory of one worker, MiB.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_mb: Option<u64>,

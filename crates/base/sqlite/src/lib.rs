@@ -7,11 +7,12 @@
 //!
 //! Not here: schemas, what is done with a damaged file, and what people are told.
 
+use std::ffi::OsString;
 use std::fmt::Display;
-use std::fs::OpenOptions;
+use std::fs::{self, OpenOptions};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rusqlite::{Connection, ErrorCode, OpenFlags};
@@ -86,6 +87,31 @@ where
     Ok((opened, Index::Memory))
 }
 
+/// Copies a file that no process writes, with what its write-ahead log has, into `folder`. Opening the copy changes nothing of the original.
+/// `Ok(None)`: there is no such file.
+///
+/// # Errors
+/// A file cannot be read or written.
+pub fn copy(path: &Path, folder: &Path) -> io::Result<Option<PathBuf>> {
+    let name = path.file_name().unwrap_or(path.as_os_str());
+    let copied = folder.join(name);
+    match fs::copy(path, &copied) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        done => done?,
+    };
+    match fs::copy(with(path, LOG), with(&copied, LOG)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        done => drop(done?),
+    }
+    Ok(Some(copied))
+}
+
+fn with(path: &Path, end: &str) -> PathBuf {
+    let mut name = OsString::from(path);
+    name.push(end);
+    PathBuf::from(name)
+}
+
 /// Whether the disk is full, or fails.
 #[must_use]
 pub fn is_of_the_disk(error: &rusqlite::Error) -> bool {
@@ -112,6 +138,8 @@ fn durable(connection: Connection) -> rusqlite::Result<Connection> {
 
 /// SQLite's name of the VFS.
 const IN_MEMORY: &str = "unix-excl";
+/// The end of the name of the write-ahead log.
+const LOG: &str = "-wal";
 const BUSY_TIME_MAX: Duration = Duration::from_secs(5);
 
 #[cfg(test)]
@@ -178,6 +206,30 @@ mod tests {
             .query_row("SELECT number FROM known", [], |row| row.get(0))
             .unwrap();
         assert_eq!(known, 1);
+    }
+
+    #[test]
+    fn a_copy_has_what_is_only_in_the_log_and_changes_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let scratch = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file.sqlite");
+        assert_eq!(copy(&path, scratch.path()).unwrap(), None);
+        create_private(&path).unwrap();
+        let (connection, _) = open(&path, "a test", is_of_the_disk, written).unwrap();
+        connection
+            .execute("INSERT INTO known VALUES (7)", [])
+            .unwrap();
+        let copied = copy(&path, scratch.path()).unwrap().unwrap();
+        let (copy, _) = open(&copied, "a test", is_of_the_disk, written).unwrap();
+        let known: i64 = copy
+            .query_row("SELECT number FROM known", [], |row| row.get(0))
+            .unwrap();
+        assert_eq!(known, 7);
+        copy.execute("DELETE FROM known", []).unwrap();
+        let left: i64 = connection
+            .query_row("SELECT count(*) FROM known", [], |row| row.get(0))
+            .unwrap();
+        assert_eq!(left, 1);
     }
 
     #[test]

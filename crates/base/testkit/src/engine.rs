@@ -163,6 +163,7 @@ impl Engine for FakeEngine {
                     forkable: true,
                     reason: None,
                     took: script.start_takes,
+                    warnings: Vec::new(),
                 })
             },
             Err,

@@ -95,6 +95,7 @@ pub fn config(name: &str) -> FunctionConfig {
         asynchronous: pilot_model::AsyncConfig::default(),
         triggers: Vec::new(),
         invokes: Invokes::default(),
+        root_path: None,
     }
 }
 

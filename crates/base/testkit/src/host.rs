@@ -330,6 +330,7 @@ impl RuntimeHost for FakeHost {
             forkable: false,
             reason: None,
             took: Duration::ZERO,
+            warnings: Vec::new(),
         }
     }
 }

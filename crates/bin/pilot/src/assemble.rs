@@ -1,7 +1,7 @@
 //! Assembles the daemon. This is the only file that knows every crate. It connects the parts and does not serve requests.
 
 use std::collections::HashSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use anyhow::Context;
 use http_body_util::BodyExt;
 use http_body_util::combinators::UnsyncBoxBody;
 use hyper::body::Incoming;
-use pilot_admin::{Admin, AdminConfig, AdminParts, LogStore, Observations, Readiness};
+use pilot_admin::{Admin, AdminConfig, AdminParts, LogStore, Observations, Readiness, SecretStore};
 use pilot_cluster::{Cluster, ClusterConfig};
 use pilot_container::{ContainerConfig, ContainerGroup, ContainerHost};
 use pilot_data::Data;
@@ -33,6 +33,7 @@ use pilot_sandbox::{
     BuildLimits, EngineConfig, ForkEngine, Isolation, Machine, NativeHost, SandboxedBuilds,
     SandboxedDecoders, Spawner,
 };
+use pilot_seal::SealingKey;
 use pilot_telemetry::{Bus, BusConfig, Metrics};
 use pilot_trigger::{ConnectedQueues, Connections, Delivery, Triggers};
 use pilot_wasm::{Initscripts, InitscriptsConfig, Trials};
@@ -42,6 +43,7 @@ use crate::async_runner::InvokerRunner;
 use crate::daemon_config::DaemonConfig;
 use crate::daemon_config::connections::connections;
 use crate::daemon_config::data::data_config;
+use crate::invalid::OrInvalid;
 use crate::room::Configured;
 use crate::tls::Certificate;
 use crate::tls::nodes::NodeTls;
@@ -148,17 +150,18 @@ pub(crate) fn assemble(
     let observations = Arc::new(observations);
     let sink = Arc::clone(&bus) as Arc<dyn EventSink>;
     let answers = MemoryBudget::default();
-    let key = sealing::key(&config.data_dir)?;
-    let secrets = sealing::secrets(&config.data_dir, &key)?;
+    let (key, secrets) = sealed(&config.data_dir).or_invalid()?;
     let given = (answers.clone(), Arc::clone(&secrets) as Arc<dyn Secrets>);
     let engines = engines(config, isolation, spawner, &sink, &clock, &given)?;
     let engine: Arc<dyn Engine> = Arc::new(EngineTable(vec![
         (EngineKind::Fork, Arc::clone(&engines.forking) as _),
         (EngineKind::Keyed, Arc::clone(&engines.keyed) as _),
     ]));
-    let connections = Arc::new(Connections::new(connections(&config.connections)?));
+    let connections = Arc::new(Connections::new(
+        connections(&config.connections).or_invalid()?,
+    ));
     let (data, initscripts) = data(config, &connections, &clock, &engines)?;
-    let (nodes, placement) = nodes(config, &answers, &data)?;
+    let (nodes, placement) = nodes(config, &answers, &data).or_invalid()?;
     let invoker = Invoker::new(
         Arc::clone(&engine),
         sink,
@@ -178,10 +181,11 @@ pub(crate) fn assemble(
         deploy_config(config, &engines, reserve, held)?,
         platform as Arc<dyn Platform>,
         Arc::clone(&observations) as Arc<dyn Observed>,
-    )?;
+    )
+    .or_invalid()?;
     let templates = engine;
     let machine = Arc::clone(&engines.machine);
-    let tokens = Arc::new(tokens::all(config, key)?);
+    let tokens = Arc::new(tokens::all(config, key).or_invalid()?);
     let refused = Arc::new(RefusedConnections::default());
     let refused_counts = Arc::clone(&refused);
     let functions_url = Arc::new(OnceLock::new());
@@ -234,6 +238,13 @@ fn admin_config(functions_url: &Arc<OnceLock<String>>) -> AdminConfig {
         archive_bytes_max: ArchiveLimits::DEFAULT.compressed_bytes_max,
         ..AdminConfig::default()
     }
+}
+
+/// The key of the data directory, and the secrets.
+fn sealed(data_dir: &Path) -> anyhow::Result<(Arc<SealingKey>, Arc<SecretStore>)> {
+    let key = sealing::key(data_dir)?;
+    let secrets = sealing::secrets(data_dir, &key)?;
+    Ok((key, secrets))
 }
 
 /// Whether functions can start, and what this machine cannot enforce.
@@ -306,8 +317,14 @@ fn traces(
     let Some(settings) = &config.traces else {
         return Ok(None);
     };
-    pilot_traces::subscribe(bus, settings.exporter()?, metrics, Arc::clone(clock))
-        .context("traces")?;
+    pilot_traces::subscribe(
+        bus,
+        settings.exporter().or_invalid()?,
+        metrics,
+        Arc::clone(clock),
+    )
+    .context("traces")
+    .or_invalid()?;
     let sink = Arc::clone(bus) as Arc<dyn EventSink>;
     Ok(Some(Arc::new(settings.recording(sink)?)))
 }
@@ -319,10 +336,11 @@ fn data(
     clock: &Arc<dyn Clock>,
     engines: &Engines,
 ) -> anyhow::Result<(Arc<Data>, Arc<dyn InitRunner>)> {
-    let data = data_config(&config.data, &config.stores, &config.data_dir)?;
+    let data = data_config(&config.data, &config.stores, &config.data_dir).or_invalid()?;
     let queues = Arc::new(ConnectedQueues::new(Arc::clone(connections)));
     let decoders = Arc::clone(&engines.decoders) as _;
-    let data = Data::open(data, queues, Arc::clone(clock), decoders).map_err(anyhow::Error::msg)?;
+    let data = Data::open(data, queues, Arc::clone(clock), decoders);
+    let data = data.map_err(anyhow::Error::msg).or_invalid()?;
     let data = Arc::new(data);
     let settings = InitscriptsConfig {
         memory_mb: config.initscripts.memory_mb,
@@ -518,7 +536,7 @@ fn queue_and_triggers(
         running_max: (limits.workers_max() / 2).clamp(1, ASYNC_RUNNING_MAX),
         has_room: Arc::new(move || reserve.is_held()),
     };
-    let queue = Queue::open(settings)?;
+    let queue = Queue::open(settings).or_invalid()?;
     let triggers = Triggers::new(Arc::clone(&queue) as _, connections);
     Ok((queue, Arc::new(triggers)))
 }

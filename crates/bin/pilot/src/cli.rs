@@ -36,6 +36,7 @@ mod profile;
 mod progress;
 mod project;
 mod prune;
+mod reader;
 mod remove;
 mod report;
 mod rightsize;
@@ -45,6 +46,7 @@ mod secret;
 mod serve;
 mod simulate;
 mod token;
+mod usage;
 mod version;
 
 /// Runs Lambda-shaped functions on this machine, without cold starts.
@@ -133,7 +135,10 @@ A first function: `pilot new hello`, then `pilot dev hello`.";
 
 /// Parses the arguments, runs the command and returns the exit code.
 pub(crate) fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = match usage::parse(std::env::args_os()) {
+        Ok(cli) => cli,
+        Err(error) => return usage::report(&error),
+    };
     match run(cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => report_failure(&error),

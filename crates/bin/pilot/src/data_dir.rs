@@ -25,12 +25,36 @@ pub(crate) fn prepare(path: &Path) -> anyhow::Result<()> {
             return Err(error).with_context(|| format!("cannot create the data directory {shown}"));
         }
     }
+    if check(path)? == Rights::Narrow {
+        return Ok(());
+    }
+    fs::set_permissions(path, fs::Permissions::from_mode(0o700))
+        .with_context(|| format!("cannot change the rights of {shown}"))?;
+    tracing::info!(data_dir = %shown, "only the daemon's user may enter the data directory now");
+    Ok(())
+}
+
+/// Who may enter an existing data directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Rights {
+    /// Its owner.
+    Narrow,
+    /// Others, too, which a daemon changes.
+    Wide,
+}
+
+/// Whether a daemon could use this existing folder. Changes nothing.
+///
+/// # Errors
+/// See [`prepare`].
+pub(crate) fn check(path: &Path) -> anyhow::Result<Rights> {
+    let shown = path.display();
     let found = fs::metadata(path).with_context(|| format!("cannot use {shown}"))?;
     if !found.is_dir() {
         bail!("the data directory {shown} is not a folder");
     }
     if found.mode() & 0o077 == 0 {
-        return Ok(());
+        return Ok(Rights::Narrow);
     }
     if found.uid() != nix::unistd::geteuid().as_raw() {
         bail!(
@@ -43,10 +67,7 @@ pub(crate) fn prepare(path: &Path) -> anyhow::Result<()> {
             "{shown} has other files, and others may enter it: choose an empty or a new folder with --data-dir"
         );
     }
-    fs::set_permissions(path, fs::Permissions::from_mode(0o700))
-        .with_context(|| format!("cannot change the rights of {shown}"))?;
-    tracing::info!(data_dir = %shown, "only the daemon's user may enter the data directory now");
-    Ok(())
+    Ok(Rights::Wide)
 }
 
 /// Whether it is empty, or a daemon has used it.

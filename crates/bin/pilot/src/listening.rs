@@ -24,6 +24,7 @@ use tokio::net::{TcpListener, UnixListener};
 use crate::control_socket::{ControlSocket, GROUP};
 use crate::daemon_config::DaemonConfig;
 use crate::daemon_config::nodes::NodesSettings;
+use crate::invalid::OrInvalid;
 use crate::listen;
 use crate::supervisor::GivenSockets;
 use crate::tls::{Certificate, TlsFiles};
@@ -130,7 +131,7 @@ fn transport(
 ) -> anyhow::Result<Transport> {
     match files {
         Some(files) => {
-            let certificate = Certificate::load(files)?;
+            let certificate = Certificate::load(files).or_invalid()?;
             let transport = certificate.transport()?;
             certificates.push(certificate);
             Ok(transport)
@@ -185,8 +186,7 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
 fn bind_socket(at: &ControlSocket) -> anyhow::Result<(UnixListener, SocketFile)> {
     let path = &at.path;
     let shown = path.display();
-    check_folder(path)?;
-    check_old(path)?;
+    check_socket(path)?;
     // Another name first, and then a rename: clients find either the old socket or a complete new one.
     let fresh = path.with_extension(format!("{}.new", std::process::id()));
     let _ = fs::remove_file(&fresh);
@@ -230,6 +230,15 @@ fn bind_at(path: &Path) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
+/// Whether the control socket could be made at this path. Its folder must exist.
+///
+/// # Errors
+/// Others may write to the folder, or something is at the path.
+pub(crate) fn check_socket(path: &Path) -> anyhow::Result<()> {
+    check_folder(path).or_invalid()?;
+    check_old(path)
+}
+
 /// Whoever may write to the folder could put a socket of his own there, and receive code and secrets.
 fn check_folder(path: &Path) -> anyhow::Result<()> {
     let folder = path.parent().unwrap_or(Path::new("/"));
@@ -259,9 +268,10 @@ fn check_old(path: &Path) -> anyhow::Result<()> {
         Err(error) => return Err(error).with_context(|| format!("cannot look at {shown}")),
     };
     if !found.file_type().is_socket() {
-        bail!(
+        return Err(anyhow::anyhow!(
             "{shown} exists and is not a socket: remove it, or choose another path with control_socket"
-        );
+        ))
+        .or_invalid();
     }
     match unix_path::short(path, |path| UnixStream::connect(path)) {
         Ok(_) => bail!(

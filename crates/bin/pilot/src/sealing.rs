@@ -13,20 +13,33 @@ use nix::libc::O_NOFOLLOW;
 use pilot_admin::SecretStore;
 use pilot_seal::SealingKey;
 
-/// The key of this data directory.
+/// The key of this data directory, which is made if there is none yet.
 ///
 /// # Errors
-/// It cannot be read or made, others may read it, or it is missing although something was encrypted with it. The error names the file.
+/// See [`existing_key`], or it cannot be made.
 pub(crate) fn key(data_dir: &Path) -> anyhow::Result<Arc<SealingKey>> {
+    if let Some(key) = existing_key(data_dir)? {
+        return Ok(key);
+    }
+    let path = data_dir.join(KEY_FILE);
+    make(&path).with_context(|| format!("cannot write {}", path.display()))?;
+    read(&path, OpenTo::Owner)
+}
+
+/// The key of this data directory. `None`: the first start has not made it yet.
+///
+/// # Errors
+/// It cannot be read, others may read it, or it is missing although something was encrypted with it. The error names the file.
+pub(crate) fn existing_key(data_dir: &Path) -> anyhow::Result<Option<Arc<SealingKey>>> {
     // systemd.exec(5), LoadCredential=: the folder is readable by the unit's user alone.
     let folder = env::var_os("CREDENTIALS_DIRECTORY").map(PathBuf::from);
     let credential = folder.map(|folder| folder.join(CREDENTIAL));
     if let Some(credential) = credential.filter(|file| file.exists()) {
-        return read(&credential, OpenTo::Anybody);
+        return read(&credential, OpenTo::Anybody).map(Some);
     }
     let path = data_dir.join(KEY_FILE);
     if path.symlink_metadata().is_ok() {
-        return read(&path, OpenTo::Owner);
+        return read(&path, OpenTo::Owner).map(Some);
     }
     let secrets = data_dir.join(SECRETS);
     if secrets.exists() {
@@ -37,8 +50,22 @@ pub(crate) fn key(data_dir: &Path) -> anyhow::Result<Arc<SealingKey>> {
             secrets.display()
         );
     }
-    make(&path).with_context(|| format!("cannot write {}", path.display()))?;
-    read(&path, OpenTo::Owner)
+    Ok(None)
+}
+
+/// Whether the daemon could start with what is encrypted in this data directory. Returns the key: a random one if there is none yet.
+///
+/// # Errors
+/// See [`existing_key`] and [`SecretStore::open`].
+pub(crate) fn check(data_dir: &Path) -> anyhow::Result<Arc<SealingKey>> {
+    let key = match existing_key(data_dir)? {
+        Some(key) => key,
+        None => Arc::new(SealingKey::parse(&SealingKey::random_text()?, KEY_FILE)?),
+    };
+    if data_dir.join(SECRETS).exists() {
+        secrets(data_dir, &key)?;
+    }
+    Ok(key)
 }
 
 /// The secrets of this data directory.
@@ -117,12 +144,21 @@ mod tests {
         assert_eq!(key(folder.path()).unwrap().id(), made.id());
         drop(secrets(folder.path(), &made).unwrap());
         fs::remove_file(&path).unwrap();
-        let problem = key(folder.path()).unwrap_err().to_string();
-        assert!(
-            problem.contains("secrets.key") && problem.contains("secrets.json"),
-            "{problem}"
-        );
+        for problem in [key(folder.path()), check(folder.path())] {
+            let problem = problem.unwrap_err().to_string();
+            assert!(
+                problem.contains("secrets.key") && problem.contains("secrets.json"),
+                "{problem}"
+            );
+        }
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_check_makes_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        check(folder.path()).unwrap();
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
     }
 
     #[test]

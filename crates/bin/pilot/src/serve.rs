@@ -19,6 +19,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::assemble::{Daemon, SPAWNER_ENDED, assemble};
 use crate::daemon_config::DaemonConfig;
+use crate::invalid::OrInvalid;
 use crate::supervisor::{self, GivenSockets, Watchdog};
 use crate::tls::Renewal;
 use crate::{data_dir, listening};
@@ -49,7 +50,7 @@ pub(crate) fn run(
             missing.join("; ")
         );
     }
-    data_dir::prepare(&config.data_dir)?;
+    data_dir::prepare(&config.data_dir).or_invalid()?;
     let reserve = Arc::new(Reserve::of(&config.data_dir));
     reserve.prepare();
     let mount_point = config.data_dir.join("run/root");
@@ -90,7 +91,8 @@ async fn serve(
     let daemon =
         assemble(config, isolation, spawner, Arc::clone(&reserve)).map_err(
             |error| match reserve.shortage() {
-                Some(shortage) => error.context(shortage),
+                // Then nothing is wrong with the files.
+                Some(shortage) => anyhow::anyhow!("{shortage}: {error:#}"),
                 None => error,
             },
         )?;

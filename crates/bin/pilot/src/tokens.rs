@@ -20,10 +20,26 @@ use crate::daemon_config::DaemonConfig;
 /// # Errors
 /// A file cannot be read or written, or others may read the administrator's token.
 pub(crate) fn all(config: &DaemonConfig, key: Arc<SealingKey>) -> anyhow::Result<TokenStore> {
-    let mut given = vec![(
-        admin_token(&config.data_dir.join(ADMIN_TOKEN))?,
-        Grant::admin(ADMIN_TOKEN),
-    )];
+    let admin = admin_token(&config.data_dir.join(ADMIN_TOKEN))?;
+    opened(config, Some(admin), key)
+}
+
+/// Whether the daemon could start with these tokens. Makes nothing.
+///
+/// # Errors
+/// As [`all`].
+pub(crate) fn check(config: &DaemonConfig, key: Arc<SealingKey>) -> anyhow::Result<()> {
+    let admin = existing_admin_token(&config.data_dir.join(ADMIN_TOKEN))?;
+    opened(config, admin, key).map(drop)
+}
+
+fn opened(
+    config: &DaemonConfig,
+    admin: Option<String>,
+    key: Arc<SealingKey>,
+) -> anyhow::Result<TokenStore> {
+    let mut given: Vec<(String, Grant)> = Vec::new();
+    given.extend(admin.map(|token| (token, Grant::admin(ADMIN_TOKEN))));
     if let Some(file) = &config.file {
         let configured = crate::daemon_config::tokens_of(file)?;
         let grants = [
@@ -45,6 +61,13 @@ pub(crate) fn all(config: &DaemonConfig, key: Arc<SealingKey>) -> anyhow::Result
 
 /// The administrator's token, from its file, which is made if it does not exist.
 fn admin_token(path: &Path) -> anyhow::Result<String> {
+    match existing_admin_token(path)? {
+        Some(token) => Ok(token),
+        None => make(path).with_context(|| format!("cannot write {}", path.display())),
+    }
+}
+
+fn existing_admin_token(path: &Path) -> anyhow::Result<Option<String>> {
     let shown = path.display();
     let file = fs::File::options()
         .read(true)
@@ -52,9 +75,7 @@ fn admin_token(path: &Path) -> anyhow::Result<String> {
         .open(path);
     let file = match file {
         Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            return make(path).with_context(|| format!("cannot write {shown}"));
-        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error).with_context(|| format!("cannot read {shown}")),
     };
     if file.metadata()?.mode() & 0o077 != 0 {
@@ -70,7 +91,7 @@ fn admin_token(path: &Path) -> anyhow::Result<String> {
     if token.len() < TOKEN_BYTES_MIN {
         bail!("{shown} has no token: remove it, and restart the daemon, which makes a new one");
     }
-    Ok(token.to_owned())
+    Ok(Some(token.to_owned()))
 }
 
 /// Writes a new token under another name first, so that the file is never incomplete. It has mode 0600 from its beginning.

@@ -13,7 +13,7 @@ use crate::forward::Origin;
 use crate::headers;
 use crate::reply::{Reply, ReplyBody};
 
-/// The request's head for the application. `root` is `/fn/NAME`, and `path` is the raw rest of the path.
+/// The request's head for the application. `root` is where it is told to be, by default `/fn/NAME`, and `path` is the raw rest of the path.
 pub(crate) fn request(
     head: &Parts,
     root: &str,

@@ -91,6 +91,7 @@ async fn invoke(
     let version = found?;
     let interface = version.config.interface;
     let has_body_input = version.config.body_input().is_some();
+    let root_path = version.config.root_path.clone();
     let inputs = requested_inputs::of(&context.head.headers, &version.config)?;
     if interface == Interface::Http {
         return passing::call(context, place, named, version).await;
@@ -112,6 +113,7 @@ async fn invoke(
         _ => None,
     };
     let (handshake, messages) = websocket.unzip();
+    let root = root_path.as_deref().unwrap_or(place.root);
     let payload = async {
         let direct = has_body_input.then(|| context.direct_body());
         Ok::<_, RequestError>(match (interface, direct) {
@@ -126,13 +128,13 @@ async fn invoke(
             (_, Some(direct)) => Payload {
                 websocket: messages,
                 direct: Some(direct),
-                ..application_payload(&mut context, place, Bytes::new(), None)
+                ..application_payload(&mut context, place, root, Bytes::new(), None)
             },
             (_, None) => {
                 let (body, rest) = context.read_front(&named.name).await?;
                 Payload {
                     websocket: messages,
-                    ..application_payload(&mut context, place, body, rest)
+                    ..application_payload(&mut context, place, root, body, rest)
                 }
             }
         })
@@ -173,12 +175,13 @@ fn event_payload(
 fn application_payload(
     context: &mut RequestContext<'_>,
     place: Place<'_>,
+    root: &str,
     body: Bytes,
     rest: Option<StreamedBody>,
 ) -> Payload {
     let whole_len = rest.is_none().then_some(body.len());
     let origin = prepare(context, place, whole_len);
-    let head = application::request(&context.head, place.root, place.path, place.query, origin);
+    let head = application::request(&context.head, root, place.path, place.query, origin);
     Payload {
         http: Some(head),
         body,

@@ -121,7 +121,7 @@ fn status(code: &str) -> StatusCode {
         "unauthorized" => StatusCode::UNAUTHORIZED,
         "forbidden" => StatusCode::FORBIDDEN,
         "too_slow" => StatusCode::REQUEST_TIMEOUT,
-        "in_use" => StatusCode::CONFLICT,
+        "in_use" | "broken" => StatusCode::CONFLICT,
         "busy" => StatusCode::SERVICE_UNAVAILABLE,
         "not_found" | "unknown_version" | "unknown_route" => StatusCode::NOT_FOUND,
         "method_not_allowed" => StatusCode::METHOD_NOT_ALLOWED,

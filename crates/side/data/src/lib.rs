@@ -21,7 +21,7 @@ mod stores;
 mod streaming;
 
 pub use memory::SpillConfig;
-pub use source::{Data, DataConfig};
+pub use source::{Data, DataConfig, check_store};
 pub use stores::file::FileConfig;
 pub use stores::http::HttpConfig;
 pub use stores::redis::RedisConfig;

@@ -80,6 +80,25 @@ struct OpenStore {
     store: Arc<dyn Store>,
 }
 
+/// Whether a store can be opened. Connects to nothing.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn check_store(config: &StoreConfig) -> Result<(), String> {
+    choose_cryptography();
+    opened(config).map(drop)
+}
+
+/// For clients with TLS.
+fn choose_cryptography() {
+    // Another part of the process may have chosen it before.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+}
+
+fn opened(config: &StoreConfig) -> Result<Arc<dyn Store>, String> {
+    stores::open(config).map_err(|problem| format!("stores.{}: {problem}", config.name))
+}
+
 impl Data {
     /// Opens the stores. It connects to none of them. `queues` are those of initscripts.
     ///
@@ -91,13 +110,11 @@ impl Data {
         clock: Arc<dyn Clock>,
         decoders: Arc<dyn DecoderHost>,
     ) -> Result<Self, String> {
-        // Another part of the process may have chosen it before.
-        let _ = rustls::crypto::ring::default_provider().install_default();
+        choose_cryptography();
         let mut stores = BTreeMap::new();
         for config in config.stores {
             let name = config.name.clone();
-            let store =
-                stores::open(&config).map_err(|problem| format!("stores.{name}: {problem}"))?;
+            let store = opened(&config)?;
             stores.insert(name, Arc::new(OpenStore { config, store }));
         }
         let share_max = config.function_bytes_max.min(config.bytes_max);

@@ -384,6 +384,9 @@ impl ControlPlane for Deployer {
         let Some(function) = self.inner.state.function(name) else {
             return Ok(None);
         };
+        if let Some(problem) = &function.problem {
+            return Err(errors::broken(name, problem));
+        }
         let max = function.live.version.config.scale.max;
         if let Some(wanted) = scaling.workers.filter(|wanted| *wanted > max) {
             return Err(errors::too_many_workers(name, wanted, max));

@@ -149,6 +149,13 @@ pub(crate) fn too_many_workers(name: &FunctionName, wanted: u32, max: u32) -> De
     invalid("bad_request", message, "")
 }
 
+/// A function that cannot be scaled, because no worker of it can start. The problem says what to do.
+pub(crate) fn broken(name: &FunctionName, problem: &str) -> DeployError {
+    let message =
+        format!("function '{name}' is broken, and no worker of it can be started: {problem}");
+    invalid("broken", message, "")
+}
+
 /// A command whose program is in the code but cannot run.
 pub(crate) fn from_command(problem: String) -> DeployError {
     invalid("bad_command", problem, "")

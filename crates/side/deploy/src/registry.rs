@@ -106,6 +106,44 @@ impl Registry {
         })
     }
 
+    /// What a daemon would find: the functions of a registry that no daemon has open. Reads a copy, which it makes in `scratch`, so that
+    /// nothing is changed. `Ok(None)`: there is no registry.
+    ///
+    /// # Errors
+    /// What [`Registry::open`] or [`Registry::functions`] would fail with.
+    pub fn examine(
+        data_dir: &Path,
+        scratch: &Path,
+    ) -> Result<Option<Vec<StoredFunction>>, RegistryError> {
+        let path = data_dir.join(FILE);
+        let named = |error| match error {
+            RegistryError::Open { problem, .. } => RegistryError::Open {
+                path: path.clone(),
+                problem,
+            },
+            RegistryError::Newer { found, known, .. } => RegistryError::Newer {
+                path: path.clone(),
+                found,
+                known,
+            },
+            other => other,
+        };
+        let copied = pilot_sqlite::copy(&path, scratch).map_err(|error| RegistryError::Open {
+            path: path.clone(),
+            problem: error.to_string(),
+        })?;
+        if copied.is_none() {
+            return Ok(None);
+        }
+        let mut registry = Self::open(scratch).map_err(named)?;
+        // Where the files of its functions are.
+        data_dir.clone_into(&mut registry.data_dir);
+        let functions = registry.functions();
+        functions
+            .map(Some)
+            .map_err(|error| registry.unreadable(error))
+    }
+
     /// All functions, by name. A function whose row is invalid or whose files are missing has a problem.
     ///
     /// # Errors

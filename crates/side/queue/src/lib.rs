@@ -19,5 +19,5 @@ mod store;
 mod times;
 mod writer;
 
-pub use open::OpenError;
+pub use open::{Examined, OpenError, examine};
 pub use queue::{Queue, QueueConfig};

@@ -106,6 +106,36 @@ pub(crate) fn open(path: &Path) -> Result<Opened, OpenError> {
     try_open(path).map_err(|problem| problem.of(path))
 }
 
+/// What a daemon would find in a store that no daemon has open.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Examined {
+    /// There is none.
+    Absent,
+    /// It can be used.
+    Usable,
+    /// It is damaged. A daemon would set it aside.
+    Damaged(String),
+}
+
+/// Looks at a store as a start of the daemon would. Reads a copy, which it makes in `scratch`, so that nothing is changed.
+///
+/// # Errors
+/// The daemon would not start.
+pub fn examine(path: &Path, scratch: &Path) -> Result<Examined, OpenError> {
+    let copied = pilot_sqlite::copy(path, scratch).map_err(|error| OpenError::Open {
+        path: path.to_owned(),
+        problem: error.to_string(),
+    })?;
+    let Some(copied) = copied else {
+        return Ok(Examined::Absent);
+    };
+    match try_open(&copied) {
+        Ok(_) => Ok(Examined::Usable),
+        Err(problem) if problem.is_damage() => Ok(Examined::Damaged(problem.to_string())),
+        Err(problem) => Err(problem.of(path)),
+    }
+}
+
 /// A second connection, which only reads.
 ///
 /// # Errors

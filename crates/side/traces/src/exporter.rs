@@ -81,6 +81,15 @@ pub fn subscribe(
     Ok(())
 }
 
+/// Whether spans could be sent with this configuration. Connects to nothing.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn check(config: ExporterConfig) -> Result<(), ExporterError> {
+    Transport::new(config.transport)?;
+    Ok(())
+}
+
 /// The subscriber.
 struct Recording {
     queue: Arc<Queue>,

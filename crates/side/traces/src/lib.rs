@@ -11,5 +11,5 @@ mod queue;
 mod spans;
 mod transport;
 
-pub use exporter::{ExporterConfig, ExporterError, subscribe};
+pub use exporter::{ExporterConfig, ExporterError, check, subscribe};
 pub use transport::{Authorities, Compression, Endpoint, TransportConfig, TransportError};

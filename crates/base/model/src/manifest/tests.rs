@@ -60,6 +60,43 @@ fn an_unknown_word_names_the_nearest_known_one() {
 }
 
 #[test]
+fn a_root_path_is_one_of_an_application() {
+    let checked = |keys: &str| {
+        let text = format!("[functions.a]\n{keys}\n");
+        let problem = Manifest::parse(&text, "pilot.toml").map(|manifest| {
+            let (_, spec) = manifest.functions.into_iter().next().unwrap();
+            spec.check(&"a".parse().unwrap())
+        });
+        problem
+            .map_err(|error| error.to_string())?
+            .map_err(|error| error.to_string())
+    };
+    let asgi = "interface = \"asgi\"\n";
+    for path in ["", "/shop", "/a/b-c.d~"] {
+        let config = checked(&format!("{asgi}root_path = \"{path}\"")).unwrap();
+        assert_eq!(config.root_path.as_deref(), Some(path));
+    }
+    for path in ["/", "shop", "/shop/", "/a//b", "/a b", "/a?b", "/ä"] {
+        let problem = checked(&format!("{asgi}root_path = \"{path}\"")).unwrap_err();
+        assert!(
+            problem.contains("root_path") && problem.contains("\"/shop\""),
+            "{problem}"
+        );
+    }
+    for keys in [
+        "",
+        "runtime = \"node\"\n",
+        "runtime = \"http\"\ncommand = [\"a\"]\n",
+    ] {
+        let problem = checked(&format!("{keys}root_path = \"\"")).unwrap_err();
+        assert!(
+            problem.contains("interface = \"asgi\" and \"wsgi\""),
+            "{problem}"
+        );
+    }
+}
+
+#[test]
 fn values_out_of_range_name_key_and_range() {
     for (line, key) in [
         ("memory_mb = 1", "memory_mb"),
@@ -158,6 +195,10 @@ fn a_value_of_the_wrong_type_names_line_function_key_and_what_would_do() {
             "functions.a.memory_mb: is -1, must be a whole number, not below 0",
         ),
         ("memory_mb = 1.5", "functions.a.memory_mb: is 1.5, must be"),
+        (
+            "concurrency = 99999999999",
+            "functions.a.concurrency: is 99999999999, must be a whole number, at most 4294967295",
+        ),
         (
             "timeout_s = true",
             "functions.a.timeout_s: is true, must be a number",

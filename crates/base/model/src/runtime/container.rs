@@ -196,7 +196,9 @@ impl RuntimeKind for ContainerRuntime {
         let command = self.command().map_or_else(own, |words| words.join(" "));
         let contract = self.contract.as_str().to_owned();
         let root = self.disk.root.as_str().to_owned();
-        vec![("contract", contract), ("command", command), ("root", root)]
+        let volume = self.disk.volume_mb.map(|mb| ("volume", format!("{mb} MB")));
+        let shown = [("contract", contract), ("command", command), ("root", root)];
+        shown.into_iter().chain(volume).collect()
     }
 
     fn trial(&self, _handler: &str) -> Trial {

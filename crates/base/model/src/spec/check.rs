@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::{FunctionSpec, SpecError};
 use crate::asynchronous::AsyncConfig;
-use crate::checks::{KeyProblem, check_owner, check_variable, in_range, one_of};
+use crate::checks::{KeyProblem, check_owner, check_root_path, check_variable, in_range, one_of};
 use crate::choices::{Interface, Network, Reuse, TemplateMode};
 use crate::config::FunctionConfig;
 use crate::cors::CorsSpec;
@@ -49,6 +49,9 @@ impl FunctionSpec {
         )
         .map_err(|problem| fail("template", problem))?;
         let (reuse, concurrency) = self.check_reuse(&runtime, &fail)?;
+        let root_path = self.root_path.as_deref();
+        let root_path = check_root_path(root_path, interface);
+        let root_path = root_path.map_err(|problem| fail("root_path", problem))?;
         for (key, value) in &self.environment {
             check_variable(key, value).map_err(|problem| fail("environment", problem))?;
             if key == "PORT" && interface == Interface::Http {
@@ -112,6 +115,7 @@ impl FunctionSpec {
             shared_initscript,
             asynchronous,
             triggers,
+            root_path,
         })
     }
 

@@ -10,6 +10,7 @@ use pilot_model::calendar::unix_ms;
 
 use super::client::Client;
 use super::output::{self, Align, Table};
+use super::usage::not_empty;
 
 /// The arguments of `pilot async`.
 #[derive(Debug, Args)]
@@ -27,6 +28,7 @@ enum What {
     /// Remove an invocation that waits
     Cancel {
         /// Its request id
+        #[arg(value_parser = not_empty)]
         id: String,
     },
 }
@@ -66,6 +68,7 @@ struct ListArgs {
 #[derive(Debug, Args)]
 struct ShowArgs {
     /// Its request id
+    #[arg(value_parser = not_empty)]
     id: String,
     /// Print as JSON
     #[arg(long)]
@@ -76,7 +79,7 @@ struct ShowArgs {
 #[group(id = "which", required = true, multiple = false)]
 struct WhichArgs {
     /// The request id of one
-    #[arg(group = "which")]
+    #[arg(group = "which", value_parser = not_empty)]
     id: Option<String>,
     /// Those of this function
     #[arg(long, value_name = "NAME", group = "which")]

@@ -304,6 +304,7 @@ impl Client {
             return anyhow::anyhow!("function '{name}' is broken: {problem}");
         }
         let names = all.iter().flatten().map(|function| function.name.as_str());
+        let names = names.filter(|known| *known != name);
         let hint = match (nearest(name, names), &all) {
             (Some(near), _) => format!("did you mean '{near}'?"),
             (None, Some(all)) if all.is_empty() => {

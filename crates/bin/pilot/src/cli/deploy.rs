@@ -1,5 +1,7 @@
 //! `pilot deploy` and `pilot up`: pack, upload, follow the deployment, print the result.
 
+mod interrupted;
+
 use std::io::{BufRead, Read};
 use std::path::PathBuf;
 
@@ -11,6 +13,8 @@ use pilot_model::deployment::{DeployReport, FunctionSummary};
 use pilot_model::size::Size;
 use serde_json::json;
 
+pub(super) use self::interrupted::Course;
+use self::interrupted::Step;
 use super::client::Client;
 use super::failure::Failure;
 use super::initscript;
@@ -60,7 +64,8 @@ pub(super) fn run(client: &Client, args: &DeployArgs) -> anyhow::Result<()> {
     if let Some(remark) = project.remark() {
         output::note(&remark);
     }
-    let result = deploy(client, &target, show(args.json));
+    let course = Course::watched([&target.name].into_iter())?;
+    let result = deploy(client, &target, show(args.json), &course);
     if args.json {
         output::print_json(&outcome_json(&target, &result)?)?;
     }
@@ -78,8 +83,9 @@ pub(super) fn up(client: &Client, args: &UpArgs) -> anyhow::Result<()> {
     let project = Project::read(&args.file, None)?;
     let mut outcomes = Vec::new();
     let (mut failed, mut refused) = (0, 0);
+    let course = Course::watched(project.targets.iter().map(|target| &target.name))?;
     for target in &project.targets {
-        let result = deploy(client, target, show(args.json));
+        let result = deploy(client, target, show(args.json), &course);
         if args.json {
             outcomes.push(outcome_json(target, &result)?);
         }
@@ -115,12 +121,28 @@ pub(super) fn up(client: &Client, args: &UpArgs) -> anyhow::Result<()> {
     }
 }
 
-/// Packs and uploads a function and follows its deployment to the end.
+/// Packs and uploads a function and follows its deployment to the end. `course` learns how far it is.
 ///
 /// # Errors
 /// [`Failure::Refused`] if the daemon refuses, [`Failure::Usage`] if the folder cannot be packed; otherwise the error of the
 /// connection.
-pub(super) fn deploy(client: &Client, target: &Target, show: Show) -> anyhow::Result<DeployReport> {
+pub(super) fn deploy(
+    client: &Client,
+    target: &Target,
+    show: Show,
+    course: &Course,
+) -> anyhow::Result<DeployReport> {
+    let deployed = send(client, target, show, course);
+    course.at(&target.name, Step::Over);
+    deployed
+}
+
+fn send(
+    client: &Client,
+    target: &Target,
+    show: Show,
+    course: &Course,
+) -> anyhow::Result<DeployReport> {
     let progress = Progress::new(target.name.as_str(), show);
     initscript::build(target, |message| progress.tell(message))?;
     progress.tell("packing");
@@ -139,7 +161,9 @@ pub(super) fn deploy(client: &Client, target: &Target, show: Show) -> anyhow::Re
         Size(archive.bytes)
     ));
     let form = Multipart::new(&spec, archive)?;
+    course.at(&target.name, Step::Uploading);
     let answer = client.upload(&target.name, form)?;
+    course.at(&target.name, Step::Uploaded);
     follow(answer, &target.name, |message| progress.tell(message))
 }
 

@@ -22,11 +22,12 @@ use self::message::{Ended, Message};
 use self::watch::Watch;
 use super::client::Client;
 use super::connection::command_for;
+use super::deploy::{self, Course};
 use super::failure::Failure;
 use super::output::{self, DIM, GOOD, STRONG};
 use super::progress::Show;
 use super::project::{Project, Target};
-use super::{deploy, logs, report};
+use super::{logs, report};
 
 mod address;
 mod daemon;
@@ -123,7 +124,7 @@ impl Session {
 
     fn begin(&mut self) {
         for target in self.project.targets.clone() {
-            match deploy::deploy(&self.client, &target, Show::Progress) {
+            match deploy::deploy(&self.client, &target, Show::Progress, &Course::default()) {
                 Ok(report) => {
                     let _ = output::print(&report::deployed(&report, &self.client.functions_url()));
                     self.follow(&target);
@@ -172,7 +173,7 @@ impl Session {
             return None;
         }
         for target in concerned {
-            match deploy::deploy(&self.client, &target, Show::Nothing) {
+            match deploy::deploy(&self.client, &target, Show::Nothing, &Course::default()) {
                 Ok(report) => {
                     if report.changed {
                         let took = output::duration(edited.elapsed());

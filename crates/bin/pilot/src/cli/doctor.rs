@@ -1,9 +1,10 @@
 //! `pilot doctor`: what this machine can enforce, what is missing, and what to change. It needs no daemon, changes nothing, and uses the
 //! probes with which the daemon starts ([`Isolation`]) and the look-up of deployments (`pilot_deploy::environment::survey`).
 //!
-//! The checks of the daemon's own resources are in [`resources`].
+//! The checks of the daemon's own resources are in [`resources`], and those of what it reads when it starts in [`start`].
 
 mod resources;
+mod start;
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -14,6 +15,7 @@ use pilot_deploy::environment::survey;
 use pilot_sandbox::{Enforcement, Isolation};
 use serde::Serialize;
 
+use self::resources::UseOfDataDir;
 use super::failure::Failure;
 use super::output::{self, BAD, DIM, GOOD, STRONG, WARN};
 use crate::daemon_config::DaemonConfig;
@@ -98,8 +100,13 @@ pub(super) fn run(args: &DoctorArgs) -> anyhow::Result<()> {
     ));
     checks.push(resources::volumes(config.limits.volume()));
     checks.extend(interpreters()?);
-    checks.extend(resources::daemon(&config));
+    let (use_of_dir, daemon) = resources::daemon(&config);
+    checks.extend(daemon);
     checks.extend(resources::certificates(&config));
+    checks.extend(start::configured(&config));
+    if use_of_dir == UseOfDataDir::Free {
+        checks.extend(start::content(&config));
+    }
     if args.json {
         output::print_json(&checks)?;
     } else {

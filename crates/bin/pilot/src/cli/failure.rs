@@ -3,6 +3,7 @@
 use pilot_model::api::ApiError;
 
 use super::interrupt;
+use crate::invalid::Invalid;
 
 /// Failures with an exit code of their own. Every other error has [`GENERAL`].
 #[derive(Debug, thiserror::Error)]
@@ -60,16 +61,7 @@ impl Failure {
 
     /// An invalid or missing file or folder of the user, whatever went wrong with it.
     pub(super) fn input(error: &anyhow::Error) -> Self {
-        let mut problem = String::new();
-        for cause in error.chain().map(ToString::to_string) {
-            if problem.is_empty() {
-                problem = cause;
-            } else if !problem.contains(&cause) {
-                // Some messages contain their cause.
-                problem = format!("{problem}: {cause}");
-            }
-        }
-        Self::Usage { problem }
+        Self::usage(Invalid::of(error).to_string())
     }
 
     /// The exit code of the process.

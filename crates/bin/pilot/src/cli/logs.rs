@@ -14,6 +14,8 @@ use pilot_model::log_line::{LogLine, LogSource};
 
 use super::client::Client;
 use super::output::{self, DIM};
+use super::reader;
+use super::usage::not_empty;
 
 /// The arguments of `pilot logs`.
 #[derive(Debug, Args)]
@@ -24,13 +26,13 @@ pub(super) struct LogsArgs {
     #[arg(short, long)]
     follow: bool,
     /// Number of last lines to print [default: 100; with --since or --request all of them]
-    #[arg(short = 'n', long, value_name = "N", value_parser = |text: &str| text.parse::<u32>().map_err(|_| "must be a whole number"))]
+    #[arg(short = 'n', long, value_name = "N", value_parser = |text: &str| text.parse::<u32>().map_err(|_| "must be a whole number, not below 0"))]
     lines: Option<u32>,
     /// Only lines from this time on: a duration like 5m or 2h30m, or a time like 2026-11-22T18:00:00Z
     #[arg(long, value_name = "TIME", value_parser = since, allow_hyphen_values = true)]
     since: Option<u64>,
     /// Only lines of the request with this id
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", value_parser = not_empty)]
     request: Option<String>,
     /// Print a JSON object per line: time, source, request_id, text
     #[arg(long)]
@@ -51,6 +53,9 @@ pub(super) fn run(client: &Client, args: &LogsArgs) -> anyhow::Result<()> {
     query.extend(args.since.map(|at| ("since_unix_ms", at.to_string())));
     query.extend(args.request.clone().map(|id| ("request", id)));
     let log = read(client, &args.name, &query)?;
+    if args.follow {
+        reader::end_when_gone()?;
+    }
     copy(log, |line| {
         if args.json {
             return output::print_bytes(line);

@@ -113,7 +113,11 @@ pub(super) fn run(connection: &Connection, args: &NewArgs) -> anyhow::Result<()>
     let endpoint = endpoint.as_deref().map(|given| given.trim_end_matches('/'));
     let name = name_of(&args.path)?;
     let template = args.template();
-    let written = write(&args.path, &name, template)?;
+    let written =
+        write(&args.path, &name, template).map_err(|error| match error.is::<Failure>() {
+            true => error,
+            false => Failure::input(&error).into(),
+        })?;
     let mut text = String::new();
     for path in written {
         text.push_str(&format!("{GOOD}+{GOOD:#} {}\n", path.display()));

@@ -50,11 +50,15 @@ fn forks(runtime: &str) -> bool {
 
 /// The result of the trial start; `runtime` is the function's runtime in the daemon's words.
 pub(super) fn found(report: &TemplateReport, runtime: &str) -> String {
-    if forks(runtime) {
+    let mut text = if forks(runtime) {
         template(report)
     } else {
         kept(report, runtime)
+    };
+    for warning in &report.warnings {
+        let _ = writeln!(text, "  {WARN}warning{WARN:#}      {warning}");
     }
+    text
 }
 
 /// A runtime that does not fork: its start time and its remark.
@@ -157,6 +161,7 @@ pub(super) mod tests {
             forkable: true,
             reason: None,
             took: Duration::from_millis(312),
+            warnings: Vec::new(),
         }
     }
 

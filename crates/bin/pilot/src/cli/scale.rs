@@ -3,7 +3,9 @@
 use clap::{ArgGroup, Args};
 use pilot_model::FunctionName;
 use pilot_model::Policy;
+use pilot_model::ScaleConfig;
 use pilot_model::api::ScaleRequest;
+use pilot_model::deployment::FunctionDescription;
 use pilot_model::policy::PolicySpec;
 use pilot_model::status::PoolStatus;
 
@@ -19,7 +21,8 @@ use super::output;
 pub(super) struct ScaleArgs {
     /// Which function
     name: FunctionName,
-    /// Retire idle workers above this number, or start workers up to it; at most scale.max of the function
+    /// Retire idle workers above this number, or start workers up to it; at most scale.max of the function. If it is less than what
+    /// scale.min or the policy keeps ready, that holds until the next request; then they count again
     #[arg(value_name = "N", value_parser = check_workers)]
     workers: Option<u32>,
     /// Use this policy until the next deploy or the daemon's end, e.g. auto, static:3, cusum:h=6
@@ -45,9 +48,31 @@ pub(super) fn run(client: &Client, args: &ScaleArgs) -> anyhow::Result<()> {
     let policy = args
         .policy
         .map_or_else(String::new, |policy| format!("; policy {policy}"));
+    let set_aside = args.workers.and_then(|workers| {
+        let described: FunctionDescription = client.fetch_function(&args.name, "").ok()?;
+        set_aside(workers, &described.config.scale)
+    });
     output::print(&format!(
-        "{}: {} idle, {} busy, {} starting{policy}\n",
-        args.name, status.idle, status.busy, status.starting
+        "{}: {} idle, {} busy, {} starting{policy}\n{}",
+        args.name,
+        status.idle,
+        status.busy,
+        status.starting,
+        set_aside.unwrap_or_default()
+    ))
+}
+
+/// What keeps more workers ready than were asked for, and until when it does not.
+fn set_aside(workers: u32, scale: &ScaleConfig) -> Option<String> {
+    let keeps = if workers < scale.min {
+        format!("scale.min = {}", scale.min)
+    } else if scale.policy == Policy::default() {
+        return None;
+    } else {
+        format!("the policy {}", scale.policy)
+    };
+    Some(format!(
+        "until the next request at most {workers} kept ready; from then on {keeps} counts again\n"
     ))
 }
 

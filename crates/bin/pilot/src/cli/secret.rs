@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, BufRead as _, IsTerminal as _, Read, Write as _};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use clap::{Args, Subcommand};
 use nix::sys::termios::{self, LocalFlags, SetArg};
 use pilot_model::api::SecretInfo;
@@ -15,6 +15,7 @@ use super::client::Client;
 use super::failure::Failure;
 use super::interrupt;
 use super::output::{self, Align, Table};
+use super::usage::not_empty;
 
 /// The arguments of `pilot secret`.
 #[derive(Debug, Args)]
@@ -38,7 +39,7 @@ enum What {
         /// The secret's name
         name: SecretName,
         /// The owner of the functions that may use it
-        #[arg(long, value_name = "OWNER")]
+        #[arg(long, value_name = "OWNER", value_parser = not_empty)]
         owner: Option<String>,
         /// Even if functions use it: their next workers do not start
         #[arg(long)]
@@ -51,7 +52,7 @@ struct SetArgs {
     /// The secret's name. There is no argument for the value, because other users could see it
     name: SecretName,
     /// The owner of the functions that may use it. Without one, all functions may that are deployed without a limited token
-    #[arg(long, value_name = "OWNER")]
+    #[arg(long, value_name = "OWNER", value_parser = not_empty)]
     owner: Option<String>,
     /// Take the value from this file, byte by byte. From standard input, one line end at the end is left out
     #[arg(long, value_name = "FILE")]
@@ -80,6 +81,7 @@ fn set(client: &Client, args: &SetArgs) -> anyhow::Result<()> {
         Some(file) => of_file(file).map_err(|error| Failure::input(&error))?,
         None => of_input(&args.name)?,
     };
+    check(&value, args.from_file.as_deref())?;
     let info: SecretInfo = client.put_bytes(&path(&args.name, args.owner.as_deref()), &value)?;
     let owner = if info.owner.is_empty() {
         String::new()
@@ -145,7 +147,8 @@ fn of_input(name: &SecretName) -> anyhow::Result<Vec<u8>> {
     let mut value = if stdin.is_terminal() {
         asked(name)?
     } else {
-        bounded(stdin.lock()).context("cannot read standard input")?
+        let read = bounded(stdin.lock()).context("cannot read standard input");
+        read.map_err(|error| Failure::input(&error))?
     };
     if value.ends_with(b"\n") {
         value.pop();
@@ -153,11 +156,29 @@ fn of_input(name: &SecretName) -> anyhow::Result<Vec<u8>> {
             value.pop();
         }
     }
-    if value.is_empty() {
-        let problem = "the value is empty: write it to standard input, or use --from-file";
-        return Err(Failure::usage(problem).into());
-    }
     Ok(value)
+}
+
+/// `file`: where it is from, if not from standard input.
+fn check(value: &[u8], file: Option<&Path>) -> Result<(), Failure> {
+    let problem = match (value.len(), file) {
+        (1..=VALUE_BYTES_MAX, _) => return Ok(()),
+        (0, None) => {
+            "the value is empty: write it to standard input, or use --from-file".to_owned()
+        }
+        (0, Some(file)) => format!(
+            "{} is empty: a secret has at least one byte",
+            file.display()
+        ),
+        (_, None) => format!(
+            "the value has more than {VALUE_BYTES_MAX} bytes, which is the most that a secret has"
+        ),
+        (_, Some(file)) => format!(
+            "{} has more than {VALUE_BYTES_MAX} bytes, which is the most that a secret has",
+            file.display()
+        ),
+    };
+    Err(Failure::usage(problem))
 }
 
 /// One line from the terminal, which does not show it (termios(3), `ECHO`).
@@ -191,9 +212,6 @@ fn bounded(from: impl Read) -> anyhow::Result<Vec<u8>> {
     let mut value = Vec::new();
     from.take(VALUE_BYTES_MAX as u64 + 3)
         .read_to_end(&mut value)?;
-    if value.len() > VALUE_BYTES_MAX + 2 {
-        bail!("it has more than {VALUE_BYTES_MAX} bytes, which is the most that a secret has");
-    }
     Ok(value)
 }
 

@@ -6,6 +6,7 @@ use nix::sys::signal::{self, Signal};
 
 use super::failure::Failure;
 use crate::daemon_config::DaemonConfig;
+use crate::invalid::Invalid;
 use crate::serve_args::ServeArgs;
 
 /// Runs the daemon.
@@ -14,7 +15,7 @@ use crate::serve_args::ServeArgs;
 /// The configuration is invalid, or see [`crate::serve::run`].
 pub(super) fn run(args: &ServeArgs) -> anyhow::Result<()> {
     let config = DaemonConfig::load(args).map_err(|error| Failure::input(&error))?;
-    crate::serve::run(&config, || {
+    let served = crate::serve::run(&config, || {
         if args.until_stdin_closes {
             // Lives as long as the process.
             std::thread::Builder::new()
@@ -22,6 +23,10 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<()> {
                 .spawn(stop_when_stdin_closes)?;
         }
         Ok(())
+    });
+    served.map_err(|error| match error.is::<Invalid>() {
+        true => Failure::input(&error).into(),
+        false => error,
     })
 }
 

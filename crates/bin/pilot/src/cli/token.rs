@@ -9,6 +9,7 @@ use pilot_model::api::{CreatedToken, TokenInfo, TokenRequest};
 
 use super::client::Client;
 use super::output::{self, Align, Table};
+use super::usage::not_empty;
 
 /// The arguments of `pilot token`.
 #[derive(Debug, Args)]
@@ -30,6 +31,7 @@ enum What {
     /// Make a token invalid at once
     Revoke {
         /// The token's name
+        #[arg(value_parser = not_empty)]
         name: String,
     },
 }
@@ -37,6 +39,7 @@ enum What {
 #[derive(Debug, Args)]
 struct CreateArgs {
     /// The token's name, for people
+    #[arg(value_parser = not_empty)]
     name: String,
     /// What it permits: invoke, deploy or admin; may be repeated
     #[arg(long = "role", value_name = "ROLE", required = true)]
@@ -45,7 +48,7 @@ struct CreateArgs {
     #[arg(long = "function", value_name = "NAME")]
     functions: Vec<FunctionName>,
     /// The owner of everything that it deploys; it can change only functions of this owner
-    #[arg(long, value_name = "OWNER")]
+    #[arg(long, value_name = "OWNER", value_parser = not_empty)]
     owner: Option<String>,
     /// Also make an access key, with which AWS clients sign their calls
     #[arg(long)]

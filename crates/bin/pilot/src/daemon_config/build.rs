@@ -6,6 +6,8 @@ use pilot_deploy::SourceBuilds;
 use pilot_model::ports::BuildAddress;
 use serde::Deserialize;
 
+use super::ranges::in_range;
+
 /// See the module.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -72,7 +74,7 @@ impl Build {
 
     /// Refuses values out of range, with the key.
     pub(crate) fn check(&self) -> Result<(), String> {
-        for (key, range, fits) in [
+        in_range(&[
             (
                 "build.memory_mb",
                 "from 64 to 1073741824",
@@ -95,11 +97,7 @@ impl Build {
                 "from 1 to 86400",
                 (1.0..=86_400.0).contains(&self.time_s),
             ),
-        ] {
-            if !fits {
-                return Err(format!("{key} must be {range}"));
-            }
-        }
+        ])?;
         let unfit = self
             .hosts
             .iter()
@@ -134,6 +132,12 @@ mod tests {
                 "memory_mb = 1",
                 "build.memory_mb must be from 64 to 1073741824",
             ),
+            (
+                "total_memory_mb = 1",
+                "build.total_memory_mb must be from 64 to 1073741824",
+            ),
+            ("disk_mb = 1", "build.disk_mb must be from 16 to 1073741824"),
+            ("pids = 1", "build.pids must be at least 16"),
             ("time_s = 0", "build.time_s must be from 1 to 86400"),
             ("hosts = [\"https://a.example/x\"]", "is not a host"),
             ("sources = \"none\"", "wheels-only"),

@@ -202,6 +202,17 @@ fn key(connection: &str, key: &str) -> String {
     format!("connections.{connection}.{key}")
 }
 
+/// A connection. Reads files with secrets, so it must be called after the spawner was forked.
+///
+/// # Errors
+/// A file cannot be read, or others may read a secret.
+pub(crate) fn connection(
+    name: &str,
+    settings: &ConnectionSettings,
+) -> anyhow::Result<ConnectionConfig> {
+    settings.read(name)
+}
+
 /// The connections. Reads files with secrets, so it must be called after the spawner was forked.
 ///
 /// # Errors
@@ -210,7 +221,7 @@ pub(crate) fn connections(
     all: &BTreeMap<String, ConnectionSettings>,
 ) -> anyhow::Result<Vec<ConnectionConfig>> {
     all.iter()
-        .map(|(name, connection)| connection.read(name))
+        .map(|(name, settings)| connection(name, settings))
         .collect()
 }
 

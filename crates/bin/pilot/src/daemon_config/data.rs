@@ -15,6 +15,7 @@ use pilot_data::{
 use pilot_wasm::InitscriptsConfig;
 use serde::Deserialize;
 
+use super::ranges::in_range;
 use super::remote::{Credentials, RedisSettings, ca_pem, check_name, check_url, secret};
 use crate::room;
 
@@ -154,7 +155,7 @@ pub(super) fn check(
     stores: &BTreeMap<String, StoreSettings>,
 ) -> Result<(), String> {
     let (memory, share) = (limits.memory_mb(), limits.function_mb());
-    for (key, range, fits) in [
+    in_range(&[
         (
             "data.memory_mb",
             "from 2 to 1048576".to_owned(),
@@ -187,11 +188,7 @@ pub(super) fn check(
             "from 32 to 1048576".to_owned(),
             (limits.decoder_memory_mb).is_none_or(|most| (32..=1 << 20).contains(&most)),
         ),
-    ] {
-        if !fits {
-            return Err(format!("{key} must be {range}"));
-        }
-    }
+    ])?;
     for (name, store) in stores {
         store
             .check(name)
@@ -310,6 +307,14 @@ fn key(store: &str, key: &str) -> String {
     format!("stores.{store}.{key}")
 }
 
+/// A store. Reads files with secrets, so it must be called after the spawner was forked.
+///
+/// # Errors
+/// A file cannot be read, or others may read a secret.
+pub(crate) fn store(name: &str, settings: &StoreSettings) -> anyhow::Result<StoreConfig> {
+    settings.read(name)
+}
+
 /// The configuration of the data part. Reads files with secrets, so it must be called after the spawner was forked.
 ///
 /// # Errors
@@ -319,7 +324,7 @@ pub(crate) fn data_config(
     stores: &BTreeMap<String, StoreSettings>,
     data_dir: &Path,
 ) -> anyhow::Result<DataConfig> {
-    let stores = stores.iter().map(|(name, store)| store.read(name));
+    let stores = stores.iter().map(|(name, settings)| store(name, settings));
     let share = limits.function_mb();
     let spill = match limits.spill_mb {
         0 => None,
@@ -419,6 +424,19 @@ mod tests {
             checked("memory_mb = 100\ncache_mb = 101").unwrap_err(),
             "data.cache_mb must be at most 100, which is data.memory_mb"
         );
+        for (text, problem) in [
+            ("memory_mb = 1", "data.memory_mb must be from 2 to 1048576"),
+            (
+                "spill_mb = 99999999",
+                "data.spill_mb must be at most 16777216",
+            ),
+            (
+                "decoder_memory_mb = 1",
+                "data.decoder_memory_mb must be from 32 to 1048576",
+            ),
+        ] {
+            assert_eq!(checked(text).unwrap_err(), problem);
+        }
         assert_eq!(
             checked("memory_mb = 100\ncache_mb = 0\nspill_mb = 9\noverlap = false\nstream = false"),
             Ok(())

@@ -628,6 +628,7 @@ fn report(
         forkable: has_template,
         reason,
         took: begun.elapsed(),
+        warnings: Vec::new(),
     }
 }
 

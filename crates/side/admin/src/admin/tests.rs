@@ -230,6 +230,7 @@ fn template() -> TemplateReport {
         forkable: true,
         reason: None,
         took: Duration::ZERO,
+        warnings: Vec::new(),
     }
 }
 

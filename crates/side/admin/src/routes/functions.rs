@@ -116,6 +116,7 @@ pub(crate) async fn remove(
     responses(
         (status = 200, description = "Its workers now", body = PoolStatus),
         (status = 400, description = "The request is invalid", body = ApiError),
+        (status = 409, description = "It is broken", body = ApiError),
         (status = 404, description = "No such function", body = ApiError),
     ),
 )]

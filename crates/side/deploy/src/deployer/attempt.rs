@@ -11,6 +11,7 @@ use pilot_model::deployment::TemplateReport;
 use pilot_model::deployment::{DeployError, DeployReport, Progress};
 use pilot_model::layer::LAYERS_INSIDE;
 use pilot_model::size::Size;
+use pilot_model::unsupported;
 use pilot_model::{
     Environment, EnvironmentId, FunctionConfig, FunctionName, FunctionSpec, MergedLayers, Runtime,
     Version, VersionId,
@@ -344,7 +345,10 @@ impl Inner {
         let trial = runtime.trial(handler);
         say.stage("template", trial.progress.clone());
         let tried = self.platform.try_version(version).await;
-        tried.map_err(|error| errors::from_start(&error, &trial, || hints::of(&error, version)))
+        let mut template = tried
+            .map_err(|error| errors::from_start(&error, &trial, || hints::of(&error, version)))?;
+        template.warnings = unsupported::warnings(&version.config);
+        Ok(template)
     }
 
     /// Commits and activates the version. It runs to its end on its own thread, even if nobody waits for it.

@@ -136,6 +136,7 @@ fn template() -> TemplateReport {
         forkable: true,
         reason: None,
         took: Duration::from_millis(30),
+        warnings: Vec::new(),
     }
 }
 

@@ -47,6 +47,7 @@ pub(super) fn canonical(config: &FunctionConfig) -> String {
         cpu_limit,
         asynchronous,
         triggers,
+        root_path,
     } = config;
     let ScaleConfig {
         min,
@@ -89,6 +90,7 @@ pub(super) fn canonical(config: &FunctionConfig) -> String {
     form.add("cpu_limit", cpu_limit, &CpuLimit::default());
     form.add("keep_alive", keep_alive, &KeepAlive::default());
     add_async(&mut form, asynchronous);
+    form.add("root_path", root_path, &None);
     form.add("triggers", triggers.as_slice(), &[]);
     form.add("owner", config.owner(), name.as_str());
     Value::from_iter(form.0).to_string()

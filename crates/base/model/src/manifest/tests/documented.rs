@@ -20,6 +20,7 @@ const KEYS: &[(&str, &str, &str)] = &[
     ("contract", IMAGE, "contract = \"provided\""),
     ("handler", "", "handler = \"other.call\""),
     ("interface", "", "interface = \"asgi\""),
+    ("root_path", APPLICATION, "root_path = \"\""),
     ("memory_mb", "", "memory_mb = 300"),
     ("timeout_s", "", "timeout_s = 7"),
     ("cpu", "", "cpu = 0.5"),
@@ -70,6 +71,7 @@ const KEYS: &[(&str, &str, &str)] = &[
         "cors = { allow_origins = [\"https://a.example\"] }",
     ),
 ];
+const APPLICATION: &str = "interface = \"asgi\"";
 const WEB: &str = "runtime = \"http\"\ncommand = [\"serve\"]";
 const IMAGE: &str = "runtime = \"container\"\nimage = \"qr:1\"";
 /// Read, and kept beside the checked configuration: where the code and the layers are.

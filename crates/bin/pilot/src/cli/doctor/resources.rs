@@ -12,8 +12,9 @@ use pilot_model::size::Size;
 
 use super::{Check, State};
 use crate::daemon_config::DaemonConfig;
-use crate::listen;
-use crate::tls::Certificate;
+use crate::daemon_config::nodes::NodesSettings;
+use crate::tls::{Certificate, TlsFiles};
+use crate::{data_dir, listen};
 
 /// Whether the engine for containers answers.
 pub(super) fn container_engine(configured: Option<&str>) -> Check {
@@ -49,21 +50,42 @@ pub(super) fn volumes(limit: VolumeLimit) -> Check {
     )
 }
 
+/// Who uses the data directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum UseOfDataDir {
+    /// A daemon, which has read everything in it.
+    Daemon,
+    /// It is there, and nobody.
+    Free,
+    /// It is not there, or cannot be used.
+    Nobody,
+}
+
 /// The checks of the daemon's own resources.
-pub(super) fn daemon(config: &DaemonConfig) -> [Check; 4] {
-    [
-        Check::of(
-            ("daemon", "data directory"),
-            data_dir(&config.data_dir),
-            State::Missing,
-            "name another folder with --data-dir, or run as a user who may write there",
-        ),
-        Check::of(
-            ("daemon", "address"),
-            address(config.listen),
-            State::Missing,
-            "name another address with listen in pilotd.toml",
-        ),
+pub(super) fn daemon(config: &DaemonConfig) -> (UseOfDataDir, Vec<Check>) {
+    let found = data_dir(&config.data_dir);
+    let use_of_dir = match &found {
+        Ok((use_of_dir, _)) => *use_of_dir,
+        Err(_) => UseOfDataDir::Nobody,
+    };
+    let mut checks = vec![Check::of(
+        ("daemon", "data directory"),
+        found.map(|(_, shown)| shown),
+        State::Missing,
+        "name another folder with --data-dir, or run as a user who may write there",
+    )];
+    let control = config.control_listen;
+    let control = control.filter(|address| *address != config.listen);
+    let nodes = config.nodes.as_ref().and_then(NodesSettings::listen);
+    let addresses = [
+        ("address", Some(config.listen), "listen"),
+        ("control address", control, "control_listen"),
+        ("address for nodes", nodes, "nodes.listen"),
+    ];
+    for (what, wanted, key) in addresses {
+        checks.extend(wanted.map(|wanted| address((what, key), wanted, use_of_dir)));
+    }
+    checks.extend([
         Check::of(
             ("daemon", "descriptors"),
             descriptors(config.limits.workers_max()),
@@ -76,13 +98,18 @@ pub(super) fn daemon(config: &DaemonConfig) -> [Check; 4] {
             State::Absent,
             "start the daemon: it disables it again",
         ),
-    ]
+    ]);
+    (use_of_dir, checks)
 }
 
 /// The certificates of the configuration.
 pub(super) fn certificates(config: &DaemonConfig) -> impl Iterator<Item = Check> {
     let files = config.tls.iter().chain(&config.control_tls);
-    files.map(|files| match Certificate::load(files) {
+    files.map(certificate)
+}
+
+fn certificate(files: &TlsFiles) -> Check {
+    match Certificate::load(files) {
         Ok(certificate) => Check::of(
             ("daemon", "certificate"),
             certificate
@@ -99,7 +126,7 @@ pub(super) fn certificates(config: &DaemonConfig) -> impl Iterator<Item = Check>
             State::Missing,
             "correct the file, or the key in pilotd.toml that names it",
         ),
-    })
+    }
 }
 
 /// A daemon of which all processes were killed puts nothing back.
@@ -114,18 +141,33 @@ fn forwarding() -> Result<String, String> {
     ))
 }
 
-fn data_dir(dir: &Path) -> Result<String, String> {
+fn data_dir(dir: &Path) -> Result<(UseOfDataDir, String), String> {
     let shown = dir.display();
     if let Ok(lock) = File::open(dir.join("lock"))
         && let Err(TryLockError::WouldBlock) = lock.try_lock_shared()
     {
-        return Ok(format!("{shown}, in use by a daemon"));
+        let found = format!("{shown}, in use by a daemon: no second one can start there");
+        return Ok((UseOfDataDir::Daemon, found));
+    }
+    let is_there = dir.exists();
+    if is_there {
+        data_dir::check(dir).map_err(|error| format!("{error:#}"))?;
     }
     // The daemon creates missing folders.
     let there = dir.ancestors().find(|folder| folder.exists());
     let there = there.unwrap_or(Path::new("/"));
+    if !there.is_dir() {
+        return Err(format!(
+            "{shown} cannot be created: {} is not a folder",
+            there.display()
+        ));
+    }
     match access(there, AccessFlags::W_OK | AccessFlags::X_OK) {
-        Ok(()) => Ok(shown.to_string()),
+        Ok(()) if is_there => Ok((UseOfDataDir::Free, shown.to_string())),
+        Ok(()) => Ok((
+            UseOfDataDir::Nobody,
+            format!("{shown}, which the daemon creates"),
+        )),
         Err(error) => Err(format!(
             "{shown} cannot be written: {}: {}",
             there.display(),
@@ -134,14 +176,34 @@ fn data_dir(dir: &Path) -> Result<String, String> {
     }
 }
 
-/// An address that is in use is no problem: a daemon may be running there.
-fn address(address: SocketAddr) -> Result<String, String> {
+/// An address that is in use is no problem if a daemon uses the data directory, too.
+fn address(
+    (what, key): (&'static str, &'static str),
+    address: SocketAddr,
+    use_of_dir: UseOfDataDir,
+) -> Check {
+    let what = ("daemon", what);
+    let other = "name another address in pilotd.toml";
     match TcpListener::bind(address) {
-        Ok(_) => Ok(format!("{address} is free")),
+        Ok(_) => Check::of(
+            what,
+            Ok(format!("{address} is free")),
+            State::Missing,
+            other,
+        ),
         Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {
-            Ok(format!("{address} is in use, perhaps by a daemon"))
+            let found = match use_of_dir {
+                UseOfDataDir::Daemon => Ok(format!("{address} is in use, perhaps by the daemon")),
+                _ => Err(listen::refusal(address, key, &error)),
+            };
+            // The socket may be the supervisor's, which hands it to the daemon.
+            let change = "stop the program that listens there; nothing if that is systemd with the daemon's socket unit";
+            Check::of(what, found, State::Absent, change)
         }
-        Err(error) => Err(listen::refusal(address, "listen", &error)),
+        Err(error) => {
+            let problem = listen::refusal(address, key, &error);
+            Check::of(what, Err(problem), State::Missing, other)
+        }
     }
 }
 
@@ -160,27 +222,33 @@ const DESCRIPTORS_WANTED: u64 = 16_384;
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     #[test]
     fn a_data_directory_is_free_in_use_or_cannot_be_written() {
         let home = tempfile::tempdir().unwrap();
         let dir = home.path().join("not/there/yet");
-        assert_eq!(data_dir(&dir).unwrap(), dir.display().to_string());
+        let (found, shown) = data_dir(&dir).unwrap();
+        assert_eq!(found, UseOfDataDir::Nobody);
+        assert!(shown.contains("which the daemon creates"), "{shown}");
         assert!(!dir.exists(), "nothing is created");
         let lock = File::create(home.path().join("lock")).unwrap();
-        assert!(!data_dir(home.path()).unwrap().contains("in use"));
+        assert_eq!(data_dir(home.path()).unwrap().0, UseOfDataDir::Free);
         lock.lock().unwrap();
-        assert!(
-            data_dir(home.path())
-                .unwrap()
-                .contains("in use by a daemon")
-        );
+        let (found, shown) = data_dir(home.path()).unwrap();
+        assert_eq!(found, UseOfDataDir::Daemon);
+        assert!(shown.contains("in use by a daemon"), "{shown}");
         let below_a_file = home.path().join("lock/data");
         assert!(
             data_dir(&below_a_file)
                 .unwrap_err()
-                .contains("cannot be written")
+                .contains("is not a folder")
         );
+        let wide = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(wide.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+        std::fs::write(wide.path().join("thesis.tex"), "").unwrap();
+        assert!(data_dir(wide.path()).unwrap_err().contains("--data-dir"));
     }
 }
