@@ -13,6 +13,7 @@ import functools
 import gc
 import json
 import os
+import posix
 import select
 import sys
 import time
@@ -40,6 +41,9 @@ from .spec import SpecError, TemplateSpec
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, List, NoReturn, Optional
+
+
+_new_poll = select.poll  # before user code replaces it, as gevent does
 
 
 class Template:
@@ -125,7 +129,7 @@ class Template:
                 return request
 
     def _serve_here(self) -> Optional[ForkRequest]:
-        poll = select.poll()
+        poll = _new_poll()
         poll.register(self._control, select.POLLIN)
         poll.register(self._wakeup[0], select.POLLIN)
         while True:
@@ -164,7 +168,7 @@ class Template:
                 raise OSError(f"this template must not fork: it {self._must_not_fork}")
             self._enter_pid_namespace(request.pid)
             entropy.before_fork()
-            child = os.fork()
+            child = posix.fork()
             if child == 0:
                 entropy.after_fork()
         except OSError as error:
@@ -194,7 +198,7 @@ class Template:
         self._control.close()
         for fd in (*self._wakeup, self._own_pid_namespace):
             if fd >= 0:
-                os.close(fd)
+                posix.close(fd)
 
     def _enter_pid_namespace(self, fd: int) -> None:
         """The setting applies only to children, and remains. For a child without a PID namespace, it is set back."""
@@ -233,7 +237,7 @@ class Template:
             # A socket object needs an open descriptor. Which descriptor it is now does not matter.
             os.dup2(self._control.fileno(), server.channel_fd)
             self.prepared = worker.Prepared(Channel(server.channel_fd), self.function)
-            os.close(server.channel_fd)
+            posix.close(server.channel_fd)
             warmup.run(self.function)
             if self.prepared.can_say_ready_at_once():
                 server.say_ready()
@@ -261,7 +265,7 @@ class Template:
             pass
         while True:
             try:
-                child, status = os.waitpid(-1, os.WNOHANG)
+                child, status = posix.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
                 return
             if child == 0:
