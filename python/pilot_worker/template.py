@@ -31,6 +31,7 @@ from . import (
     kernel,
     native,
     opened,
+    variables,
     warmup,
     worker,
 )
@@ -67,7 +68,8 @@ class Template:
         self._previous_mask: Any = ()
 
     def prepare(self) -> bool:
-        """Imports what the specification says and reports `ready`. False: the handler failed, and the process must exit."""
+        """Imports what the specification says and reports `ready`. False: the process must exit, because the handler failed, or
+        because its template must be forked from another one."""
         report: Dict[str, Any] = {"op": "ready", "threads": 1, "imports": [], "failed": []}
         timer = imports.ImportTimer()
         descriptors.begin()
@@ -75,11 +77,16 @@ class Template:
         try:
             if self.spec is not None:
                 imports.apply(self.spec)
+                why = variables.own_imports(self.spec) if self.spec.handler is not None else ""
+                if why:
+                    self._leave_imports_to_another(why)
+                    return False
                 with opened.Watch():
                     with timer, imports.SingleThreaded(), generators.Watch():
-                        report["failed"] = imports.import_declared(self.spec.imports)
+                        report["failed"] = self._import_declared()
                         if self.spec.handler is not None:
-                            self.function = handler.load(self.spec)
+                            with variables.Changes(self._give_up):
+                                self.function = handler.load(self.spec)
                     if self.function is not None:
                         hooks.run_before_snapshot()
         except BaseException as error:  # user code at import: everything that it raises is reported as its error
@@ -100,6 +107,23 @@ class Template:
         self._watch_children()
         self._control.send(report)
         return "error" not in report
+
+    def _import_declared(self) -> List[Dict[str, str]]:
+        assert self.spec is not None, "a template without one imports nothing"
+        if not self.spec.imports:
+            return []
+        with variables.Watch():
+            return imports.import_declared(self.spec.imports)
+
+    def _leave_imports_to_another(self, why: str) -> None:
+        """Reports `ready` with the reason why this function's template must not be forked from one with packages."""
+        report = {"op": "ready", "threads": 1, "imports": [], "failed": [], "python": sys.version.split()[0]}
+        self._control.send({**report, "own_imports": why})
+
+    def _give_up(self, why: str) -> NoReturn:
+        """The same, in the middle of the import of the handler, which another template begins anew."""
+        self._leave_imports_to_another(why)
+        os._exit(1)
 
     def refuse(self, error: errors.Fault) -> None:
         """Reports `ready` with an error, instead of `prepare`: the isolation failed."""
