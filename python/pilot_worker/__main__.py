@@ -1,4 +1,4 @@
-"""The entry point of `python3 -I -S …/pilot_worker template|worker`.
+"""The entry point of `python3 -I -S …/pilot_worker template|function|worker`.
 
 Python puts the executed directory itself on `sys.path`. User code could then import `fork` or `wire`, or these could shadow
 modules of the user. Therefore this file replaces the directory with its parent, imports the package, and removes the entry.

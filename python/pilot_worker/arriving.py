@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import array
 import json
-import os
+import posix
 import socket
 import struct
 import threading
@@ -211,8 +211,8 @@ class Arriving:
 
     def __del__(self) -> None:
         while self._descriptors:
-            os.close(self._descriptors.popleft())
+            posix.close(self._descriptors.popleft())
         for id, (address, descriptor) in list(self._connections.items()):
             if descriptor is not None:
                 self._connections[id] = (address, None)
-                os.close(descriptor)
+                posix.close(descriptor)

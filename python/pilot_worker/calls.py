@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import array
 import json
-import os
+import posix
 import select
 import socket
 import struct
@@ -182,7 +182,7 @@ class Calls:
 
     def __del__(self) -> None:
         for descriptor in self._descriptors:
-            os.close(descriptor)
+            posix.close(descriptor)
 
 
 def begin(meta: Dict[str, Any]) -> None:

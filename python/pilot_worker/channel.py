@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 _buffer = bytearray(64 * 1024)
 _buffers = (_buffer,)
 _CLOEXEC = _socket.MSG_CMSG_CLOEXEC
+_new_lock = threading.Lock  # before user code replaces it, as gevent does
 
 
 class ChannelClosed(Exception):
@@ -35,7 +36,7 @@ class Channel:
         self._view = memoryview(_buffer)
         self._decoder = wire.Decoder()
         self._is_buffered = False
-        self._writing = threading.Lock()
+        self._writing = _new_lock()
         self.when_idle: Optional[Callable[[], None]] = None
 
     def read(self) -> Optional[wire.Frame]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import array
 import json
-import os
+import posix
 import socket
 
 from .spec import TemplateSpec
@@ -90,7 +90,7 @@ class Control:
         return self.socket.fileno()
 
     def close(self) -> None:
-        os.close(self.socket.detach())
+        posix.close(self.socket.detach())
 
     def forget(self) -> None:
         """For a child in which the descriptor is already closed."""
@@ -123,4 +123,4 @@ class Control:
 def close_all(fds: List[int]) -> None:
     """Closes the descriptors and empties the list, so that a second call does nothing."""
     while fds:
-        os.close(fds.pop())
+        posix.close(fds.pop())

@@ -18,6 +18,7 @@ from __future__ import annotations
 import _socket
 import gc
 import os
+import posix
 import re
 import stat
 import sys
@@ -259,7 +260,7 @@ class _Plan:
             for row in group:
                 ends = os.pipe()
                 mine, other = ends if row in reading else ends[::-1]
-                os.close(other)
+                posix.close(other)
                 self._replace(row, mine)
             self._say(group, "kept one end of a pipe at import", "each worker has a closed pipe", is_to_process=True)
 
@@ -329,7 +330,7 @@ class _Plan:
         """In the template, once. Children inherit it."""
         os.set_blocking(number, not row.flags & os.O_NONBLOCK)
         os.dup2(number, row.number, row.is_inheritable())
-        os.close(number)
+        posix.close(number)
         made = identity(row.number)
         assert made is not None, "it was made just now"
         _state.dead[row.number] = made

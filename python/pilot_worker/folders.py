@@ -5,6 +5,7 @@ below has folders of its own, and gets copies. A worker needs none: it sees its 
 from __future__ import annotations
 
 import os
+import posix
 import sys
 
 TYPE_CHECKING = False
@@ -35,7 +36,7 @@ def carry_over(written: Written) -> None:
             if not os.path.samestat(os.fstat(fd), os.stat(folder)):
                 _copy(f"/proc/self/fd/{fd}", folder)
         finally:
-            os.close(fd)
+            posix.close(fd)
 
 
 def _copy(source: str, target: str) -> None:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import gc
 import os
+import posix
 import sys
 import time
 
@@ -343,7 +344,7 @@ def _stop_openblas(module: Any) -> None:
     child = ctypes.PyDLL(None).fork()  # not os.fork, whose functions of Python are not needed
     if child == 0:
         os._exit(0)
-    os.waitpid(child, 0)
+    posix.waitpid(child, 0)
 
 
 STOPS: Dict[str, Callable[[Any], Optional[Callable[[], None]]]] = {

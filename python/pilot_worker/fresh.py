@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import posix
 import re
 import select
 
@@ -86,7 +87,7 @@ class Fresh:
             spare = [[(number, False, identity(number) or found) for number, _, found in group] for group in spare]
         for group in spare:
             for number, _, _ in group:
-                os.close(number)
+                posix.close(number)
 
     def _make_in_place_of(self, numbers: List[Numbers]) -> None:
         # The program's own functions after a fork have run. What they have closed or replaced is theirs.
@@ -102,7 +103,7 @@ class Fresh:
         for number, group in zip(made, groups):
             for old, is_inheritable, _ in group:
                 os.dup2(number, old, is_inheritable)
-            os.close(number)
+            posix.close(number)
 
 
 class Epoll:
@@ -151,7 +152,7 @@ def warm_up_epolls(epolls: List[Epoll]) -> None:
         one.number = os.dup(number)
         for _ in range(ROUNDS):
             make_epolls(epolls[:1])
-        os.close(one.number)
+        posix.close(one.number)
         one.number = number
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import os
+import posix
 import struct
 import threading
 
@@ -118,7 +119,7 @@ class Growing(Input):
 
     def __del__(self) -> None:
         if self._progress >= 0:
-            os.close(self._progress)
+            posix.close(self._progress)
         super().__del__()
 
     def __repr__(self) -> str:

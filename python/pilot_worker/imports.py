@@ -96,6 +96,8 @@ def apply(spec: TemplateSpec) -> None:
     if spec.environment is not None:
         _set_environment(spec.environment)
         output.configure(spec.environment)
+        # The interpreter has read it at its start, or was started before there was a function.
+        sys.dont_write_bytecode = sys.dont_write_bytecode or bool(spec.environment.get("PYTHONDONTWRITEBYTECODE"))
     given = spec.sys_path
     if given:
         sys.path[:] = given + [path for path in sys.path if path not in given]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import _socket
 import array
 import os
+import posix
 from collections import deque
 from collections.abc import Mapping
 
@@ -92,7 +93,7 @@ class Input:
 
     def __del__(self) -> None:
         if self._descriptor >= 0:
-            os.close(self._descriptor)
+            posix.close(self._descriptor)
 
     def __repr__(self) -> str:
         return f"Input(name={self.name!r}, kind={self.kind!r}, size={self.size})"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import posix
 import struct
 import sys
 
@@ -213,8 +214,8 @@ def tee(fd: int, length: int) -> bytes:
         copied = _checked(_libc.tee(fd, writing, length, _SPLICE_F_NONBLOCK), "tee")
         return os.read(reading, copied) if copied else b""
     finally:
-        os.close(reading)
-        os.close(writing)
+        posix.close(reading)
+        posix.close(writing)
 
 
 def map_shared(address: int, length: int, protection: int, fd: int, offset: int) -> None:

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 FIRST_FD = 3
 SPEC_FD = 4
-USAGE = "usage: python3 -I -S pilot_worker template|worker   (started by the daemon; see PROTOCOL.md)"
+ROLES = ("template", "function", "worker")
+USAGE = "usage: python3 -I -S pilot_worker template|function|worker   (started by the daemon; see PROTOCOL.md)"
 
 # Nearly every function imports these. The first template imports them, so all workers of the machine share one copy.
 _PREIMPORTED = ("base64", "datetime", "json", "random", "re", "traceback", "urllib.parse", "uuid")
@@ -33,7 +34,7 @@ _PREIMPORTED = ("base64", "datetime", "json", "random", "re", "traceback", "urll
 
 def run(argv: List[str], started_ns: int) -> NoReturn:
     role = argv[1] if len(argv) == 2 else ""
-    if role not in ("template", "worker"):
+    if role not in ROLES:
         print(USAGE, file=sys.stderr)
         os._exit(2)
     # Until user code is imported (`imports.apply`): there is nothing to clean up, and a traceback would not help.
@@ -49,7 +50,7 @@ def run(argv: List[str], started_ns: int) -> NoReturn:
     _name_what_site_names()
     for name in _PREIMPORTED:
         __import__(name)
-    _run_template(Template(FIRST_FD, None))
+    _run_template(_begin_function() if role == "function" else Template(FIRST_FD, None))
 
 
 def _name_what_site_names() -> None:
@@ -89,6 +90,27 @@ def _become_template(parent: Template, request: ForkRequest) -> Template:
     return template
 
 
+def _begin_function() -> Template:
+    """The template of a function that has variables which an interpreter reads only when it starts: it is started by exec."""
+    try:
+        spec = _read_spec()
+    except (OSError, ValueError) as error:
+        Template(FIRST_FD, None).refuse(fork.SandboxError(f"cannot read the specification: {error}"))
+        os._exit(1)
+    template = Template(FIRST_FD, spec)
+    try:
+        fork.confine(spec, "template", template.bounding)
+    except fork.SandboxError as error:
+        template.refuse(error)
+        os._exit(1)
+    return template
+
+
+def _read_spec() -> TemplateSpec:
+    with open(SPEC_FD, "rb") as file:
+        return TemplateSpec(json.loads(file.read()))
+
+
 def _run_forked(template: Template, request: ForkRequest) -> NoReturn:
     channel = Channel(request.take_channel())
     spec = request.spec or template.spec
@@ -108,8 +130,7 @@ def _run_alone(started_ns: int) -> NoReturn:
     """A worker that was started by exec. It has no template, so it has nothing to join."""
     channel = Channel(FIRST_FD)
     try:
-        with open(SPEC_FD, "rb") as file:
-            spec = TemplateSpec(json.loads(file.read()))
+        spec = _read_spec()
         fork.confine(spec, "worker", kernel.bounding_capabilities())
     except (OSError, ValueError, fork.SandboxError) as error:
         worker.fail(channel, error)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import _socket
 import os
+import posix
 import socket
 import sys
 import threading
@@ -236,7 +237,7 @@ def _lowest_free() -> int:
         number = os.dup(1)
     except OSError:
         return 0  # all are in use, or there is no log: nothing new will be noticed
-    os.close(number)
+    posix.close(number)
     return number
 
 

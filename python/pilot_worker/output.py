@@ -46,6 +46,7 @@ def prepare() -> None:
 
 def configure(environment: Mapping[str, str]) -> None:
     """Sets the format of the log and the level of the root logger from a function's variables. The level is also for text."""
+    _set_encoding(environment.get("PYTHONIOENCODING", ""))
     is_json = environment.get("AWS_LAMBDA_LOG_FORMAT", "").upper() == "JSON"
     if is_json != _handler.is_json:
         _handler.is_json = is_json
@@ -57,6 +58,22 @@ def configure(environment: Mapping[str, str]) -> None:
         logging.getLogger().setLevel(level)
     elif is_json:
         logging.getLogger().setLevel(_JSON_LEVEL)
+
+
+def _set_encoding(given: str) -> None:
+    """`ENCODING:ERRORS`, both optional, as the interpreter reads it when it starts."""
+    encoding, _, handling = given.partition(":")
+    if not given:
+        return
+    for stream in (sys.stdin, sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            own = handling or None
+            if stream is sys.stderr:
+                own = "backslashreplace"
+            try:
+                stream.reconfigure(encoding=encoding or None, errors=own)
+            except (LookupError, ValueError):
+                return  # there is no such encoding
 
 
 def is_json() -> bool:

@@ -13,6 +13,7 @@ import json
 import mmap
 import operator
 import os
+import posix
 import sys
 
 from . import calls as _calls
@@ -154,7 +155,7 @@ class Buffer:
         self._map = self._view = None
         if self._descriptor >= 0:
             descriptor, self._descriptor = self._descriptor, -1
-            os.close(descriptor)
+            posix.close(descriptor)
 
     def __len__(self) -> int:
         return self.size

@@ -13,6 +13,7 @@ import functools
 import gc
 import json
 import os
+import posix
 import select
 import sys
 import time
@@ -30,6 +31,7 @@ from . import (
     kernel,
     native,
     opened,
+    variables,
     warmup,
     worker,
 )
@@ -40,6 +42,9 @@ from .spec import SpecError, TemplateSpec
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, List, NoReturn, Optional
+
+
+_new_poll = select.poll  # before user code replaces it, as gevent does
 
 
 class Template:
@@ -63,7 +68,8 @@ class Template:
         self._previous_mask: Any = ()
 
     def prepare(self) -> bool:
-        """Imports what the specification says and reports `ready`. False: the handler failed, and the process must exit."""
+        """Imports what the specification says and reports `ready`. False: the process must exit, because the handler failed, or
+        because its template must be forked from another one."""
         report: Dict[str, Any] = {"op": "ready", "threads": 1, "imports": [], "failed": []}
         timer = imports.ImportTimer()
         descriptors.begin()
@@ -71,11 +77,16 @@ class Template:
         try:
             if self.spec is not None:
                 imports.apply(self.spec)
+                why = variables.own_imports(self.spec) if self.spec.handler is not None else ""
+                if why:
+                    self._leave_imports_to_another(why)
+                    return False
                 with opened.Watch():
                     with timer, imports.SingleThreaded(), generators.Watch():
-                        report["failed"] = imports.import_declared(self.spec.imports)
+                        report["failed"] = self._import_declared()
                         if self.spec.handler is not None:
-                            self.function = handler.load(self.spec)
+                            with variables.Changes(self._give_up):
+                                self.function = handler.load(self.spec)
                     if self.function is not None:
                         hooks.run_before_snapshot()
         except BaseException as error:  # user code at import: everything that it raises is reported as its error
@@ -96,6 +107,23 @@ class Template:
         self._watch_children()
         self._control.send(report)
         return "error" not in report
+
+    def _import_declared(self) -> List[Dict[str, str]]:
+        assert self.spec is not None, "a template without one imports nothing"
+        if not self.spec.imports:
+            return []
+        with variables.Watch():
+            return imports.import_declared(self.spec.imports)
+
+    def _leave_imports_to_another(self, why: str) -> None:
+        """Reports `ready` with the reason why this function's template must not be forked from one with packages."""
+        report = {"op": "ready", "threads": 1, "imports": [], "failed": [], "python": sys.version.split()[0]}
+        self._control.send({**report, "own_imports": why})
+
+    def _give_up(self, why: str) -> NoReturn:
+        """The same, in the middle of the import of the handler, which another template begins anew."""
+        self._leave_imports_to_another(why)
+        os._exit(1)
 
     def refuse(self, error: errors.Fault) -> None:
         """Reports `ready` with an error, instead of `prepare`: the isolation failed."""
@@ -125,7 +153,7 @@ class Template:
                 return request
 
     def _serve_here(self) -> Optional[ForkRequest]:
-        poll = select.poll()
+        poll = _new_poll()
         poll.register(self._control, select.POLLIN)
         poll.register(self._wakeup[0], select.POLLIN)
         while True:
@@ -164,7 +192,7 @@ class Template:
                 raise OSError(f"this template must not fork: it {self._must_not_fork}")
             self._enter_pid_namespace(request.pid)
             entropy.before_fork()
-            child = os.fork()
+            child = posix.fork()
             if child == 0:
                 entropy.after_fork()
         except OSError as error:
@@ -194,7 +222,7 @@ class Template:
         self._control.close()
         for fd in (*self._wakeup, self._own_pid_namespace):
             if fd >= 0:
-                os.close(fd)
+                posix.close(fd)
 
     def _enter_pid_namespace(self, fd: int) -> None:
         """The setting applies only to children, and remains. For a child without a PID namespace, it is set back."""
@@ -233,7 +261,7 @@ class Template:
             # A socket object needs an open descriptor. Which descriptor it is now does not matter.
             os.dup2(self._control.fileno(), server.channel_fd)
             self.prepared = worker.Prepared(Channel(server.channel_fd), self.function)
-            os.close(server.channel_fd)
+            posix.close(server.channel_fd)
             warmup.run(self.function)
             if self.prepared.can_say_ready_at_once():
                 server.say_ready()
@@ -261,7 +289,7 @@ class Template:
             pass
         while True:
             try:
-                child, status = os.waitpid(-1, os.WNOHANG)
+                child, status = posix.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
                 return
             if child == 0:

@@ -12,6 +12,7 @@ import ctypes
 import fcntl
 import mmap
 import os
+import posix
 
 from . import kernel
 from .fresh import ACCESS, ROUNDS, STATUS, identity
@@ -89,8 +90,8 @@ class _Copy:
                 os.lseek(again, position, os.SEEK_SET)
                 for number, is_inheritable in alive:
                     os.dup2(again, number, is_inheritable)
-                os.close(again)
-        os.close(memory)
+                posix.close(again)
+        posix.close(memory)
 
 
 class _State:
@@ -190,7 +191,7 @@ def _take(copy: _Copy, mapped: List[_Mapping], opened: List[List[Descriptor]]) -
     except OSError:
         return False
     finally:
-        os.close(number)
+        posix.close(number)
     return True
 
 

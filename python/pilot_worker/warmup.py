@@ -8,7 +8,7 @@ The user's code is not run, since it may have side effects.
 
 from __future__ import annotations
 
-import socket
+import _socket
 
 from . import events, output, wire
 from .channel import Channel
@@ -16,7 +16,7 @@ from .handler import Function
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable
+    from typing import Any, Callable, Tuple
 
 # Bytecode is specialised after about eight runs. Inlined calls in it are specialised after eight more.
 _ROUNDS = 32
@@ -31,29 +31,34 @@ def run(function: Function, rounds: int = _ROUNDS) -> None:
     """Only for functions that take events and are called directly. The loops of other functions are created in the worker."""
     if function.is_async or function.spec.interface != "event" or function.spec.concurrency > 1:
         return
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    ours, theirs = _pair()
     channel = Channel(theirs.detach())
     call = events.EventCall(Function(function.spec, _handler), channel)
-    with ours:
-        for _ in range(rounds):
-            ours.sendall(wire.encode(wire.INVOKE, 1, _META, b"{}"))
-            frame = channel.read()
-            assert frame is not None, "it was sent just now"
-            call(*frame)
-            ours.recv(4096)
+    for _ in range(rounds):
+        ours.sendall(wire.encode(wire.INVOKE, 1, _META, b"{}"))
+        frame = channel.read()
+        assert frame is not None, "it was sent just now"
+        call(*frame)
+        ours.recv(4096)
+    ours.close()
     channel.socket.close()
     output.request_id.set("")
 
 
 def warm_up(send: Callable[[Channel], None]) -> None:
     """The same for a frame that a worker sends before its first invocation."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    ours, theirs = _pair()
     channel = Channel(theirs.detach())
-    with ours:
-        for _ in range(_ROUNDS):
-            send(channel)
-            ours.recv(4096)
+    for _ in range(_ROUNDS):
+        send(channel)
+        ours.recv(4096)
+    ours.close()
     channel.socket.close()
+
+
+# The C function: user code may have replaced the one of `socket`, as gevent does.
+def _pair() -> Tuple[_socket.socket, _socket.socket]:
+    return _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_STREAM)
 
 
 def _handler(event: Any, context: Any) -> dict[str, bool]:

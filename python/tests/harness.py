@@ -221,16 +221,19 @@ class Template:
 
 
 class Process:
-    """A worker process started by exec: the interpreter's template, or a worker without one."""
+    """A process started by exec: the interpreter's template, a function's, or a worker without one. `at_start` are variables that
+    the interpreter reads when it starts."""
 
-    def __init__(self, role: str, kind: socket.SocketKind, spec: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self, role: str, kind: socket.SocketKind, spec: dict[str, Any] | None = None, at_start: dict[str, str] | None = None
+    ) -> None:
         self.ours, theirs = socket.socketpair(socket.AF_UNIX, kind)
         spec_read, spec_write = os.pipe()
         with open(spec_write, "wb") as file:
             file.write(json.dumps(spec).encode())
         log_read, log_write = os.pipe()
         self._log_fd = log_read
-        fds = (theirs.fileno(), spec_read)[: 2 if role == "worker" else 1]
+        fds = (theirs.fileno(), spec_read)[: 1 if role == "template" else 2]
 
         def place() -> None:
             """Moves descriptors to the protocol's numbers, 3 and 4, via high numbers, because 3 and 4 may be the sources."""
@@ -239,7 +242,8 @@ class Process:
             os.closerange(3 + len(fds), 1024)  # inherited by the test runner itself
 
         self.process = subprocess.Popen(
-            [PYTHON, "-I", "-S", str(WORKER), role],
+            [PYTHON, "-s" if at_start else "-I", "-S", str(WORKER), role],
+            env={**os.environ, **(at_start or {})},
             stdin=subprocess.DEVNULL,
             stdout=log_write,
             stderr=log_write,

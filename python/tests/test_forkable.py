@@ -357,7 +357,7 @@ def handler(event, context):
 
 
 def test_variables_that_a_module_of_a_template_above_has_set_are_in_the_worker(functions: Functions) -> None:
-    functions.write("import os\nos.environ['OF_LIBRARY'] = 'a'\nos.environ.setdefault('TZ', 'Europe/Berlin')\n", "library.py")
+    functions.write("import os\nos.environ['OF_LIBRARY'] = 'a'\nos.environ['TZ'] = 'Europe/Berlin'\n", "library.py")
     above = functions.template(handler=None, level="environment", imports=["library"], environment={"HOME": "/tmp"})
     functions.write("import library, os\ndef handler(event, context): return dict(os.environ)\n")
     variables = {"AWS_LAMBDA_FUNCTION_NAME": "test", "TZ": "UTC"}

@@ -40,6 +40,7 @@ mod machine;
 mod mishaps;
 mod neighbours;
 mod overload;
+mod own_imports;
 mod package;
 mod pool;
 mod prune;

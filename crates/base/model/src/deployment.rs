@@ -166,7 +166,7 @@ pub struct TemplateReport {
     pub memory_bytes: u64,
     /// Whether workers are forked from the function's own template.
     pub forkable: bool,
-    /// If not: why, and what is done instead.
+    /// If not: why, and what is done instead. If they are: what is unusual about the template.
     pub reason: Option<String>,
     /// How long the template took to start.
     #[serde(rename = "took_s", with = "crate::seconds")]

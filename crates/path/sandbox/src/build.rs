@@ -112,7 +112,7 @@ impl Inner {
             writable: Some((spec.folder.clone(), PathBuf::from(FOLDER_INSIDE))),
             user: user.unwrap_or(0),
             resolver: None,
-            layers_lib: false,
+            libraries: false,
         };
         let request = SandboxSpec {
             root,

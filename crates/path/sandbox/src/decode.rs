@@ -181,7 +181,7 @@ impl Inner {
                 writable: None,
                 user: USER_SHOWN,
                 resolver: None,
-                layers_lib: false,
+                libraries: false,
             },
             own_network: true,
             own_users: false,

@@ -6,6 +6,7 @@
 
 mod nodes;
 mod prewarmer;
+mod report;
 mod specs;
 mod trial;
 
@@ -21,7 +22,7 @@ use pilot_model::timeline::Instant;
 use pilot_model::{EnvironmentId, Version, VersionId, WorkerId};
 use pilot_sys::clock::monotonic_ns;
 use pilot_sys::seqpacket;
-use pilot_wire::control::Role;
+use pilot_wire::control::{Role, TemplateSpec};
 
 use crate::cgroup::Hierarchy;
 use crate::child::Child;
@@ -188,7 +189,7 @@ impl TemplateTree {
         Ok(worker.paced(self.machine.paceable(config)))
     }
 
-    /// Starts a fresh interpreter, for `template = "off"`.
+    /// Starts a fresh interpreter, for `template = "off"`, and if there is no template that it could be forked from.
     async fn exec_worker(
         &self,
         function: &Function,
@@ -197,14 +198,14 @@ impl TemplateTree {
         log: &OwnedFd,
     ) -> Result<Child, StartError> {
         let null = dev_null()?;
-        let spec = specs::piped(function.spec())?;
+        let at_start = variables::read_at_start(&function.spec().environment);
+        let spec = specs::piped(&TemplateSpec {
+            // The init has installed all filters, and no other can be installed then.
+            filter: None,
+            ..function.spec().clone()
+        })?;
         let python = nodes::python(&function.version().environment)?;
-        let program = nodes::python_program(
-            python,
-            "worker",
-            variables::needs_layers_lib(function.version()),
-            function.user(),
-        );
+        let program = nodes::python_program(python, "worker", at_start, function.user());
         let fds = [
             null.as_fd(),
             log.as_fd(),

@@ -18,7 +18,7 @@ use pilot_sys::mount::Restrictions;
 use serde::{Deserialize, Serialize};
 
 use crate::places::{
-    CODE_INSIDE, LAYERS_LIB_INSIDE, NODE_MODULES_INSIDE, PACKAGES_INSIDE, RESOLVER_INSIDE,
+    CODE_INSIDE, LIBRARIES_INSIDE, NODE_MODULES_INSIDE, PACKAGES_INSIDE, RESOLVER_INSIDE,
 };
 
 /// The contents of a root.
@@ -34,8 +34,8 @@ pub(crate) struct RootSpec {
     pub(crate) user: u32,
     /// The host's file that becomes `/etc/resolv.conf`.
     pub(crate) resolver: Option<PathBuf>,
-    /// Whether it has an empty folder for the libraries of layers, which forks see with the layers in it.
-    pub(crate) layers_lib: bool,
+    /// Whether it has empty folders for the libraries of code and layers, which forks see with the libraries in them.
+    pub(crate) libraries: bool,
 }
 
 /// A step that failed.
@@ -131,8 +131,10 @@ pub(crate) fn enter(spec: &RootSpec) -> Result<(), RootError> {
     for place in [CODE_INSIDE, PACKAGES_INSIDE, NODE_MODULES_INSIDE] {
         make_folder(&beneath(root, Path::new(place)))?;
     }
-    if spec.layers_lib {
-        make_folder(&beneath(root, Path::new(LAYERS_LIB_INSIDE)))?;
+    if spec.libraries {
+        for place in LIBRARIES_INSIDE {
+            make_folder(&beneath(root, Path::new(place)))?;
+        }
     }
     for (link, target) in [
         ("var/tmp", "/tmp"),

@@ -2,14 +2,18 @@
 //! the Knative container contract, and the paths of installed packages.
 
 use std::collections::BTreeMap;
+use std::fs::DirEntry;
 use std::path::Path;
 
-use pilot_model::Version;
 use pilot_model::layer::LAYERS_INSIDE;
 use pilot_model::runtime::node::LANG;
 use pilot_model::runtime::wasm::VARIABLE;
+use pilot_model::version::REGION;
+use pilot_model::{Environment, MergedLayers, Version};
 
-use crate::places::{CODE_INSIDE, LAYERS_LIB_INSIDE, NODE_MODULES_INSIDE, PACKAGES_INSIDE};
+use crate::places::{
+    CODE_INSIDE, LAYERS_LIB_INSIDE, LIBRARIES_INSIDE, NODE_MODULES_INSIDE, PACKAGES_INSIDE,
+};
 
 /// For every process in a sandbox.
 pub(crate) fn base() -> BTreeMap<String, String> {
@@ -21,6 +25,30 @@ pub(crate) fn base() -> BTreeMap<String, String> {
     ]
     .map(|(key, value)| (key.to_owned(), value.to_owned()))
     .into()
+}
+
+/// For the template of an environment: what all its functions have, as far as their configuration does not say otherwise. Packages
+/// read some of these when they are imported.
+pub(crate) fn of_environment(
+    environment: &Environment,
+    runtime_dir: &str,
+) -> BTreeMap<String, String> {
+    let mut variables = base();
+    let own = [
+        ("AWS_DEFAULT_REGION", REGION),
+        ("AWS_EXECUTION_ENV", "AWS_Lambda_python"),
+        ("AWS_LAMBDA_INITIALIZATION_TYPE", ON_DEMAND),
+        ("AWS_REGION", REGION),
+        ("LAMBDA_RUNTIME_DIR", runtime_dir),
+        ("LAMBDA_TASK_ROOT", CODE_INSIDE),
+    ];
+    variables.extend(own.map(|(key, value)| (key.to_owned(), value.to_owned())));
+    variables.extend(
+        paths(environment, None, None)
+            .into_iter()
+            .map(|(key, value)| (key.to_owned(), value)),
+    );
+    variables
 }
 
 /// For a worker that gets events. `runtime_dir` is the folder of its language's worker.
@@ -40,7 +68,7 @@ pub(crate) fn of_lambda(version: &Version, runtime_dir: &str) -> BTreeMap<String
         ),
         ("AWS_LAMBDA_FUNCTION_NAME", name.to_owned()),
         ("AWS_LAMBDA_FUNCTION_VERSION", version.number.to_string()),
-        ("AWS_LAMBDA_INITIALIZATION_TYPE", "on-demand".to_owned()),
+        ("AWS_LAMBDA_INITIALIZATION_TYPE", ON_DEMAND.to_owned()),
         ("AWS_LAMBDA_LOG_GROUP_NAME", format!("/aws/lambda/{name}")),
         (
             "AWS_LAMBDA_LOG_STREAM_NAME",
@@ -83,8 +111,19 @@ pub(crate) fn add_paths(
     python: Option<&str>,
     variables: &mut BTreeMap<String, String>,
 ) {
-    let environment = &version.environment;
+    for (key, value) in paths(&version.environment, version.layers.as_ref(), python) {
+        keep(variables, version, key, value);
+    }
+}
+
+/// The same, if the user sets none.
+fn paths(
+    environment: &Environment,
+    layers: Option<&MergedLayers>,
+    python: Option<&str>,
+) -> Vec<(&'static str, String)> {
     let folder = |executable: &Path| Some(executable.parent()?.display().to_string());
+    let mut found = Vec::new();
     let (mut path, mut python_path, mut node_path) = (Vec::new(), Vec::new(), Vec::new());
     if environment.packages_dir().is_some() {
         path.push(format!("{PACKAGES_INSIDE}/bin"));
@@ -106,24 +145,24 @@ pub(crate) fn add_paths(
     );
     path.extend(node.and_then(|node| folder(&node.executable)));
     path.extend(["/usr/local/bin", "/usr/bin", "/bin"].map(str::to_owned));
-    if let Some(layers) = &version.layers {
+    if let Some(layers) = layers {
         path.push(format!("{LAYERS_INSIDE}/bin"));
         python_path.extend(layers_python(python));
         let major = node.and_then(|node| node.version.split('.').next());
         node_path.extend(layers_node(major));
         if layers.has_lib {
-            let lib = LAYERS_LIB_INSIDE.to_owned();
-            keep(variables, version, "LD_LIBRARY_PATH", lib);
+            found.push(("LD_LIBRARY_PATH", LAYERS_LIB_INSIDE.to_owned()));
         }
     }
     for (key, folders) in [("PYTHONPATH", python_path), ("NODE_PATH", node_path)] {
         if !folders.is_empty() {
-            keep(variables, version, key, folders.join(":"));
+            found.push((key, folders.join(":")));
         }
     }
-    keep(variables, version, "PATH", path.join(":"));
+    found.push(("PATH", path.join(":")));
     // Otherwise a Python program keeps what it prints until its buffer is full.
-    keep(variables, version, "PYTHONUNBUFFERED", "1".to_owned());
+    found.push(("PYTHONUNBUFFERED", "1".to_owned()));
+    found
 }
 
 /// The folders of layers with Python modules, as on Lambda. `version` is that of the interpreter: `3.11.7`.
@@ -145,6 +184,82 @@ pub(crate) fn needs_layers_lib(version: &Version) -> bool {
     version.layers.as_ref().is_some_and(|layers| layers.has_lib)
         && !version.config.environment.contains_key("LD_LIBRARY_PATH")
 }
+
+/// Whether a Python function's interpreter must know the folders of its own libraries, or of its layers', from the start.
+pub(crate) fn needs_libraries(version: &Version) -> bool {
+    let config = &version.config;
+    !config.environment.contains_key("LD_LIBRARY_PATH")
+        && (needs_layers_lib(version)
+            || has_library(&version.code_dir)
+            || has_library(&version.code_dir.join("lib")))
+}
+
+/// Whether a folder of the code has a shared library that is no module of Python: those are not searched by the linker.
+fn has_library(folder: &Path) -> bool {
+    // Links are not followed: the code is the user's.
+    let is_folder = folder.symlink_metadata().is_ok_and(|found| found.is_dir());
+    let Some(files) = is_folder.then(|| folder.read_dir().ok()).flatten() else {
+        return false;
+    };
+    let is_library = |file: DirEntry| {
+        let name = file.file_name();
+        let name = name.to_string_lossy();
+        let ends = name.ends_with(".so") || name.contains(".so.");
+        ends && !name.contains(".cpython-") && !name.contains(".abi3.")
+    };
+    files.take(FILES_MAX).flatten().any(is_library)
+}
+
+/// The linker's search path for a Python function, as on Lambda.
+pub(crate) fn library_path() -> String {
+    LIBRARIES_INSIDE.join(":")
+}
+
+/// Those of a Python function's variables that are read only when an interpreter starts. `all` are all of its variables.
+pub(crate) fn read_at_start(all: &BTreeMap<String, String>) -> BTreeMap<String, String> {
+    let read = |name: &str, value: &str| {
+        name.starts_with("LD_")
+            || name.starts_with("MALLOC_")
+            || name == "GLIBC_TUNABLES"
+            // The interpreter takes an empty one as not set.
+            || READ_BY_PYTHON.contains(&name) && !value.is_empty()
+    };
+    all.iter()
+        .filter(|(name, value)| read(name, value))
+        .map(|(name, value)| (name.clone(), value.clone()))
+        .collect()
+}
+
+/// What CPython reads when it starts, and what changes something for a function. The worker itself applies PYTHONPATH,
+/// PYTHONIOENCODING, PYTHONDONTWRITEBYTECODE, and the others that its streams or its fault handler make superfluous.
+const READ_BY_PYTHON: [&str; 21] = [
+    "PYTHONASYNCIODEBUG",
+    "PYTHONBREAKPOINT",
+    "PYTHONCOERCECLOCALE",
+    "PYTHONDEBUG",
+    "PYTHONDEVMODE",
+    "PYTHONHASHSEED",
+    "PYTHONINTMAXSTRDIGITS",
+    "PYTHONMALLOC",
+    "PYTHONMALLOCSTATS",
+    "PYTHONNODEBUGRANGES",
+    "PYTHONOPTIMIZE",
+    "PYTHONPROFILEIMPORTTIME",
+    "PYTHONPYCACHEPREFIX",
+    "PYTHONTRACEMALLOC",
+    "PYTHONUTF8",
+    "PYTHONVERBOSE",
+    "PYTHONWARNDEFAULTENCODING",
+    "PYTHONWARNINGS",
+    "PYTHON_CPU_COUNT",
+    "PYTHON_GIL",
+    "PYTHON_JIT",
+];
+
+/// Most files of a folder that are looked at for a library.
+const FILES_MAX: usize = 10_000;
+
+const ON_DEMAND: &str = "on-demand";
 
 /// The version of a Python whose executable has it in its name, as links to it are resolved: `python3.11`.
 pub(crate) fn python_of(version: &Version) -> Option<&str> {
@@ -192,5 +307,51 @@ fn service(version: &Version) -> [(String, String); 3] {
 fn keep(variables: &mut BTreeMap<String, String>, version: &Version, key: &str, value: String) {
     if !version.config.environment.contains_key(key) {
         variables.insert(key.to_owned(), value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_read_at_the_start_is_told_from_what_is_not() {
+        let all: BTreeMap<String, String> = [
+            ("LD_PRELOAD", "/var/task/x.so"),
+            ("MALLOC_ARENA_MAX", "1"),
+            ("PYTHONHASHSEED", "0"),
+            ("PYTHONWARNINGS", ""),
+            ("PYTHONPATH", "lib"),
+            ("PYTHONHOME", "/var/task"),
+            ("PYTHONUNBUFFERED", "1"),
+            ("TZ", "UTC"),
+        ]
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .into();
+        let read: Vec<String> = read_at_start(&all).into_keys().collect();
+        assert_eq!(read, ["LD_PRELOAD", "MALLOC_ARENA_MAX", "PYTHONHASHSEED"]);
+    }
+
+    #[test]
+    fn only_libraries_of_the_folder_itself_count() {
+        let folder = tempfile::tempdir().unwrap();
+        let code = folder.path().join("code");
+        std::fs::create_dir_all(code.join("below")).unwrap();
+        for name in [
+            "app.py",
+            "below/libx.so",
+            "_x.cpython-311-x86_64-linux-gnu.so",
+            "_y.abi3.so",
+        ] {
+            std::fs::write(code.join(name), "").unwrap();
+        }
+        assert!(!has_library(&code));
+        assert!(has_library(&code.join("below")));
+        std::fs::write(code.join("libx.so.1"), "").unwrap();
+        assert!(has_library(&code));
+        let link = folder.path().join("link");
+        std::os::unix::fs::symlink(&code, &link).unwrap();
+        assert!(!has_library(&link));
+        assert!(!has_library(&folder.path().join("none")));
     }
 }

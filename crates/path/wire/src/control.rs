@@ -160,6 +160,10 @@ pub struct TemplateReady {
     /// Why it must not fork although it has one thread. From the worker's own code, but user code could change it.
     #[serde(default)]
     pub must_not_fork: Option<String>,
+    /// Only of a function: why it must not be forked from a template that has imported packages. Then it has imported nothing. From user
+    /// code, which could say it falsely.
+    #[serde(default)]
+    pub own_imports: Option<String>,
     /// Slowest first.
     #[serde(default)]
     pub imports: Vec<Import>,

@@ -1,7 +1,8 @@
 //! The tree of templates: interpreter → environment → function, each in a sandbox whose PID namespace is inside that of its
 //! parent. If a template cannot fork, its children are forked from its parent.
 
-use std::os::fd::AsFd;
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,13 +10,14 @@ use std::time::Instant as WallInstant;
 
 use parking_lot::Mutex;
 use pilot_model::cpu_limit::WEIGHT;
-use pilot_model::deployment::{FailedImport, Finding, ImportTime, TemplateReport};
+use pilot_model::deployment::TemplateReport;
 use pilot_model::layer::LAYERS_INSIDE;
 use pilot_model::ports::{StartError, TemplateMemory};
 use pilot_model::{Environment, Network, Python, Rest, TemplateMode, Version};
-use pilot_wire::control::{Role, TemplateReady, TemplateSpec};
+use pilot_wire::control::{Role, TemplateSpec};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use super::report::{Imports, printable, report};
 use super::{TemplateTree, specs};
 use crate::cgroup::{CPU_PERIOD_US, Cgroup, Limits};
 use crate::channel::Channel;
@@ -24,7 +26,7 @@ use crate::machine::{dev_null, no_sandbox};
 use crate::memory::pss_bytes;
 use crate::message::{ExecSpec, Folders};
 use crate::network::outbound::Link;
-use crate::places::{CODE_INSIDE, LAYERS_LIB_INSIDE, NODE_MODULES_INSIDE, PACKAGES_INSIDE};
+use crate::places::{CODE_INSIDE, NODE_MODULES_INSIDE, PACKAGES_INSIDE};
 use crate::rootfs::RootSpec;
 use crate::runtime_files::PYTHON_WORKER_INSIDE;
 use crate::sandbox::{NestNetwork, Sandbox, SandboxSpec, SharedSandbox};
@@ -41,20 +43,20 @@ pub(super) struct Base {
 }
 
 /// Key of such a node. Functions in the host's network have a separate tree, because a fork of a template cannot enter another
-/// network namespace there. So do functions whose layers have libraries, because the dynamic linker reads LD_LIBRARY_PATH only when
-/// a process starts, and remembers folders that it has not found.
+/// network namespace there. So do functions whose code or layers have libraries, because the dynamic linker reads LD_LIBRARY_PATH only
+/// when a process starts, and remembers folders that it has not found.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct BaseKey<T> {
     of: T,
     own_network: bool,
-    layers_lib: bool,
+    libraries: bool,
 }
 
 /// What distinguishes the trees of templates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct BaseKind {
     own_network: bool,
-    layers_lib: bool,
+    libraries: bool,
 }
 
 impl BaseKind {
@@ -62,7 +64,7 @@ impl BaseKind {
         BaseKey {
             of,
             own_network: self.own_network,
-            layers_lib: self.layers_lib,
+            libraries: self.libraries,
         }
     }
 }
@@ -74,12 +76,12 @@ impl<T> BaseKey<T> {
         } else {
             " in the host's network"
         };
-        let layers = if self.layers_lib {
-            " for layers with libraries"
+        let libraries = if self.libraries {
+            " for code with libraries"
         } else {
             ""
         };
-        format!("{of}{place}{layers}")
+        format!("{of}{place}{libraries}")
     }
 }
 
@@ -113,6 +115,8 @@ pub(super) struct Function {
     sandbox: SharedSandbox,
     /// `None`: it cannot fork, or is turned off.
     template: Option<Template>,
+    /// Whether each of its interpreters is started with variables of its own, so that no other template can fork its workers.
+    own_interpreter: bool,
     spec: TemplateSpec,
     report: TemplateReport,
     /// Its link to other hosts, open as long as the node.
@@ -219,6 +223,7 @@ impl Function {
         }
         match &self.template {
             Some(own) => Some((own, None)),
+            None if self.own_interpreter => None,
             None => Some((self.base.forks_from()?, Some(&self.spec))),
         }
     }
@@ -255,6 +260,24 @@ const LINGERING_MAX: usize = 32;
 /// The user of templates that belong to no function, in the sandboxes' user namespace.
 const BASE_USER: u32 = 1000;
 
+/// The result of an attempt to build a function's node.
+enum Built {
+    Function(Box<Function>),
+    /// The function would notice what the template of its environment has imported.
+    NeedsOwnImports {
+        why: String,
+    },
+}
+
+/// See [`variables::needs_libraries`].
+async fn has_libraries(version: &Arc<Version>) -> Result<bool, StartError> {
+    let version = Arc::clone(version);
+    tokio::task::spawn_blocking(move || variables::needs_libraries(&version))
+        .await
+        .map_err(std::io::Error::other)
+        .map_err(no_sandbox("look for libraries"))
+}
+
 impl TemplateTree {
     /// The function's node, built if necessary.
     pub(super) async fn function(
@@ -289,25 +312,52 @@ impl TemplateTree {
 
     async fn build_function(&self, version: &Arc<Version>) -> Result<Function, StartError> {
         let begun = WallInstant::now();
+        let at_start = variables::read_at_start(&version.config.environment);
+        let imports = match at_start.keys().next() {
+            Some(_) => Imports::OwnInterpreter(at_start.keys().cloned().collect()),
+            None => Imports::Shared,
+        };
+        match self.try_function(version, imports, begun).await? {
+            Built::Function(function) => Ok(*function),
+            Built::NeedsOwnImports { why } => {
+                match self
+                    .try_function(version, Imports::Own { why }, begun)
+                    .await?
+                {
+                    Built::Function(function) => Ok(*function),
+                    // Only user code that has broken the worker's code says so: a template without packages never does.
+                    Built::NeedsOwnImports { why } => Err(StartError::Runtime {
+                        problem: format!("the template imports nothing: {}", printable(&why)),
+                        output: String::new(),
+                    }),
+                }
+            }
+        }
+    }
+
+    async fn try_function(
+        &self,
+        version: &Arc<Version>,
+        imports: Imports,
+        begun: WallInstant,
+    ) -> Result<Built, StartError> {
         let network = version.config.network;
         let resolver = self.machine.resolver(version)?;
         let own_network = network != Network::Host;
+        let own_interpreter = matches!(imports, Imports::OwnInterpreter(_));
+        let libraries = has_libraries(version).await?;
         let kind = BaseKind {
             own_network,
-            layers_lib: variables::needs_layers_lib(version),
+            libraries: libraries && !own_interpreter,
         };
-        let base = self.environment(&version.environment, kind).await?;
+        let base = match imports {
+            Imports::Shared => self.environment(&version.environment, kind).await?,
+            Imports::Own { .. } | Imports::OwnInterpreter(_) => {
+                self.interpreter(&version.environment, kind).await?
+            }
+        };
         let user = self.machine.user();
-        let environment = &version.environment;
-        let mut root = self.root(environment, environment.packages_dir(), user);
-        if let Some(layers) = &version.layers {
-            // First, because the others are mounted on its folders.
-            let layers = (layers.dir.clone(), PathBuf::from(LAYERS_INSIDE));
-            root.shown.insert(0, layers);
-        }
-        root.shown
-            .push((version.code_dir.clone(), PathBuf::from(CODE_INSIDE)));
-        root.shown.extend(node_folders(&version.environment));
+        let mut root = self.function_root(version, user);
         root.resolver = resolver;
         let request = SandboxSpec {
             root,
@@ -329,21 +379,41 @@ impl TemplateTree {
             Network::None | Network::Host => None,
         };
         let python = &base.template.ready().python;
-        let spec = specs::of_function(version, python, user, &self.machine.worker_filter);
-        let (template, ready) = match (version.config.template, base.forks_from()) {
-            (TemplateMode::On, Some(parent)) => {
-                let template = fork_template(parent, &sandbox, &spec).await?;
-                let ready = template.ready().clone();
-                (template.forkable().then_some(template), ready)
+        let spec = specs::of_function(
+            version,
+            python,
+            user,
+            &self.machine.worker_filter,
+            libraries,
+        );
+        let template = match (version.config.template, base.forks_from()) {
+            (TemplateMode::Off, _) => None,
+            (TemplateMode::On, _) if own_interpreter => {
+                Some(self.exec_function(version, &sandbox, &spec).await?)
             }
-            _ => (None, base.template.ready().clone()),
+            (TemplateMode::On, Some(parent)) => Some(fork_template(parent, &sandbox, &spec).await?),
+            (TemplateMode::On, None) => None,
         };
-        let report = report(version, &base, &ready, template.is_some(), &sandbox, begun);
-        Ok(Function {
+        let ready = template.as_ref().unwrap_or(&base.template).ready().clone();
+        if let Some(why) = ready.own_imports {
+            return Ok(Built::NeedsOwnImports { why });
+        }
+        let template = template.filter(Template::forkable);
+        let report = report(
+            version,
+            base.template.ready(),
+            &ready,
+            template.is_some(),
+            &imports,
+            memory_of(&sandbox),
+            begun.elapsed(),
+        );
+        Ok(Built::Function(Box::new(Function {
             version: Arc::clone(version),
             base,
             sandbox,
             template,
+            own_interpreter,
             spec,
             report,
             spares: Mutex::default(),
@@ -351,7 +421,7 @@ impl TemplateTree {
             trimming: AtomicBool::new(false),
             lingering: Arc::new(Semaphore::new(LINGERING_MAX)),
             _link: link,
-        })
+        })))
     }
 
     async fn environment(
@@ -375,7 +445,7 @@ impl TemplateTree {
                 let sandbox = Arc::new(
                     Sandbox::with_root(&self.machine.spawner, request, above, cgroup).await?,
                 );
-                let spec = specs::of_environment(environment, user);
+                let spec = specs::of_environment(environment, user, kind.libraries);
                 let from = parent.forks_from().ok_or_else(|| StartError::Runtime {
                     problem: "the interpreter's template has more than one thread".to_owned(),
                     output: String::new(),
@@ -418,7 +488,7 @@ impl TemplateTree {
             .await
     }
 
-    /// Only the first template of an interpreter is started with exec.
+    /// The first template of an interpreter.
     async fn exec_template(
         &self,
         environment: &Environment,
@@ -426,18 +496,48 @@ impl TemplateTree {
         kind: BaseKind,
         user: Option<u32>,
     ) -> Result<Template, StartError> {
+        let path = ("LD_LIBRARY_PATH".to_owned(), variables::library_path());
+        let at_start = kind.libraries.then_some(path).into_iter().collect();
+        let program = python_program(python(environment)?, "template", at_start, user);
+        self.exec(sandbox, program, None).await
+    }
+
+    /// The template of a function whose variables an interpreter reads only when it starts. It is in the function's sandbox, so they
+    /// have an effect on nothing else.
+    async fn exec_function(
+        &self,
+        version: &Version,
+        sandbox: &SharedSandbox,
+        spec: &TemplateSpec,
+    ) -> Result<Template, StartError> {
+        let at_start = variables::read_at_start(&spec.environment);
+        let python = python(&version.environment)?;
+        let program = python_program(python, "function", at_start, spec.uid);
+        let spec = specs::piped(spec)?;
+        self.exec(Arc::clone(sandbox), program, Some(spec)).await
+    }
+
+    /// Only templates without a parent are started with exec.
+    async fn exec(
+        &self,
+        sandbox: SharedSandbox,
+        mut program: ExecSpec,
+        spec: Option<OwnedFd>,
+    ) -> Result<Template, StartError> {
         let (control, theirs) =
             Channel::pair_with_untrusted().map_err(no_sandbox("a socket pair"))?;
         let (mut output, log) = Output::pipe().map_err(no_sandbox("a pipe"))?;
         let null = dev_null()?;
-        let mut program = python_program(python(environment)?, "template", kind.layers_lib, user);
         if !self.machine.config.huge_pages {
             let off = ("PILOT_HUGE_PAGES".to_owned(), "off".to_owned());
             program.environment.push(off);
         }
-        let fds = [null.as_fd(), log.as_fd(), log.as_fd(), theirs.as_fd()];
+        let fds: Vec<BorrowedFd<'_>> = [null.as_fd(), log.as_fd(), log.as_fd(), theirs.as_fd()]
+            .into_iter()
+            .chain(spec.as_ref().map(AsFd::as_fd))
+            .collect();
         let program = sandbox.exec(program, &fds).await?;
-        drop((theirs, log));
+        drop((theirs, log, spec));
         let ended = program.end();
         Template::when_ready(control, Arc::clone(&sandbox), &mut output, ended).await
     }
@@ -468,8 +568,22 @@ impl TemplateTree {
             shown,
             user: user.unwrap_or(0),
             resolver: None,
-            layers_lib: false,
+            libraries: false,
         }
+    }
+
+    fn function_root(&self, version: &Version, user: Option<u32>) -> RootSpec {
+        let environment = &version.environment;
+        let mut root = self.root(environment, environment.packages_dir(), user);
+        if let Some(layers) = &version.layers {
+            // First, because the others are mounted on its folders.
+            let layers = (layers.dir.clone(), PathBuf::from(LAYERS_INSIDE));
+            root.shown.insert(0, layers);
+        }
+        root.shown
+            .push((version.code_dir.clone(), PathBuf::from(CODE_INSIDE)));
+        root.shown.extend(node_folders(environment));
+        root
     }
 
     /// Templates that import user code get a user namespace of their own, if the machine has them.
@@ -478,7 +592,7 @@ impl TemplateTree {
     }
 
     fn base_sandbox(&self, mut root: RootSpec, kind: BaseKind) -> SandboxSpec {
-        root.layers_lib = kind.layers_lib;
+        root.libraries = kind.libraries;
         SandboxSpec {
             root,
             own_network: kind.own_network,
@@ -526,26 +640,27 @@ pub(super) fn python(environment: &Environment) -> Result<&Python, StartError> {
         })
 }
 
-/// How to start a fresh interpreter.
+/// How to start a fresh interpreter. `at_start` are the variables that it reads then.
 pub(super) fn python_program(
     python: &Python,
     role: &str,
-    layers_lib: bool,
+    at_start: BTreeMap<String, String>,
     user: Option<u32>,
 ) -> ExecSpec {
     let worker = format!("{PYTHON_WORKER_INSIDE}/pilot_worker");
+    // -I includes -E, with which no variable of Python's counts. There are only those of `at_start`.
+    let own = at_start.keys().any(|name| name.starts_with("PYTHON"));
+    let isolated = if own { "-s" } else { "-I" };
     let mut environment = variables::base();
-    if layers_lib {
-        environment.insert("LD_LIBRARY_PATH".to_owned(), LAYERS_LIB_INSIDE.to_owned());
-    }
+    environment.extend(at_start);
     ExecSpec {
         path: python.executable.display().to_string(),
-        arguments: ["-I", "-S", &worker, role].map(str::to_owned).into(),
+        arguments: [isolated, "-S", &worker, role].map(str::to_owned).into(),
         environment: environment.into_iter().collect(),
         cwd: PathBuf::from("/"),
         user,
         cgroup_files: 0,
-        template: role == "template",
+        template: role != "worker",
         own_filter: false,
     }
 }
@@ -577,79 +692,3 @@ async fn fork_template(
     let ended = child.end();
     Template::when_ready(control, Arc::clone(sandbox), &mut output, ended).await
 }
-
-fn report(
-    version: &Version,
-    base: &Base,
-    ready: &TemplateReady,
-    has_template: bool,
-    sandbox: &Sandbox,
-    begun: WallInstant,
-) -> TemplateReport {
-    let reason = match version.config.template {
-        TemplateMode::Off => {
-            Some("template = \"off\": every worker is a fresh interpreter".to_owned())
-        }
-        TemplateMode::On if has_template => None,
-        TemplateMode::On => Some(why_not_forkable(&version.config.handler, ready)),
-    };
-    let mut imports: Vec<ImportTime> = [base.template.ready(), ready]
-        .into_iter()
-        .flat_map(|ready| &ready.imports)
-        .map(|import| ImportTime {
-            module: import.module.clone(),
-            ms: import.ms,
-        })
-        .collect();
-    imports.sort_by(|a, b| b.ms.total_cmp(&a.ms));
-    imports.dedup_by(|a, b| a.module == b.module);
-    let failed = &base.template.ready().failed;
-    TemplateReport {
-        python: base.template.ready().python.clone(),
-        imports,
-        failed_imports: failed
-            .iter()
-            .map(|import| FailedImport {
-                module: import.module.clone(),
-                error: import.error.clone(),
-            })
-            .collect(),
-        findings: ready
-            .findings
-            .iter()
-            .take(FINDINGS_MAX)
-            .map(|found| Finding {
-                r#where: printable(&found.r#where),
-                what: printable(&found.what),
-                instead: printable(&found.instead),
-            })
-            .collect(),
-        memory_bytes: memory_of(sandbox),
-        forkable: has_template,
-        reason,
-        took: begun.elapsed(),
-        warnings: Vec::new(),
-    }
-}
-
-fn why_not_forkable(handler: &str, ready: &TemplateReady) -> String {
-    let instead = "workers are forked from the level above and import the handler each time";
-    match &ready.must_not_fork {
-        Some(why) => format!("importing {handler} {}; {instead}", printable(why)),
-        None => format!(
-            "importing {handler} started {} more thread(s), and a process with threads must not be forked; {instead}. \
-             Start threads in the handler or in an after_restore hook",
-            ready.threads.saturating_sub(1),
-        ),
-    }
-}
-
-/// A text of a template, which user code may have written: one line, and not too long.
-fn printable(text: &str) -> String {
-    let line = text.chars().map(|c| if c.is_control() { ' ' } else { c });
-    line.take(FINDING_CHARS_MAX).collect()
-}
-
-/// Most findings of a report, and their length (PROTOCOL.md, section 2).
-const FINDINGS_MAX: usize = 50;
-const FINDING_CHARS_MAX: usize = 200;

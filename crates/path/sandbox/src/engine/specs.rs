@@ -17,7 +17,16 @@ use crate::places::{CODE_INSIDE, PACKAGES_INSIDE};
 use crate::runtime_files::PYTHON_WORKER_INSIDE;
 use crate::variables;
 
-pub(super) fn of_environment(environment: &Environment, user: Option<u32>) -> TemplateSpec {
+/// `libraries`: whether the interpreter was started with the folders of libraries.
+pub(super) fn of_environment(
+    environment: &Environment,
+    user: Option<u32>,
+    libraries: bool,
+) -> TemplateSpec {
+    let mut own = variables::of_environment(environment, PYTHON_WORKER_INSIDE);
+    if libraries {
+        own.insert("LD_LIBRARY_PATH".to_owned(), variables::library_path());
+    }
     TemplateSpec {
         level: "environment",
         cwd: "/".to_owned(),
@@ -28,7 +37,7 @@ pub(super) fn of_environment(environment: &Environment, user: Option<u32>) -> Te
             .map_or_else(Vec::new, |python| python.imports.clone()),
         handler: None,
         interface: "event".to_owned(),
-        environment: variables::base(),
+        environment: own,
         uid: user,
         gid: user,
         keep_caps: true,
@@ -40,12 +49,13 @@ pub(super) fn of_environment(environment: &Environment, user: Option<u32>) -> Te
     }
 }
 
-/// `python` is the interpreter's version, `3.11.7`.
+/// `python` is the interpreter's version, `3.11.7`. `libraries` as above.
 pub(super) fn of_function(
     version: &Version,
     python: &str,
     user: Option<u32>,
     filter: &[u8],
+    libraries: bool,
 ) -> TemplateSpec {
     let config = &version.config;
     let packages = version.environment.packages_dir();
@@ -64,6 +74,10 @@ pub(super) fn of_function(
     let mut environment = variables::of_lambda(version, PYTHON_WORKER_INSIDE);
     // For the programs that it starts; it finds its own packages through `sys_path`.
     variables::add_paths(version, Some(python), &mut environment);
+    if libraries {
+        let path = variables::library_path();
+        environment.insert("LD_LIBRARY_PATH".to_owned(), path);
+    }
     TemplateSpec {
         level: "function",
         cwd: CODE_INSIDE.to_owned(),
@@ -95,12 +109,8 @@ pub(crate) fn function_info(version: &Version) -> FunctionInfo {
     }
 }
 
-/// Writes a spec into a pipe, for a new worker that gets the descriptor. Its init has installed all filters, and no other can be installed then.
+/// Writes a spec into a pipe, for a new worker or template that gets the descriptor.
 pub(super) fn piped(spec: &TemplateSpec) -> Result<OwnedFd, StartError> {
-    let spec = &TemplateSpec {
-        filter: None,
-        ..spec.clone()
-    };
     let write = || -> io::Result<OwnedFd> {
         let (reader, writer) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
         // It fits into the pipe or fails, because nothing reads yet.
@@ -109,6 +119,6 @@ pub(super) fn piped(spec: &TemplateSpec) -> Result<OwnedFd, StartError> {
         Ok(reader)
     };
     write().map_err(|error| StartError::Sandbox {
-        problem: format!("send a worker its specification: {error}"),
+        problem: format!("send an interpreter its specification: {error}"),
     })
 }

@@ -64,7 +64,7 @@ impl BaseSandbox {
                 shown,
                 user: USER_SHOWN,
                 resolver: None,
-                layers_lib: false,
+                libraries: false,
             },
             own_network: !key.host_network,
             own_users: false,
