@@ -534,7 +534,7 @@ fn queue_and_triggers(
         bytes_max: u64::from(limits.async_mb.get()) << 20,
         // The others are for callers who wait.
         running_max: (limits.workers_max() / 2).clamp(1, ASYNC_RUNNING_MAX),
-        has_room: Arc::new(move || reserve.is_held()),
+        has_room: Arc::new(move || reserve.refill()),
     };
     let queue = Queue::open(settings).or_invalid()?;
     let triggers = Triggers::new(Arc::clone(&queue) as _, connections);

@@ -13,6 +13,7 @@ use pilot_model::ports::{Secrets, StartError};
 use pilot_model::{Enforcement, FunctionConfig, Network, SecretValues, Version};
 use pilot_protocols::MemoryBudget;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::timeout;
 
 use crate::cgroup::{Branch, Cgroup, Hierarchy, Limits, TotalLimits};
 use crate::filter::{FilterError, Filters};
@@ -89,6 +90,9 @@ const USERS: (u32, u32) = (2_000, 60_000);
 const CLOSE_ROUND: Duration = Duration::from_millis(5);
 const CLOSE_ROUNDS_MAX: usize = 400;
 
+/// How often the spawner is looked for without a signal.
+const SPAWNER_LOOK_EVERY: Duration = Duration::from_millis(500);
+
 impl Machine {
     /// # Errors
     /// The folder cannot be written to.
@@ -129,7 +133,8 @@ impl Machine {
         let machine = Arc::clone(self);
         Ok(async move {
             while machine.has_spawner() {
-                child_ended.recv().await;
+                // Not the signal alone: a process that the spawner has just made has its socket, too, for a moment after its end.
+                let _ = timeout(SPAWNER_LOOK_EVERY, child_ended.recv()).await;
             }
         })
     }

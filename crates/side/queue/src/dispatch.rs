@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 use crate::command::{Change, Command};
 use crate::destination;
 use crate::rules::{self, Condition, Next, Progress};
-use crate::schedule::Entry;
+use crate::schedule::{Entry, Work};
 use crate::shared::Shared;
 use crate::store::{Dead, Record};
 
@@ -42,11 +42,15 @@ pub(crate) async fn run(shared: Arc<Shared>, runner: Arc<dyn AsyncRunner>) {
 fn next(shared: &Shared, runner: &dyn AsyncRunner) -> Option<(i64, Entry)> {
     let now_ms = shared.times.now_ms();
     let mut schedule = shared.schedule.lock();
-    if schedule.running() >= shared.running_max {
-        return None;
-    }
+    let attempts_fit = schedule.running_of(Work::Attempt) < shared.running_max;
+    let deliveries_fit = schedule.running_of(Work::Delivery) < DELIVERIES_MAX;
     let most = shared.running_max.div_ceil(2);
-    let places = |function: &FunctionName| {
+    let places = |function: &FunctionName, work| {
+        match work {
+            Work::Attempt if attempts_fit => {}
+            Work::Delivery if deliveries_fit => return DELIVERIES_OF_ONE_MAX,
+            Work::Attempt | Work::Delivery => return 0,
+        }
         // Those of a removed function only have to be ended.
         let target = runner.target(function, None);
         target.map_or(most, |target| target.concurrency.clamp(1, most))
@@ -272,6 +276,11 @@ fn error_text(end: &AttemptEnd) -> String {
 
 static UNREADABLE: Seldom = Seldom::new(5);
 static DROPPED: Seldom = Seldom::new(5);
+/// Deliveries to destinations that are no functions, which are running at the same time: of all functions, and of one. Each holds its
+/// record, up to 1 MiB, in memory.
+const DELIVERIES_MAX: usize = 64;
+const DELIVERIES_OF_ONE_MAX: usize = 8;
+
 /// Longest time between two looks at the schedule.
 const LOOK_AGAIN_MS: i64 = 60_000;
 /// The same, while something is due and has no place.

@@ -8,10 +8,29 @@ use pilot_model::FunctionName;
 
 use crate::rules::Progress;
 
+/// What is to be done. Each has limits of its own, so that a destination that does not answer keeps no function from running.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Work {
+    /// The function is invoked.
+    Attempt,
+    /// A record is delivered to a destination of the function that is no function.
+    Delivery,
+}
+
+impl Work {
+    pub(crate) fn of(delivers: bool) -> Self {
+        match delivers {
+            false => Self::Attempt,
+            true => Self::Delivery,
+        }
+    }
+}
+
 /// One invocation that waits or runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) function: FunctionName,
+    pub(crate) work: Work,
     pub(crate) progress: Progress,
     pub(crate) due_ms: i64,
     /// What it takes of the limits.
@@ -27,15 +46,18 @@ pub(crate) struct Entry {
 #[derive(Debug, Default)]
 pub(crate) struct Schedule {
     entries: HashMap<i64, Entry>,
-    lanes: BTreeMap<FunctionName, Lane>,
+    lanes: BTreeMap<LaneKey, Lane>,
     /// Time of acceptance and number of each entry.
     ages: BTreeSet<(i64, i64)>,
-    running: usize,
-    /// The function that was served last.
-    turn: Option<FunctionName>,
+    /// How many run, of each kind.
+    running: [usize; 2],
+    /// The lane that was served last.
+    turn: Option<LaneKey>,
 }
 
-/// The invocations of one function.
+type LaneKey = (FunctionName, Work);
+
+/// What is to be done of one kind for one function.
 #[derive(Debug, Default)]
 struct Lane {
     /// Those that wait: when they are due, and their number.
@@ -43,35 +65,39 @@ struct Lane {
     running: usize,
 }
 
+impl Entry {
+    fn lane(&self) -> LaneKey {
+        (self.function.clone(), self.work)
+    }
+}
+
 impl Schedule {
     /// Adds an invocation that waits.
     pub(crate) fn add(&mut self, seq: i64, entry: Entry) {
         self.ages.insert((entry.progress.accepted_ms, seq));
-        let lane = self.lanes.entry(entry.function.clone()).or_default();
+        let lane = self.lanes.entry(entry.lane()).or_default();
         lane.due.insert((entry.due_ms, seq));
         self.entries.insert(seq, entry);
     }
 
-    /// Takes the next invocation to run. The functions take turns; `places` says how many may run of one.
+    /// Takes the next invocation to run. The lanes take turns; `places` says how many may run of one.
     pub(crate) fn take(
         &mut self,
         now_ms: i64,
-        places: impl Fn(&FunctionName) -> usize,
+        places: impl Fn(&FunctionName, Work) -> usize,
     ) -> Option<(i64, Entry)> {
-        let is_next = |(name, lane): &(&FunctionName, &Lane)| {
+        let is_next = |((name, work), lane): &(&LaneKey, &Lane)| {
             let first = lane.due.first();
-            first.is_some_and(|(due, _)| *due <= now_ms) && lane.running < places(name)
+            first.is_some_and(|(due, _)| *due <= now_ms) && lane.running < places(name, *work)
         };
         let after = self.turn.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
-        let later = self
-            .lanes
-            .range::<FunctionName, _>((after, Bound::Unbounded));
-        let name = later.chain(self.lanes.iter()).find(is_next)?.0.clone();
-        let lane = self.lanes.get_mut(&name)?;
+        let later = self.lanes.range::<LaneKey, _>((after, Bound::Unbounded));
+        let key = later.chain(self.lanes.iter()).find(is_next)?.0.clone();
+        let lane = self.lanes.get_mut(&key)?;
         let (_, seq) = lane.due.pop_first()?;
         lane.running += 1;
-        self.running += 1;
-        self.turn = Some(name);
+        self.running[key.1 as usize] += 1;
+        self.turn = Some(key);
         let entry = self.entries.get_mut(&seq)?;
         entry.running = true;
         Some((seq, entry.clone()))
@@ -83,8 +109,8 @@ impl Schedule {
             return false;
         };
         entry.running = true;
-        self.running += 1;
-        if let Some(lane) = self.lanes.get_mut(&entry.function) {
+        self.running[entry.work as usize] += 1;
+        if let Some(lane) = self.lanes.get_mut(&entry.lane()) {
             lane.due.remove(&(entry.due_ms, seq));
             lane.running += 1;
         }
@@ -100,8 +126,8 @@ impl Schedule {
         entry.due_ms = due_ms;
         entry.progress.attempts = attempts;
         entry.progress.waits = waits;
-        self.running -= 1;
-        if let Some(lane) = self.lanes.get_mut(&entry.function) {
+        self.running[entry.work as usize] -= 1;
+        if let Some(lane) = self.lanes.get_mut(&entry.lane()) {
             lane.running -= 1;
             lane.due.insert((due_ms, seq));
         }
@@ -121,17 +147,19 @@ impl Schedule {
             return;
         };
         self.ages.remove(&(entry.progress.accepted_ms, seq));
-        let Some(lane) = self.lanes.get_mut(&entry.function) else {
+        if entry.running {
+            self.running[entry.work as usize] -= 1;
+        }
+        let Some(lane) = self.lanes.get_mut(&entry.lane()) else {
             return;
         };
         if entry.running {
             lane.running -= 1;
-            self.running -= 1;
         } else {
             lane.due.remove(&(entry.due_ms, seq));
         }
         if lane.running == 0 && lane.due.is_empty() {
-            self.lanes.remove(&entry.function);
+            self.lanes.remove(&entry.lane());
         }
     }
 
@@ -154,7 +182,12 @@ impl Schedule {
 
     /// How many run.
     pub(crate) fn running(&self) -> usize {
-        self.running
+        self.running.iter().sum()
+    }
+
+    /// How many run of one kind.
+    pub(crate) fn running_of(&self, work: Work) -> usize {
+        self.running[work as usize]
     }
 
     /// How many wait or run.

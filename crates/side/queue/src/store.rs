@@ -9,7 +9,7 @@ use rusqlite::{Connection, OptionalExtension, Result, Row, params};
 use sha2::{Digest, Sha256};
 
 use crate::rules::{Condition, Progress};
-use crate::schedule::Entry;
+use crate::schedule::{Entry, Work};
 
 /// An invocation as it is stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,6 +59,7 @@ impl Record {
     pub(crate) fn entry(&self) -> Entry {
         Entry {
             function: self.request.function.clone(),
+            work: Work::of(self.file.is_some()),
             progress: Progress {
                 accepted_ms: self.accepted_ms,
                 attempts: 0,
@@ -288,7 +289,8 @@ pub(crate) fn load(connection: &Connection, seq: i64) -> Result<Option<Record>> 
 /// Calls `each` with every record that waits, and its number.
 pub(crate) fn waiting(connection: &Connection, mut each: impl FnMut(i64, Entry)) -> Result<()> {
     let mut statement = connection.prepare(
-        "SELECT seq, function, accepted_ms, due_ms, attempts, waits, key IS NOT NULL, started, bytes
+        "SELECT seq, function, accepted_ms, due_ms, attempts, waits, key IS NOT NULL, started, bytes,
+                file IS NOT NULL
          FROM records WHERE condition IS NULL ORDER BY seq",
     )?;
     let mut rows = statement.query([])?;
@@ -298,6 +300,7 @@ pub(crate) fn waiting(connection: &Connection, mut each: impl FnMut(i64, Entry))
         };
         let entry = Entry {
             function,
+            work: Work::of(row.get(9)?),
             progress: Progress {
                 accepted_ms: row.get(2)?,
                 attempts: row.get(4)?,
@@ -363,6 +366,7 @@ impl Found {
     pub(crate) fn revived(&self, now_ms: i64) -> Entry {
         Entry {
             function: self.info.function.clone(),
+            work: Work::of(self.info.destination.is_some()),
             progress: Progress {
                 accepted_ms: now_ms,
                 attempts: 0,

@@ -121,6 +121,11 @@ async fn listen(context: &mut Context, place: &Place, files: &mut Files) -> Resu
                 format!("cannot watch {}: {error}", place.path.display())
             })?,
             () = tokio::time::sleep(SETTLED_AFTER), if young => Seen::Lost,
+            // A folder that is open is not deleted for inotify.
+            () = tokio::time::sleep(DELETED_EVERY) => match is_deleted(&folder) {
+                true => Seen::Gone,
+                false => continue,
+            },
         };
         match seen {
             Seen::Names(names) => look(context, place, &folder, files, names).await?,
@@ -128,6 +133,10 @@ async fn listen(context: &mut Context, place: &Place, files: &mut Files) -> Resu
             Seen::Gone => return Err(format!("{} is gone", place.path.display())),
         }
     }
+}
+
+fn is_deleted(folder: &File) -> bool {
+    folder.metadata().is_ok_and(|folder| folder.nlink() == 0)
 }
 
 /// Opens the folder. What it really is must lie in the operator's folder.
@@ -367,6 +376,8 @@ fn event(place: &Place, name: &str, signature: &Signature) -> String {
 const FILES_MAX: usize = 100_000;
 /// Others wait while a commit is written.
 const MARKS_OF_A_COMMIT: usize = 1000;
+/// How often a quiet folder is looked at, because somebody may have deleted it and made it again.
+const DELETED_EVERY: Duration = Duration::from_secs(5);
 /// A file that was not written for so long is complete, unless inotify says more.
 const SETTLED_AFTER_MS: i64 = 2000;
 const SETTLED_AFTER: Duration = Duration::from_millis(SETTLED_AFTER_MS.unsigned_abs());

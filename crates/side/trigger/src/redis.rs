@@ -83,7 +83,7 @@ impl Receiver {
         let mut redis = Redis::connect(access).await?;
         let RedisConfig { stream, group, .. } = &self.config;
         redis.create_group(stream, group).await?;
-        context.works();
+        // It works once something was read: what this consumer has may be what made the last connection fail.
         let mut own = Some("0".to_owned());
         let (mut claimed_at, mut start) = (None::<Instant>, "0-0".to_owned());
         loop {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use pilot_model::FunctionName;
 use proptest::prelude::*;
 
-use super::{Entry, Schedule};
+use super::{Entry, Schedule, Work};
 use crate::rules::Progress;
 
 fn name(number: u8) -> FunctionName {
@@ -15,6 +15,7 @@ fn name(number: u8) -> FunctionName {
 fn entry(function: FunctionName, due_ms: i64) -> Entry {
     Entry {
         function,
+        work: Work::Attempt,
         progress: Progress {
             accepted_ms: due_ms,
             attempts: 0,
@@ -35,7 +36,7 @@ fn functions_take_turns_and_none_has_more_than_its_places() {
         schedule.add(seq, entry(name(u8::from(seq >= 4)), 0));
     }
     let mut taken = Vec::new();
-    while let Some((_, entry)) = schedule.take(0, |_| 2) {
+    while let Some((_, entry)) = schedule.take(0, |_, _| 2) {
         taken.push(entry.function.to_string());
     }
     assert_eq!(taken, ["f0", "f1", "f0", "f1"]);
@@ -48,14 +49,41 @@ fn functions_take_turns_and_none_has_more_than_its_places() {
 }
 
 #[test]
+fn deliveries_have_places_of_their_own() {
+    let mut schedule = Schedule::default();
+    for seq in 0..6 {
+        let work = Work::of(seq < 4);
+        schedule.add(
+            seq,
+            Entry {
+                work,
+                ..entry(name(0), 0)
+            },
+        );
+    }
+    let mut taken = Vec::new();
+    while let Some((_, entry)) =
+        schedule.take(0, |_, work| if work == Work::Attempt { 2 } else { 1 })
+    {
+        taken.push(entry.work);
+    }
+    taken.sort();
+    assert_eq!(taken, [Work::Attempt, Work::Attempt, Work::Delivery]);
+    assert_eq!(
+        (schedule.running(), schedule.running_of(Work::Delivery)),
+        (3, 1)
+    );
+}
+
+#[test]
 fn what_was_held_is_not_taken_and_what_runs_cannot_be_held() {
     let mut schedule = Schedule::default();
     schedule.add(1, entry(name(0), 0));
     assert!(schedule.hold(1) && !schedule.hold(1) && !schedule.hold(2));
-    assert!(schedule.take(9, |_| 9).is_none());
+    assert!(schedule.take(9, |_, _| 9).is_none());
     schedule.release(1, 5);
     assert_eq!(schedule.next_due_ms(0), Some(5));
-    assert!(schedule.take(9, |_| 9).is_some());
+    assert!(schedule.take(9, |_, _| 9).is_some());
     assert!(schedule.is_running(1) && !schedule.hold(1));
 }
 
@@ -111,7 +139,7 @@ proptest! {
                     let can_run = model.values().any(|(function, due, runs)| {
                         !runs && *due <= now && running(function) < PLACES
                     });
-                    let taken = schedule.take(now, |_| PLACES);
+                    let taken = schedule.take(now, |_, _| PLACES);
                     prop_assert_eq!(taken.is_some(), can_run);
                     if let Some((seq, entry)) = taken {
                         let (function, due, runs) = model[&seq].clone();
