@@ -141,3 +141,31 @@ fn the_chosen_calls_stand_for_all() {
     let mean: u64 = calls.chosen.iter().map(|call| call.cpu_ns).sum::<u64>() / 16;
     assert!((46_000_000..54_000_000).contains(&mean), "{mean}");
 }
+
+/// 40 ms of CPU time took 260 ms with a tenth of a CPU, and 40 ms with a whole one. None of the calls waited.
+#[test]
+fn each_call_is_judged_by_the_size_that_it_had() {
+    let slow = (260, 0, 40);
+    let small = records(&[slow; 12]).replace(",256,1000,", ",256,100,");
+    let large = records(&[(40, 0, 40); 3]);
+    let (_, large) = large.split_once('\n').unwrap();
+    let calls = Calls::read(format!("{small}{large}").as_bytes()).unwrap();
+    assert_eq!((calls.own.cpu_milli, calls.several_sizes), (1000, true));
+    let found = found(&calls);
+    let own = &found[0];
+    assert_eq!(own.sizes.last().unwrap().duration_us, 40_000);
+    let tenth = own.sizes.iter().find(|size| size.cpu_milli == 100).unwrap();
+    assert!(
+        (240_000..=420_000).contains(&tenth.duration_us),
+        "{tenth:?}"
+    );
+    assert!(
+        !own.sizes[0].enough,
+        "a twentieth of a CPU is not as fast as it gets"
+    );
+    assert!(
+        !Calls::read(records(&[slow; 2]).as_bytes())
+            .unwrap()
+            .several_sizes
+    );
+}
