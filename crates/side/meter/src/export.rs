@@ -68,6 +68,7 @@ impl Iterator for Csv {
                     return Some(Err(error));
                 }
                 Some(Ok(Entry::Began { unix_ms })) => self.daemon_ms = unix_ms,
+                Some(Ok(Entry::Daemon(daemon))) => self.daemon_ms = daemon.began_unix_ms,
                 Some(Ok(Entry::Function(function))) => {
                     self.functions.insert(function.index, function);
                 }

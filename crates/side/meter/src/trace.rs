@@ -24,7 +24,7 @@ pub(crate) use self::parse::Row;
 pub use self::starts::{Starts, Workers};
 use crate::bill::Usage;
 use crate::platform::{Match, Size};
-use crate::report::{Counted, Sizes, Tally};
+use crate::report::{Counted, Sizes, Span, Tally};
 use crate::table::Table;
 
 /// How a trace is read.
@@ -380,7 +380,10 @@ impl Part {
                 problem: problem.clone(),
             });
         }
-        let mut report = self.tally.report(table, self.span_ms);
+        let span = self
+            .span_ms
+            .map(|(since, until)| Span::between_dates(since, until));
+        let mut report = self.tally.report(table, span);
         if self.assumed > 0 {
             report.notes.push(format!(
                 "{} rows do not say what was allocated: {} MB and {} thousandths of a vCPU are assumed",

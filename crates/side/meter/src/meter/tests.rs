@@ -205,7 +205,9 @@ fn workers_are_metered_with_their_lives() {
     let bench = Bench::new(tempfile::tempdir().unwrap(), true);
     let version = pilot_testkit::version("f", 1);
     bench.bus.publish(Event::WorkerStarted {
+        worker: WorkerId(7),
         version: Arc::clone(&version),
+        forked: At(9_500_000_000),
         took: Duration::from_millis(5),
     });
     bench.bus.publish(Event::WorkerEnded(Arc::new(WorkerRecord {
@@ -247,4 +249,48 @@ fn a_full_disk_costs_the_records_and_nothing_else() {
     let error = bench.meter.cost(None, &wrong).unwrap_err();
     assert!(matches!(error, CostError::Billing(_)), "{error}");
     drop(bench.folder);
+}
+
+/// More calls than the log holds: the worker that has served them all still has its life, and a report needs nothing that was removed.
+#[test]
+fn a_worker_that_lives_longer_than_the_log_has_its_life() {
+    let bench = Bench::new(tempfile::tempdir().unwrap(), true);
+    for (worker, forked) in [(7, At(9_000_000_000)), (8, At(9_990_000_000))] {
+        bench.bus.publish(Event::WorkerStarted {
+            worker: WorkerId(worker),
+            version: pilot_testkit::version("f", 1),
+            forked,
+            took: Duration::from_millis(5),
+        });
+    }
+    let mut published = 0;
+    while bench.cost().used.calls == published {
+        for _ in 0..3_000 {
+            bench.bus.publish(invoked("f", 1));
+        }
+        published += 3_000;
+    }
+    let oldest = log::segments(bench.meter.folder()).unwrap()[0];
+    assert!(oldest > 1, "the first segment was removed");
+    // It is 10 s.
+    let used = bench.cost().used;
+    assert_eq!((used.instances, used.instances_ms), (2, 1_000 + 10));
+    let csv = bench.csv();
+    let worker = csv.lines().nth(1).unwrap().rsplit(',').next().unwrap();
+    assert!(!worker.starts_with("0-"), "{worker}");
+    // A segment of many functions has room for records.
+    for number in 0..2_000 {
+        bench.bus.publish(Event::WorkerStarted {
+            worker: WorkerId(100 + number),
+            version: pilot_testkit::version(&format!("function-{number}"), 1),
+            forked: At(9_990_000_000),
+            took: Duration::from_millis(5),
+        });
+    }
+    for _ in 0..3_000 {
+        bench.bus.publish(invoked("f", 1));
+    }
+    let used = bench.cost().used;
+    assert!(used.calls > 3_000, "{}", used.calls);
+    assert!(used.instances >= 2, "{}", used.instances);
 }
