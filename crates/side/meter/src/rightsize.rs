@@ -11,7 +11,7 @@ use std::io::Read;
 use serde::Serialize;
 
 use crate::bill::{Amounts, Usage};
-use crate::platform::{Platform, Size, Sizing};
+use crate::platform::{Match, Platform, Size, Sizing};
 use crate::quota::{Limit, Scheduler, Ticks};
 use crate::table::Table;
 use crate::trace::{self, TraceError};
@@ -370,22 +370,23 @@ fn sizes_of(platform: &Platform, calls: &Calls) -> Vec<Size> {
                 })
                 .collect()
         }
-        Sizing::Separate { memory, cpu, .. } => {
-            let memory_bytes = used.max(calls.own.memory_bytes).max(memory.min);
-            let memory_bytes = memory_bytes.next_multiple_of(memory.step.max(1));
-            let mut all: Vec<u64> = (cpu.min..=1000.min(cpu.max))
-                .step_by(usize::try_from(cpu.step.max(1)).unwrap_or(1))
-                .collect();
-            // From its least on, a step of 10 need not reach a whole vCPU.
-            if all.last() != Some(&1000) && cpu.max >= 1000 {
-                all.push(1000);
-            }
-            all.into_iter()
-                .map(|cpu_milli| Size {
+        Sizing::Separate { cpu, .. } => {
+            let memory_bytes = used.max(calls.own.memory_bytes);
+            let step = usize::try_from(cpu.step.max(1)).unwrap_or(1);
+            let needs = (cpu.min..=1000.min(cpu.max)).step_by(step).chain([1000]);
+            let sizes = needs.filter_map(|cpu_milli| {
+                let need = Size {
                     cpu_milli,
                     memory_bytes,
-                })
-                .collect()
+                };
+                platform.size(need, Match::MemoryAndCpu)
+            });
+            let mut all: Vec<Size> = sizes.collect();
+            all.dedup();
+            // The memory may need more than one vCPU.
+            let smallest = all.first().copied();
+            all.retain(|size| size.cpu_milli <= 1000 || Some(*size) == smallest);
+            all
         }
     }
 }

@@ -131,6 +131,18 @@ fn a_size_has_the_memory_that_is_used() {
     assert_eq!(aws.sizes[0].memory_mb, 3000);
 }
 
+/// Cloud Run has no function with 512 MB and less than a third of a vCPU.
+#[test]
+fn a_size_is_one_that_the_platform_has() {
+    let text = records(&[(20, 0, 10)]).replace(",256,1000,", ",512,1000,");
+    let found = found(&Calls::read(text.as_bytes()).unwrap());
+    let run = found.iter().find(|it| it.id == "gcp-request").unwrap();
+    let (first, last) = (run.sizes.first().unwrap(), run.sizes.last().unwrap());
+    assert_eq!((first.memory_mb, first.cpu_milli), (512, 340));
+    assert_eq!((last.memory_mb, last.cpu_milli), (512, 1000));
+    assert_eq!(run.sizes.len(), 67);
+}
+
 /// However many calls there are, those that stand for them have their distribution.
 #[test]
 fn the_chosen_calls_stand_for_all() {
