@@ -45,8 +45,8 @@ pub(crate) struct Now {
 }
 
 struct Known {
-    name: String,
-    version: u32,
+    /// Without an index.
+    function: Function,
     need: Size,
     sizes: Sizes,
     /// The last memory use that was measured.
@@ -150,9 +150,11 @@ impl<'a> Metered<'a> {
             cpu_milli: u64::from(function.cpu_milli),
             memory_bytes: function.memory_bytes,
         };
-        let same = |known: &Known| {
-            known.name == function.name && known.version == function.version && known.need == need
+        let wanted = Function {
+            index: 0,
+            ..function.clone()
         };
+        let same = |known: &Known| known.function == wanted;
         let place = self.known.iter().position(same).unwrap_or_else(|| {
             let matched = if self.wanted.match_cpu {
                 Match::MemoryAndCpu
@@ -160,8 +162,7 @@ impl<'a> Metered<'a> {
                 Match::Memory
             };
             self.known.push(Known {
-                name: function.name.clone(),
-                version: function.version,
+                function: wanted.clone(),
                 need,
                 sizes: Sizes::of(self.table, need, matched),
                 memory_used: None,

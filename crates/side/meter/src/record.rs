@@ -68,7 +68,7 @@ pub struct Clock {
 }
 
 /// A version of a function, with what was allocated to it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Function {
     /// Its index.
     pub index: u32,

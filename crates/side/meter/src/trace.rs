@@ -270,6 +270,8 @@ struct Part {
     sizes: HashMap<Size, Sizes>,
     /// Seconds of the trace's clock, in milliseconds: of the first request and of the last end.
     span_ms: Option<(u64, u64)>,
+    /// The same on a clock that nobody sets.
+    elapsed_ms: Option<(u64, u64)>,
     assumed: u64,
 }
 
@@ -281,6 +283,7 @@ impl Part {
             malformed: Malformed::default(),
             sizes: HashMap::new(),
             span_ms: None,
+            elapsed_ms: None,
             assumed: 0,
         }
     }
@@ -324,14 +327,18 @@ impl Part {
             .entry(need)
             .or_insert_with(|| Sizes::of(table, need, options.matched));
         let counted = Counted {
-            cold: row.usage.init_ns > 0,
+            cold: row.waited.unwrap_or(row.usage.init_ns > 0),
             bytes_in: row.bytes_in,
             bytes_out: row.bytes_out,
         };
         match row.bands {
             None => {
                 self.sums.add(need, &row.usage, 1);
-                self.tally.request(table, need, sizes, &row.usage, counted);
+                let usage = Usage {
+                    memory_used: row.usage.memory_used.or(row.memory_before),
+                    ..row.usage
+                };
+                self.tally.request(table, need, sizes, &usage, counted);
             }
             Some(bands) => {
                 for (count, execution_ns) in bands.into_iter().filter(|(count, _)| *count > 0) {
@@ -345,15 +352,10 @@ impl Part {
                 }
             }
         }
-        if let Some(at) = row.begin_ms {
-            let end = at.saturating_add(row.usage.execution_ns / 1_000_000);
-            self.stretch(at, end);
-        }
-    }
-
-    fn stretch(&mut self, from: u64, to: u64) {
-        let (first, last) = self.span_ms.unwrap_or((from, to));
-        self.span_ms = Some((first.min(from), last.max(to)));
+        let took = row.usage.execution_ns / 1_000_000;
+        let until = |at: u64| (at, at.saturating_add(took));
+        stretch(&mut self.span_ms, row.begin_ms.map(until));
+        stretch(&mut self.elapsed_ms, row.elapsed_ms.map(until));
     }
 
     fn add(&mut self, other: Self) {
@@ -361,9 +363,8 @@ impl Part {
         self.sums += &other.sums;
         self.malformed.append(other.malformed);
         self.assumed += other.assumed;
-        if let Some((from, to)) = other.span_ms {
-            self.stretch(from, to);
-        }
+        stretch(&mut self.span_ms, other.span_ms);
+        stretch(&mut self.elapsed_ms, other.elapsed_ms);
     }
 
     fn finish(
@@ -380,9 +381,14 @@ impl Part {
                 problem: problem.clone(),
             });
         }
-        let span = self
-            .span_ms
-            .map(|(since, until)| Span::between_dates(since, until));
+        let span = self.span_ms.map(|(since, until)| {
+            let span = Span::between_dates(since, until);
+            let elapsed = self.elapsed_ms.map(|(from, to)| to.saturating_sub(from));
+            Span {
+                lasted_ms: elapsed.unwrap_or(span.lasted_ms),
+                ..span
+            }
+        });
         let mut report = self.tally.report(table, span);
         if self.assumed > 0 {
             report.notes.push(format!(
@@ -401,6 +407,14 @@ impl Part {
             malformed: self.malformed.count,
             first_malformed: self.malformed.first,
         })
+    }
+}
+
+/// Makes a span longer, so that it has the other in it.
+fn stretch(span: &mut Option<(u64, u64)>, other: Option<(u64, u64)>) {
+    if let Some((from, to)) = other {
+        let (first, last) = span.unwrap_or((from, to));
+        *span = Some((first.min(from), last.max(to)));
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::hash::{BuildHasher as _, RandomState};
 
-use super::parse::{Row, field_count, number, unquoted};
+use super::parse::{Row, field_count, fields, first_field, number, unquoted};
 use crate::bill::{MEMORY_BYTES_MAX, TIME_NS_MAX, Usage};
 
 /// Where the values of a row are, and in which unit.
@@ -42,6 +42,12 @@ enum Role {
     Pod,
     /// The worker's name.
     Worker,
+    /// The same as [`Role::At`], on a clock that nobody sets, milliseconds.
+    Elapsed,
+    /// Whether it waited for the start of a worker.
+    Start,
+    /// What counts where no memory use was measured, bytes.
+    MemoryBefore,
     /// Allocated memory, MB.
     MemoryMb,
     /// Allocated thousandths of a CPU.
@@ -100,6 +106,9 @@ const OWN: &[(&str, Role)] = &[
     ("bytes_in", Role::BytesIn),
     ("bytes_out", Role::BytesOut),
     ("worker", Role::Worker),
+    ("start", Role::Start),
+    ("elapsed_ms", Role::Elapsed),
+    ("memory_before_bytes", Role::MemoryBefore),
 ];
 
 impl Columns {
@@ -130,7 +139,7 @@ impl Columns {
                 shown.escape_debug()
             ));
         };
-        Ok(Self::with(*kind, roles, &names))
+        Self::with(*kind, roles, &names)
     }
 
     /// The columns of a table of cold starts.
@@ -147,19 +156,24 @@ impl Columns {
                 shown.escape_debug()
             ));
         }
-        Ok(Self::with(Kind::HuaweiStarts, HUAWEI_STARTS, &names))
+        Self::with(Kind::HuaweiStarts, HUAWEI_STARTS, &names)
     }
 
-    fn with(kind: Kind, roles: &[(&'static str, Role)], names: &[&str]) -> Self {
+    fn with(kind: Kind, roles: &[(&'static str, Role)], names: &[&str]) -> Result<Self, String> {
         let role = |name: &&str| roles.iter().find(|(known, _)| known == name);
-        Self {
+        for (name, _) in roles {
+            if names.iter().filter(|found| *found == name).count() > 1 {
+                return Err(format!("it has several columns {name}"));
+            }
+        }
+        Ok(Self {
             roles: names
                 .iter()
                 .map(|name| role(name).map(|(name, role)| (*role, *name)))
                 .collect(),
             kind,
             workers: None,
-        }
+        })
     }
 
     /// Rows have a hash of their worker's name from here on.
@@ -202,10 +216,7 @@ impl Columns {
                 let (found, wanted) = (field_count(row), self.roles.len());
                 return Err(format!("it has {found} fields instead of {wanted}"));
             };
-            let (field, after) = match memchr::memchr(b',', left) {
-                Some(at) => (left.get(..at).unwrap_or_default(), left.get(at + 1..)),
-                None => (left, None),
-            };
+            let (field, after) = first_field(left);
             rest = after;
             let Some((role, name)) = *role else { continue };
             let value = |unit| {
@@ -228,6 +239,22 @@ impl Columns {
                     read.worker = self.worker(field);
                 }
                 Role::Worker => read.worker = self.worker(field),
+                Role::Elapsed => read.elapsed_ms = value(1)?,
+                Role::Start => {
+                    read.waited = match unquoted(field) {
+                        b"" => None,
+                        b"warm" => Some(false),
+                        b"cold" => Some(true),
+                        _ => {
+                            let shown = String::from_utf8_lossy(field.get(..40).unwrap_or(field));
+                            return Err(format!(
+                                "{name} = '{}' is neither cold nor warm",
+                                shown.escape_debug()
+                            ));
+                        }
+                    }
+                }
+                Role::MemoryBefore => read.memory_before = value(1)?,
                 Role::MemoryMb => read.memory_bytes = value(MB)?,
                 Role::CpuMilli => read.cpu_milli = value(1)?,
                 Role::MemoryUsed(unit) => read.usage.memory_used = value(unit)?,
@@ -296,8 +323,11 @@ impl Columns {
 fn names_of(header: &[u8]) -> Result<(&str, Vec<&str>), String> {
     let text = std::str::from_utf8(header).map_err(|_| "the header is not text".to_owned())?;
     let text = text.trim_start_matches('\u{feff}').trim_end();
-    let names = text.split(',').map(|name| name.trim_matches('"')).collect();
-    Ok((text, names))
+    let names = fields(text.as_bytes()).map(|name| {
+        // The commas and quotes at which it is cut are characters of their own.
+        std::str::from_utf8(unquoted(name)).unwrap_or_default()
+    });
+    Ok((text, names.collect()))
 }
 
 /// The requests between two percentiles take the mean of both.
@@ -335,6 +365,7 @@ fn bounded(row: &Row) -> Result<(), String> {
         ("the initialisation", Some(init_ns), TIME_NS_MAX),
         ("the CPU time", cpu_ns, TIME_NS_MAX),
         ("the used memory", memory_used, MEMORY_BYTES_MAX),
+        ("the memory before", row.memory_before, MEMORY_BYTES_MAX),
         ("the allocated memory", row.memory_bytes, MEMORY_BYTES_MAX),
         ("the allocated CPU", row.cpu_milli, 1 << 24),
     ] {

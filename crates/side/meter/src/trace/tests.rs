@@ -176,6 +176,41 @@ fn malformed_rows_are_counted_and_named_or_refused() {
 }
 
 #[test]
+fn a_start_is_what_its_column_says() {
+    let header = "unix_ms,start,memory_mb,execution_ns,init_ns\n";
+    let text = format!("{header}1,warm,128,10,5\n2,cold,128,10,0\n3,,128,10,5\n4,,128,10,0\n");
+    assert_eq!(skipping(&text).report.used.cold, 2);
+    let told = refused(&format!("{header}1,hot,128,10,5\n"));
+    assert_eq!(told, "line 2: start = 'hot' is neither cold nor warm");
+}
+
+/// The clock was set back by a day: the dates say so, and machines are billed for 5 s.
+#[test]
+fn machines_are_billed_by_the_clock_that_nobody_sets() {
+    let header = "unix_ms,memory_mb,cpu_milli,execution_ns,init_ns,elapsed_ms\n";
+    let bill = |first: u64, second: u64| {
+        let text = format!(
+            "{header}{first},128,1000,1000000,0,1000\n{second},128,1000,1000000000,0,5000\n"
+        );
+        total(&skipping(&text), "own").unwrap()
+    };
+    assert_eq!(
+        bill(90_000_000_000, 90_000_004_000),
+        bill(90_000_000_000, 3)
+    );
+}
+
+#[test]
+fn commas_in_quotes_and_columns_that_are_there_twice() {
+    let header = "\"func, or app\",end_timestamp,duration\n";
+    let traced = skipping(&format!("{header}\"a, \"\"b\"\"\",10,0.5\nc,11,\"0.25\"\n"));
+    assert_eq!(traced.malformed, 0, "{:?}", traced.first_malformed);
+    assert_eq!(traced.report.used.execution_us, 750_000);
+    let told = refused("end_timestamp,duration,func,duration\n10,0.5,a,0.6\n");
+    assert_eq!(told, "it has several columns duration");
+}
+
+#[test]
 fn a_header_of_something_else_says_what_is_known() {
     for wrong in [
         "",
