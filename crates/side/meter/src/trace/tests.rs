@@ -247,7 +247,51 @@ fn a_trace_may_be_compressed() {
         &table,
         &options(Strictness::Skip),
     );
-    assert!(matches!(cut, Err(TraceError::Read(_))), "{cut:?}");
+    let cut = cut.unwrap();
+    let calls = cut.report.used.calls;
+    assert!((1..1000).contains(&calls), "{calls}");
+    assert_eq!(cut.malformed, 1);
+    let (line, problem) = &cut.first_malformed[0];
+    assert_eq!(*line, calls + 2, "the first that is not whole");
+    assert!(problem.contains("cut off or damaged here"), "{problem}");
+    for length in [packed.len() - 1, packed.len() / 2] {
+        let refused = bill(&packed[..length], &table, &options(Strictness::Refuse));
+        let told = refused.unwrap_err().to_string();
+        assert!(
+            told.starts_with("line ") && told.contains("cut off"),
+            "{told}"
+        );
+    }
+}
+
+/// `57.1` may have been `57.154`; many files of one's own have no line end at their end, too.
+#[test]
+fn a_last_row_without_a_line_end_is_named_or_refused() {
+    let header = "app,func,end_timestamp,duration\n";
+    let cut = format!("{header}a,b,0.0794,0.078\na,c,57.157,57.1");
+    let traced = skipping(&cut);
+    assert_eq!((traced.malformed, traced.unended), (0, Some(3)));
+    assert_eq!(traced.report.used.calls, 2);
+    let told = refused(&cut);
+    assert!(
+        told.starts_with("line 3: the last row has no line end"),
+        "{told}"
+    );
+    assert!(
+        told.ends_with("if the file is complete, add a line end"),
+        "{told}"
+    );
+    assert_eq!(skipping(&format!("{cut}\n")).unended, None);
+    assert_eq!(skipping(header).unended, None);
+    // It is malformed anyway.
+    let traced = skipping(&format!("{header}a,b,0.0794"));
+    assert_eq!((traced.malformed, traced.unended), (1, None));
+    assert_eq!(traced.first_malformed[0].0, 2);
+    let starts = "podID,totalCost_cold_start\npool22-300-128-1,0.5\npool22-300-128-2,0.";
+    let workers = Workers::of_starts(starts.as_bytes(), Strictness::Skip).unwrap();
+    assert_eq!(workers.unended(), Some(3));
+    let refused = Workers::of_starts(starts.as_bytes(), Strictness::Refuse).unwrap_err();
+    assert!(refused.to_string().starts_with("line 3:"), "{refused}");
 }
 
 /// A trace of several blocks has the sums of its rows, and lines are counted through the blocks.
