@@ -196,12 +196,41 @@ impl Columns {
         self.roles.iter().any(is_worker)
     }
 
-    /// Whether some trace has a column with this name.
+    /// Those of some names that are read of a trace that has them all. If it is no known trace, those that some trace has.
     #[must_use]
-    pub fn knows(name: &str) -> bool {
-        [HUAWEI, HUAWEI_STARTS, AZURE_2019, AZURE_2021, OWN]
-            .iter()
-            .any(|roles| roles.iter().any(|(known, _)| *known == name))
+    pub fn read_of<'a>(names: &[&'a str]) -> Vec<&'a str> {
+        let header = names.join(",");
+        let known = [
+            Self::of(header.as_bytes()),
+            Self::of_starts(header.as_bytes()),
+        ];
+        let mut of_known = known.iter().flatten().peekable();
+        let any = [HUAWEI, HUAWEI_STARTS, AZURE_2019, AZURE_2021, OWN];
+        let read: Vec<&str> = match of_known.peek() {
+            Some(_) => of_known
+                .flat_map(|columns| columns.roles.iter().flatten().map(|(_, name)| *name))
+                .collect(),
+            None => any
+                .iter()
+                .copied()
+                .flatten()
+                .map(|(name, _)| *name)
+                .collect(),
+        };
+        let is_read = |name: &&&str| read.contains(name);
+        names.iter().filter(is_read).copied().collect()
+    }
+
+    /// The nanoseconds of the unit of a column with dates. `None`: it has none.
+    #[must_use]
+    pub fn unit_of_dates(name: &str) -> Option<u64> {
+        let all = [HUAWEI, AZURE_2021, OWN];
+        let mut roles = all.iter().copied().flatten();
+        let (_, role) = roles.find(|(known, _)| *known == name)?;
+        match role {
+            Role::At(unit) => Some(*unit),
+            _ => None,
+        }
     }
 
     /// Reads a row.
