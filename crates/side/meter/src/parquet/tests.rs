@@ -160,7 +160,7 @@ fn numbers(schema: &str, arrow: Option<&str>, value: i64) -> io::Result<String> 
             column.write_batch(&[value], None, None).unwrap();
         }
         ColumnWriter::Int32ColumnWriter(column) => {
-            let value = value as i32;
+            let value = i32::try_from(value).unwrap();
             column.write_batch(&[value], None, None).unwrap();
         }
         _ => panic!("no whole number"),

@@ -269,20 +269,7 @@ impl Columns {
                 }
                 Role::Worker => read.worker = self.worker(field),
                 Role::Elapsed => read.elapsed_ms = value(1)?,
-                Role::Start => {
-                    read.waited = match unquoted(field) {
-                        b"" => None,
-                        b"warm" => Some(false),
-                        b"cold" => Some(true),
-                        _ => {
-                            let shown = String::from_utf8_lossy(field.get(..40).unwrap_or(field));
-                            return Err(format!(
-                                "{name} = '{}' is neither cold nor warm",
-                                shown.escape_debug()
-                            ));
-                        }
-                    }
-                }
+                Role::Start => read.waited = waited(field, name)?,
                 Role::MemoryBefore => read.memory_before = value(1)?,
                 Role::MemoryMb => read.memory_bytes = value(MB)?,
                 Role::CpuMilli => read.cpu_milli = value(1)?,
@@ -321,15 +308,8 @@ impl Columns {
             (None, _) => return Err("it has no duration".to_owned()),
         };
         read.usage.execution_ns = execution_ns;
-        read.usage.cpu_ns = match self.kind {
-            // CPUs in use on average over the execution, in millionths.
-            Kind::Huawei2025 => cpu_usage.map(|millionths| {
-                let cpu = u128::from(execution_ns) * u128::from(millionths) / 1_000_000;
-                u64::try_from(cpu).unwrap_or(u64::MAX)
-            }),
-            Kind::Own => (!cpu_missing).then_some(cpu),
-            Kind::HuaweiStarts | Kind::Azure2019 | Kind::Azure2021 => None,
-        };
+        let cpu = (!cpu_missing).then_some(cpu);
+        read.usage.cpu_ns = self.cpu_ns(execution_ns, cpu_usage, cpu);
         if self.kind == Kind::Azure2021 {
             let begin = read
                 .begin_ms
@@ -340,11 +320,37 @@ impl Columns {
         Ok(read)
     }
 
+    /// The CPU time of a request: of its average use, in millionths of a CPU, or as the row has it.
+    fn cpu_ns(&self, execution_ns: u64, usage: Option<u64>, cpu: Option<u64>) -> Option<u64> {
+        match self.kind {
+            Kind::Huawei2025 => usage.map(|millionths| {
+                let cpu = u128::from(execution_ns) * u128::from(millionths) / 1_000_000;
+                u64::try_from(cpu).unwrap_or(u64::MAX)
+            }),
+            Kind::Own => cpu,
+            Kind::HuaweiStarts | Kind::Azure2019 | Kind::Azure2021 => None,
+        }
+    }
+
     /// A hash of a worker's name. `None`: it has none, or nobody asks.
     fn worker(&self, name: &[u8]) -> Option<u64> {
         let name = unquoted(name);
         let hasher = self.workers.as_ref().filter(|_| !name.is_empty())?;
         Some(hasher.hash_one(name))
+    }
+}
+
+/// Whether a request waited for the start of a worker. `None`: the row does not say it.
+fn waited(field: &[u8], name: &str) -> Result<Option<bool>, String> {
+    match unquoted(field) {
+        b"" => Ok(None),
+        b"warm" => Ok(Some(false)),
+        b"cold" => Ok(Some(true)),
+        _ => {
+            let shown = String::from_utf8_lossy(field.get(..40).unwrap_or(field));
+            let shown = shown.escape_debug();
+            Err(format!("{name} = '{shown}' is neither cold nor warm"))
+        }
     }
 }
 
