@@ -39,8 +39,12 @@ pub enum Event {
     Invoked(Arc<InvocationRecord>),
     /// A worker is ready.
     WorkerStarted {
+        /// Which worker.
+        worker: WorkerId,
         /// Of which version.
         version: Arc<Version>,
+        /// When its first instruction ran.
+        forked: Instant,
         /// From the decision to readiness.
         took: Duration,
     },

@@ -127,6 +127,13 @@ impl Platform {
             BillableTime::Instance | BillableTime::Machine => return None,
         };
         let mut bill = self.for_time(size, time, execution, usage.memory_used);
+        if self.bills_used_cpu() {
+            // The amount is a time already, so no granularity makes it larger, and idle time is no part of it.
+            let consumed = u128::from(usage.cpu_ns?) * 1000;
+            bill.billed.cpu = consumed;
+            bill.unrounded.cpu = consumed;
+            bill.execution.cpu = consumed;
+        }
         bill.billed.requests = 1;
         let cpu_used = u128::from(usage.cpu_ns.unwrap_or(0)) * 1000;
         bill.used.cpu = cpu_used.min(bill.execution.cpu);
@@ -139,6 +146,11 @@ impl Platform {
         let mut bill = self.for_time(size, time_ns, time_ns, None);
         bill.used = Amounts::default();
         bill
+    }
+
+    fn bills_used_cpu(&self) -> bool {
+        let cpu = self.cpu.as_ref();
+        cpu.is_some_and(|cpu| cpu.basis == Basis::Used) && self.time != BillableTime::Cpu
     }
 
     fn for_time(&self, size: Size, time: u64, execution: u64, memory_used: Option<u64>) -> Bill {

@@ -3,10 +3,12 @@
 use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::io;
+use std::sync::Arc;
 
 use pilot_model::ports::{CostsOf, UsageRecords};
 
 use crate::log::Entries;
+use crate::log::time::LogTime;
 use crate::record::{Call, Entry, Function, STAMPS, WorkerEnd};
 
 /// The first columns of invocations; then there is one per stamp, `STAMP_ns`, the time since it was received.
@@ -27,6 +29,8 @@ pub(crate) fn csv(
         wanted: function,
         since_unix_ms: since_unix_ms.unwrap_or(0),
         functions: HashMap::new(),
+        memory_before: HashMap::new(),
+        time: LogTime::default(),
         daemon_ms: 0,
         began: false,
         ended: false,
@@ -38,7 +42,11 @@ struct Csv {
     records: UsageRecords,
     wanted: Option<CostsOf>,
     since_unix_ms: u64,
-    functions: HashMap<u32, Function>,
+    /// What indices stand for: functions with index 0.
+    functions: HashMap<u32, Arc<Function>>,
+    /// The last memory use of each that was measured.
+    memory_before: HashMap<Arc<Function>, u64>,
+    time: LogTime,
     /// When the daemon of these entries began, Unix milliseconds: workers are numbered anew by each. 0: its beginning is not in the log any
     /// more.
     daemon_ms: u64,
@@ -67,9 +75,22 @@ impl Iterator for Csv {
                     self.ended = true;
                     return Some(Err(error));
                 }
-                Some(Ok(Entry::Began { unix_ms })) => self.daemon_ms = unix_ms,
+                Some(Ok(Entry::Began { unix_ms })) => {
+                    self.daemon_ms = unix_ms;
+                    self.time.began(unix_ms);
+                }
+                Some(Ok(Entry::Daemon(daemon))) => {
+                    self.daemon_ms = daemon.began_unix_ms;
+                    self.time.daemon(daemon);
+                }
+                Some(Ok(Entry::Clock(clock))) => self.time.clock(clock),
                 Some(Ok(Entry::Function(function))) => {
-                    self.functions.insert(function.index, function);
+                    let index = function.index;
+                    let function = Function {
+                        index: 0,
+                        ..function
+                    };
+                    self.functions.insert(index, Arc::new(function));
                 }
                 Some(Ok(Entry::Call(call))) if self.records == UsageRecords::Invocations => {
                     self.call(&call, &mut text);
@@ -94,15 +115,18 @@ impl Csv {
                     // Writing to a String cannot fail.
                     let _ = write!(text, ",{stamp}_ns");
                 }
-                text.push_str(",throttled_ns,pss_bytes,thawed_ns,worker\n");
+                text.push_str(
+                    ",throttled_ns,pss_bytes,thawed_ns,worker,elapsed_ms,memory_before_bytes\n",
+                );
             }
         }
     }
 
     /// The function with this index, if records of this time are wanted of it.
-    fn wanted(&self, function: u32, unix_ms: u64) -> Option<&Function> {
+    fn wanted(&self, function: u32, unix_ms: u64) -> Option<Arc<Function>> {
         let function = self.functions.get(&function)?;
-        (unix_ms >= self.since_unix_ms && function.is_of(self.wanted.as_ref())).then_some(function)
+        let is_wanted = unix_ms >= self.since_unix_ms && function.is_of(self.wanted.as_ref());
+        is_wanted.then(|| Arc::clone(function))
     }
 
     /// A worker's name: no other worker of the log has it.
@@ -110,11 +134,16 @@ impl Csv {
         worker.map_or_else(String::new, |worker| format!("{}-{worker}", self.daemon_ms))
     }
 
-    fn call(&self, call: &Call, text: &mut String) {
+    fn call(&mut self, call: &Call, text: &mut String) {
+        let place = self.time.place(call.unix_ms);
+        let took_ms = i64::try_from(call.total_ns() / 1_000_000).unwrap_or(i64::MAX);
+        self.time.seen(place.saturating_add(took_ms));
         let Some(function) = self.wanted(call.function, call.unix_ms) else {
             return;
         };
         let usage = call.usage();
+        // The same is billed for a call whose memory was not measured by the report of the records.
+        let before = usage.and_then(|_| self.memory_before.get(&function).copied());
         let _ = write!(
             text,
             "{},{},{},{},{},{},{},{},{},{},{},{},{},{}",
@@ -138,12 +167,17 @@ impl Csv {
         }
         let _ = writeln!(
             text,
-            ",{},{},{},{}",
+            ",{},{},{},{},{},{}",
             or_empty(call.throttled_ns),
             or_empty(call.pss_bytes),
             or_empty(call.thawed_ns),
-            self.name(call.worker)
+            self.name(call.worker),
+            place.max(0),
+            or_empty(before.filter(|_| call.memory_used.is_none())),
         );
+        if let Some(used) = call.memory_used.filter(|_| usage.is_some()) {
+            self.memory_before.insert(function, used);
+        }
     }
 
     fn worker(&self, end: &WorkerEnd, text: &mut String) {

@@ -25,7 +25,7 @@ pub use bill::{Amounts, Bill, Usage};
 pub use meter::{Meter, MeterConfig};
 pub use money::Money;
 pub use platform::{Match, Platform, Size};
-pub use report::{Counted, Sizes, Tally};
+pub use report::{Counted, Sizes, Span, Tally};
 pub use table::Table;
 
 #[cfg(test)]

@@ -3,9 +3,10 @@
 //! that is killed loses no frame that it has written, and a torn frame at the end of a file is recognised and cut off. The writer
 //! synchronises the file at most once per second, so a power cut costs the last second.
 //!
-//! Each segment can be read alone: it says itself what its indices stand for.
+//! Each segment can be read alone: it says itself what its indices stand for, and which workers lived when it began.
 
 mod read;
+pub(crate) mod time;
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
@@ -187,7 +188,8 @@ impl Writer {
         Ok(())
     }
 
-    fn segment_bytes(&self) -> u64 {
+    /// Length at which a segment is full.
+    pub(crate) fn segment_bytes(&self) -> u64 {
         (self.bytes_max / SEGMENTS).max(SEGMENT_BYTES_MIN)
     }
 }

@@ -1,4 +1,5 @@
-//! A report of the log's records. Workers are billed for their lives, cut to the time of the report.
+//! A report of the log's records. Workers are billed for their lives, cut to the time of the report. No time is a difference of dates:
+//! see `log::time`.
 
 use std::collections::HashMap;
 
@@ -7,9 +8,10 @@ use pilot_model::cost::CostReport;
 use pilot_model::ports::CostsOf;
 
 use crate::bill::TIME_NS_MAX;
+use crate::log::time::{LogTime, Place, between};
 use crate::platform::{Match, Size};
-use crate::record::{Call, Entry, Function, WorkerEnd};
-use crate::report::{Counted, Sizes, Tally};
+use crate::record::{Call, Clock, Daemon, Entry, Function, WorkerEnd};
+use crate::report::{Counted, Sizes, Span, Tally};
 use crate::table::Table;
 
 /// Which records a report is about.
@@ -30,20 +32,33 @@ pub(crate) struct Metered<'a> {
     functions: HashMap<u32, Option<usize>>,
     /// The wanted versions.
     known: Vec<Known>,
-    /// The first record's begin and the newest record's end, Unix milliseconds.
-    first_ms: Option<u64>,
-    newest_ms: u64,
+    time: LogTime,
+    /// When the first call began, and its date.
+    first: Option<(Place, u64)>,
+}
+
+/// When a report is made, and by whom.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Now {
+    pub(crate) daemon: Daemon,
+    pub(crate) clock: Clock,
 }
 
 struct Known {
-    name: String,
-    version: u32,
+    /// Without an index.
+    function: Function,
     need: Size,
     sizes: Sizes,
     /// The last memory use that was measured.
     memory_used: Option<u64>,
-    /// When its workers that live were started, Unix milliseconds.
-    alive: Vec<u64>,
+    /// Its workers that live.
+    alive: Vec<Living>,
+}
+
+struct Living {
+    /// `None`: the record is of an older version.
+    worker: Option<u64>,
+    began: Place,
 }
 
 impl<'a> Metered<'a> {
@@ -54,8 +69,8 @@ impl<'a> Metered<'a> {
             wanted,
             functions: HashMap::new(),
             known: Vec::new(),
-            first_ms: None,
-            newest_ms: 0,
+            time: LogTime::default(),
+            first: None,
         }
     }
 
@@ -63,28 +78,36 @@ impl<'a> Metered<'a> {
         match entry {
             Entry::Began { unix_ms } => {
                 self.end_all();
-                self.newest_ms = *unix_ms;
+                self.time.began(*unix_ms);
                 self.functions.clear();
             }
+            Entry::Daemon(daemon) => {
+                self.written_by(*daemon);
+                self.functions.clear();
+            }
+            Entry::Clock(clock) => self.time.clock(*clock),
             Entry::Function(function) => self.define(function),
             Entry::Call(call) => self.call(call),
-            Entry::WorkerStarted { function, unix_ms } => {
-                self.newest_ms = self.newest_ms.max(*unix_ms);
-                if let Some(known) = self.known(*function) {
-                    known.alive.push(*unix_ms);
-                }
-            }
+            Entry::WorkerStarted {
+                function,
+                unix_ms,
+                worker,
+            } => self.started(*function, *unix_ms, *worker),
             Entry::WorkerEnded(end) => self.ended(end),
             Entry::Throttled(_) | Entry::Pss(_) | Entry::Worker(_) | Entry::Thawed(_) => {}
         }
     }
 
     /// The report, of now.
-    pub(crate) fn report(mut self, now_ms: u64) -> CostReport {
-        self.newest_ms = self.newest_ms.max(now_ms);
-        let until = self.newest_ms;
+    pub(crate) fn report(mut self, now: Now) -> CostReport {
+        self.written_by(now.daemon);
+        self.time.clock(now.clock);
         self.end_all();
-        let span = self.first_ms.map(|first| (first, until.max(first)));
+        let span = self.first.map(|(first, unix_ms)| Span {
+            since_unix_ms: unix_ms,
+            until_unix_ms: now.clock.unix_ms.max(unix_ms),
+            lasted_ms: between(first, self.time.newest()),
+        });
         let mut report = self.tally.report(self.table, span);
         let used = &report.used;
         if used.memory_unknown > 0 {
@@ -96,9 +119,25 @@ impl<'a> Metered<'a> {
         report
     }
 
-    fn known(&mut self, function: u32) -> Option<&mut Known> {
-        let place = self.functions.get(&function).copied().flatten()?;
-        self.known.get_mut(place)
+    /// Workers of another daemon have ended with what was seen of it.
+    fn written_by(&mut self, daemon: Daemon) {
+        if self.time.daemon(daemon) {
+            self.end_all();
+        }
+    }
+
+    /// A worker that lives when a segment begins is in that one again.
+    fn started(&mut self, function: u32, unix_ms: u64, worker: Option<u64>) {
+        let began = self.time.place(unix_ms);
+        self.time.seen(began);
+        let place = self.functions.get(&function).copied().flatten();
+        let Some(known) = place.and_then(|place| self.known.get_mut(place)) else {
+            return;
+        };
+        let is_it = |living: &Living| worker.is_some() && living.worker == worker;
+        if !known.alive.iter().any(is_it) {
+            known.alive.push(Living { worker, began });
+        }
     }
 
     /// An index gets another meaning with a new segment; a version is the same one.
@@ -111,9 +150,11 @@ impl<'a> Metered<'a> {
             cpu_milli: u64::from(function.cpu_milli),
             memory_bytes: function.memory_bytes,
         };
-        let same = |known: &Known| {
-            known.name == function.name && known.version == function.version && known.need == need
+        let wanted = Function {
+            index: 0,
+            ..function.clone()
         };
+        let same = |known: &Known| known.function == wanted;
         let place = self.known.iter().position(same).unwrap_or_else(|| {
             let matched = if self.wanted.match_cpu {
                 Match::MemoryAndCpu
@@ -121,8 +162,7 @@ impl<'a> Metered<'a> {
                 Match::Memory
             };
             self.known.push(Known {
-                name: function.name.clone(),
-                version: function.version,
+                function: wanted.clone(),
                 need,
                 sizes: Sizes::of(self.table, need, matched),
                 memory_used: None,
@@ -134,24 +174,30 @@ impl<'a> Metered<'a> {
     }
 
     fn ended(&mut self, end: &WorkerEnd) {
-        self.newest_ms = self.newest_ms.max(end.unix_ms);
-        let since = self.wanted.since_unix_ms.unwrap_or(0);
+        let ended = self.time.place(end.unix_ms);
+        self.time.seen(ended);
         let place = self.functions.get(&end.function).copied().flatten();
         let Some(known) = place.and_then(|place| self.known.get_mut(place)) else {
             return;
         };
-        let started = end.unix_ms.saturating_sub(end.lived_ns / 1_000_000);
-        let nearest = (0..known.alive.len()).min_by_key(|index| {
-            known
-                .alive
-                .get(*index)
-                .map_or(u64::MAX, |at| at.abs_diff(started))
-        });
-        if let Some(index) = nearest {
+        let by_number = |living: &Living| end.worker.is_some() && living.worker == end.worker;
+        let lived_ms = i64::try_from(end.lived_ns / MS_NS).unwrap_or(i64::MAX);
+        let began = ended.saturating_sub(lived_ms);
+        // Where starts have no numbers: the one that began at that time.
+        let nearest = || {
+            let unnumbered = known.alive.iter().enumerate();
+            unnumbered
+                .filter(|(_, living)| living.worker.is_none())
+                .min_by_key(|(_, living)| living.began.abs_diff(began))
+                .map(|(index, _)| index)
+        };
+        if let Some(index) = known.alive.iter().position(by_number).or_else(nearest) {
             known.alive.swap_remove(index);
         }
-        // Only what lies in the time of the report. The life itself is of the monotonic clock.
-        let in_time = end.unix_ms.saturating_sub(since).saturating_mul(1_000_000);
+        // Only what lies in the time of the report.
+        let in_time = self.wanted.since_unix_ms.map_or(u64::MAX, |since| {
+            between(self.time.place(since), ended).saturating_mul(MS_NS)
+        });
         let lived = end.lived_ns.min(in_time).min(TIME_NS_MAX);
         if lived > 0 {
             self.tally.instance(self.table, &known.sizes, lived);
@@ -160,11 +206,12 @@ impl<'a> Metered<'a> {
 
     /// Workers that live are counted until the newest record: until now, or until their daemon was seen for the last time.
     fn end_all(&mut self) {
-        let since = self.wanted.since_unix_ms.unwrap_or(0);
+        let since = self.wanted.since_unix_ms;
+        let since = since.map_or(Place::MIN, |since| self.time.place(since));
         for known in &mut self.known {
-            for started in known.alive.drain(..) {
-                let lived_ms = self.newest_ms.saturating_sub(started.max(since));
-                let lived = lived_ms.saturating_mul(1_000_000).min(TIME_NS_MAX);
+            for living in known.alive.drain(..) {
+                let lived_ms = between(living.began.max(since), self.time.newest());
+                let lived = lived_ms.saturating_mul(MS_NS).min(TIME_NS_MAX);
                 if lived > 0 {
                     self.tally.instance(self.table, &known.sizes, lived);
                 }
@@ -173,8 +220,9 @@ impl<'a> Metered<'a> {
     }
 
     fn call(&mut self, call: &Call) {
-        let end_ms = call.unix_ms.saturating_add(call.total_ns() / 1_000_000);
-        self.newest_ms = self.newest_ms.max(end_ms);
+        let began = self.time.place(call.unix_ms);
+        let took_ms = i64::try_from(call.total_ns() / MS_NS).unwrap_or(i64::MAX);
+        self.time.seen(began.saturating_add(took_ms));
         if self
             .wanted
             .since_unix_ms
@@ -191,8 +239,8 @@ impl<'a> Metered<'a> {
         };
         known.memory_used = usage.memory_used.or(known.memory_used);
         usage.memory_used = known.memory_used;
-        let first = self.first_ms.get_or_insert(call.unix_ms);
-        *first = call.unix_ms.min(*first);
+        let this = (began, call.unix_ms);
+        self.first = Some(self.first.map_or(this, |first| first.min(this)));
         let counted = Counted {
             cold: call.start != StartKind::Warm,
             bytes_in: call.bytes_in,
@@ -202,6 +250,8 @@ impl<'a> Metered<'a> {
             .request(self.table, known.need, &known.sizes, &usage, counted);
     }
 }
+
+const MS_NS: u64 = 1_000_000;
 
 #[cfg(test)]
 mod tests;

@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::sync::Arc;
 
-use parquet::basic::Compression;
+use parquet::basic::{Compression, ConvertedType, LogicalType, TimeUnit, Type};
 use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
 use parquet::column::writer::ColumnWriter;
 use parquet::data_type::{ByteArray, DataType};
@@ -16,8 +16,11 @@ use parquet::file::properties::WriterProperties;
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::parser::parse_message_type;
+use parquet::schema::types::ColumnDescriptor;
 
 use crate::trace::Columns;
+
+mod arrow;
 
 /// Whether a file begins as a Parquet file does. It is at its beginning afterwards.
 ///
@@ -162,8 +165,8 @@ fn take_line(records: &mut impl BufRead, line: &mut String) -> io::Result<usize>
 /// The rows of a Parquet file as CSV: a header with those of its columns that some trace has, and then the rows.
 pub struct Rows {
     file: SerializedFileReader<File>,
-    /// The columns that are read: their places, and their names.
-    columns: Vec<(usize, String)>,
+    /// The columns that are read: their places, their names, and what their numbers mean.
+    columns: Vec<(usize, String, Meaning)>,
     group: usize,
     readers: Vec<Values>,
     piece: Vec<u8>,
@@ -206,19 +209,40 @@ impl Rows {
                 )));
             }
         }
-        let schema = file.metadata().file_metadata().schema_descr_ptr();
-        let mut columns = Vec::new();
-        for (at, column) in schema.columns().iter().enumerate() {
+        let metadata = file.metadata().file_metadata();
+        let schema = metadata.schema_descr_ptr();
+        let top_level = || {
+            let columns = schema.columns().iter().enumerate();
+            let is_plain = |name: &str| !name.contains([',', '"', '\n', '\r']);
+            columns.filter(move |(_, column)| {
+                column.path().parts().len() == 1 && is_plain(column.name())
+            })
+        };
+        let names: Vec<&str> = top_level().map(|(_, column)| column.name()).collect();
+        let read = Columns::read_of(&names);
+        let pairs = metadata.key_value_metadata().into_iter().flatten();
+        let durations: Vec<String> = pairs
+            .filter(|pair| pair.key == "ARROW:schema")
+            .flat_map(|pair| arrow::durations(pair.value.as_deref().unwrap_or_default()))
+            .collect();
+        let mut columns: Vec<(usize, String, Meaning)> = Vec::new();
+        for (at, column) in top_level() {
             let name = column.name();
-            if column.path().parts().len() != 1 || !Columns::knows(name) {
+            if !read.contains(&name) {
                 continue;
+            }
+            if columns.iter().any(|(_, other, _)| other == name) {
+                return Err(invalid(format!("it has several columns {name}")));
             }
             if column.max_rep_level() > 0 {
                 return Err(invalid(format!("column {name} has lists")));
             }
-            columns.push((at, name.to_owned()));
+            if durations.iter().any(|duration| duration == name) {
+                return Err(Meaning::refused(name, "DURATION"));
+            }
+            columns.push((at, name.to_owned(), Meaning::of(column)?));
         }
-        let header: Vec<&str> = columns.iter().map(|(_, name)| name.as_str()).collect();
+        let header: Vec<&str> = columns.iter().map(|(_, name, _)| name.as_str()).collect();
         let mut piece = header.join(",").into_bytes();
         piece.push(b'\n');
         Ok(Self {
@@ -261,9 +285,9 @@ impl Rows {
             self.readers = self
                 .columns
                 .iter()
-                .map(|(at, name)| {
+                .map(|(at, name, meaning)| {
                     let reader = group.get_column_reader(*at).map_err(other)?;
-                    Values::of(reader, name)
+                    Values::of(reader, name, *meaning)
                 })
                 .collect::<io::Result<_>>()?;
         }
@@ -293,9 +317,98 @@ impl Read for Rows {
     }
 }
 
+/// What the whole numbers of a column mean.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Meaning {
+    Itself,
+    /// There is no sign.
+    Unsigned,
+    /// So many decimal places.
+    Decimal(u32),
+    /// A date in so many nanoseconds, which is read in so many.
+    Date {
+        from_ns: u64,
+        to_ns: u64,
+    },
+}
+
+impl Meaning {
+    /// # Errors
+    /// The column has a type that is no number of its unit.
+    fn of(column: &ColumnDescriptor) -> io::Result<Self> {
+        let name = column.name();
+        let date = |from_ns| match Columns::unit_of_dates(name) {
+            Some(to_ns) => Ok(Self::Date { from_ns, to_ns }),
+            None => Err(Self::refused(name, "TIMESTAMP")),
+        };
+        match (column.logical_type_ref(), column.converted_type()) {
+            (Some(LogicalType::Timestamp(of)), _) => match of.unit {
+                TimeUnit::MILLIS => date(1_000_000),
+                TimeUnit::MICROS => date(1_000),
+                TimeUnit::NANOS => date(1),
+            },
+            (None, ConvertedType::TIMESTAMP_MILLIS) => date(1_000_000),
+            (None, ConvertedType::TIMESTAMP_MICROS) => date(1_000),
+            (Some(LogicalType::Time(_)), _)
+            | (None, ConvertedType::TIME_MILLIS | ConvertedType::TIME_MICROS) => {
+                Err(Self::refused(name, "TIME"))
+            }
+            (Some(LogicalType::Date), _) | (None, ConvertedType::DATE) => {
+                Err(Self::refused(name, "DATE"))
+            }
+            (Some(LogicalType::Decimal(_)), _) | (None, ConvertedType::DECIMAL) => {
+                match (column.physical_type(), u32::try_from(column.type_scale())) {
+                    (Type::INT32 | Type::INT64, Ok(scale @ 0..=18)) => Ok(Self::Decimal(scale)),
+                    _ => Err(Self::refused(name, "DECIMAL")),
+                }
+            }
+            (Some(LogicalType::Integer(of)), _) if !of.is_signed => Ok(Self::Unsigned),
+            (
+                None,
+                ConvertedType::UINT_8
+                | ConvertedType::UINT_16
+                | ConvertedType::UINT_32
+                | ConvertedType::UINT_64,
+            ) => Ok(Self::Unsigned),
+            _ => Ok(Self::Itself),
+        }
+    }
+
+    fn refused(name: &str, kind: &str) -> io::Error {
+        invalid(format!(
+            "column {name} has the type {kind}: write it as INT64 or DOUBLE, in the unit of the trace"
+        ))
+    }
+
+    /// Writes a number. `unsigned`: the same bits without a sign.
+    fn write(self, value: i64, unsigned: u64, text: &mut Vec<u8>) {
+        let (units, unit) = match self {
+            Self::Itself => {
+                // Writing to a vector cannot fail.
+                let _ = write!(text, "{value}");
+                return;
+            }
+            Self::Unsigned => (i128::from(unsigned), 1),
+            Self::Decimal(scale) => (i128::from(value), 10_u128.pow(scale)),
+            Self::Date { from_ns, to_ns } => {
+                (i128::from(value) * i128::from(from_ns), u128::from(to_ns))
+            }
+        };
+        let sign = if units < 0 { "-" } else { "" };
+        let (whole, part) = (units.unsigned_abs() / unit, units.unsigned_abs() % unit);
+        // Units are powers of ten.
+        let _ = write!(text, "{sign}{whole}");
+        if part > 0 {
+            let places = usize::try_from(unit.ilog10()).unwrap_or(0);
+            let _ = write!(text, ".{part:0places$}");
+        }
+    }
+}
+
 /// A column of a row group, and the text of some of its rows.
 struct Values {
     reader: Typed,
+    meaning: Meaning,
     text: Vec<u8>,
     /// Where the field of each row ends.
     ends: Vec<usize>,
@@ -316,7 +429,7 @@ struct Batch<T: DataType> {
 }
 
 impl Values {
-    fn of(reader: ColumnReader, name: &str) -> io::Result<Self> {
+    fn of(reader: ColumnReader, name: &str, meaning: Meaning) -> io::Result<Self> {
         let reader = match reader {
             ColumnReader::Int32ColumnReader(reader) => Typed::Int32(Batch::of(reader)),
             ColumnReader::Int64ColumnReader(reader) => Typed::Int64(Batch::of(reader)),
@@ -331,6 +444,7 @@ impl Values {
         };
         Ok(Self {
             reader,
+            meaning,
             text: Vec::new(),
             ends: Vec::new(),
         })
@@ -338,16 +452,20 @@ impl Values {
 
     /// Reads up to so many rows, and returns how many.
     fn fill(&mut self, rows_max: usize) -> io::Result<usize> {
-        let Self { reader, text, ends } = self;
+        let meaning = self.meaning;
+        let Self {
+            reader, text, ends, ..
+        } = self;
         text.clear();
         ends.clear();
         // Writing to a vector cannot fail.
         match reader {
             Typed::Int32(batch) => batch.fill(rows_max, ends, text, |value, text| {
-                let _ = write!(text, "{value}");
+                let unsigned = value.cast_unsigned();
+                meaning.write(i64::from(*value), u64::from(unsigned), text);
             }),
             Typed::Int64(batch) => batch.fill(rows_max, ends, text, |value, text| {
-                let _ = write!(text, "{value}");
+                meaning.write(*value, value.cast_unsigned(), text);
             }),
             // The shortest decimal number that is this value, as other tools write it in CSV.
             Typed::Float(batch) => batch.fill(rows_max, ends, text, |value, text| {

@@ -100,8 +100,8 @@ pub enum Sizing {
         memory: Knob,
         /// The CPU sizes, thousandths of a vCPU.
         cpu: Knob,
-        /// Least and most memory per vCPU, bytes.
-        bytes_per_vcpu: Option<(u64, u64)>,
+        /// Which of them go together.
+        ties: Ties,
     },
     /// There is a list of sizes, smallest first.
     Listed(Vec<Size>),
@@ -116,14 +116,49 @@ pub struct Knob {
     pub max: u64,
     /// Multiples of it; at least 1.
     pub step: u64,
+    /// Above the first, multiples of the second.
+    pub above: Option<(u64, u64)>,
 }
 
 impl Knob {
     /// The smallest setting of at least `need`; `None` if there is none.
     fn at_least(self, need: u64) -> Option<u64> {
-        let setting = round_up(need.max(self.min), self.step);
+        let mut setting = round_up(need.max(self.min), self.step);
+        if let Some((_, step)) = self.above.filter(|(above, _)| setting > *above) {
+            setting = round_up(setting, step);
+        }
         (setting <= self.max).then_some(setting)
     }
+}
+
+/// What the one resource of a size says about the other.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Ties {
+    /// Least and most memory per vCPU, bytes.
+    pub bytes_per_vcpu: Option<(u64, u64)>,
+    /// From so many bytes on, at least so many thousandths of a vCPU. Both rise.
+    pub cpu_from_memory: Vec<(u64, u64)>,
+    /// From so many thousandths of a vCPU on, at least so many bytes. Both rise.
+    pub memory_from_cpu: Vec<(u64, u64)>,
+}
+
+impl Ties {
+    fn cpu_of(&self, memory_bytes: u64) -> u64 {
+        let most = self.bytes_per_vcpu.map(|(_, most)| most);
+        let of_ratio = most.map_or(0, |most| times_over(memory_bytes, 1000, most));
+        of_ratio.max(least_from(&self.cpu_from_memory, memory_bytes))
+    }
+
+    fn memory_of(&self, cpu_milli: u64) -> u64 {
+        let least = self.bytes_per_vcpu.map_or(0, |(least, _)| least);
+        let of_ratio = times_over(cpu_milli, least, 1000);
+        of_ratio.max(least_from(&self.memory_from_cpu, cpu_milli))
+    }
+}
+
+fn least_from(steps: &[(u64, u64)], amount: u64) -> u64 {
+    let reached = steps.iter().take_while(|(from, _)| *from <= amount);
+    reached.last().map_or(0, |(_, least)| *least)
 }
 
 /// What a function has on a platform.
@@ -166,21 +201,23 @@ impl Platform {
                     memory_bytes,
                 })
             }
-            Sizing::Separate {
-                memory,
-                cpu,
-                bytes_per_vcpu,
-            } => {
-                let (mut memory_needed, mut cpu_needed) = (need.memory_bytes, cpu_needed);
-                if let Some((least, most)) = bytes_per_vcpu {
-                    cpu_needed = cpu_needed.max(times_over(memory_needed, 1000, *most));
-                    let cpu_milli = cpu.at_least(cpu_needed)?;
-                    memory_needed = memory_needed.max(times_over(cpu_milli, *least, 1000));
+            Sizing::Separate { memory, cpu, ties } => {
+                let mut memory_bytes = memory.at_least(need.memory_bytes)?;
+                let mut cpu_milli = cpu.at_least(cpu_needed)?;
+                // Each makes the other larger, and is rounded up itself, until both fit.
+                for _ in 0..ROUNDS_MAX {
+                    let with_cpu = cpu.at_least(cpu_milli.max(ties.cpu_of(memory_bytes)))?;
+                    let with_memory =
+                        memory.at_least(memory_bytes.max(ties.memory_of(with_cpu)))?;
+                    if (with_cpu, with_memory) == (cpu_milli, memory_bytes) {
+                        return Some(Size {
+                            cpu_milli,
+                            memory_bytes,
+                        });
+                    }
+                    (cpu_milli, memory_bytes) = (with_cpu, with_memory);
                 }
-                Some(Size {
-                    cpu_milli: cpu.at_least(cpu_needed)?,
-                    memory_bytes: memory.at_least(memory_needed)?,
-                })
+                None
             }
         }
     }
@@ -215,6 +252,9 @@ impl Platform {
         self.fee.ratio_nano(&self.rate(size))
     }
 }
+
+/// A table in which no memory goes with any CPU is not searched to its end.
+const ROUNDS_MAX: usize = 100;
 
 /// `amount` rounded up to a multiple of `step`.
 #[must_use]

@@ -11,7 +11,7 @@ use crate::bill::{TIME_NS_MAX, Usage};
 /// An entry of the log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Entry {
-    /// A daemon began. No worker of an earlier one lives any more, and its functions' indices are void.
+    /// A daemon of a version without [`Entry::Daemon`] began. No worker of an earlier one lives any more, and its functions' indices are void.
     Began {
         /// When, Unix milliseconds.
         unix_ms: u64,
@@ -24,8 +24,11 @@ pub enum Entry {
     WorkerStarted {
         /// The index of its function.
         function: u32,
-        /// When its start began, Unix milliseconds.
+        /// When it began, Unix milliseconds.
         unix_ms: u64,
+        /// Its number since the daemon's start. In the log this is an entry of its own, [`Entry::Worker`]. Older records have none.
+        #[serde(skip)]
+        worker: Option<u64>,
     },
     /// A worker ended.
     WorkerEnded(WorkerEnd),
@@ -33,14 +36,39 @@ pub enum Entry {
     Throttled(u64),
     /// The proportional set size of the worker of the call that comes next, bytes. Older records have none.
     Pss(u64),
-    /// The number of the worker of the call, or of the end of a worker, that comes next. Older records have none.
+    /// The number of the worker of the call, or of the start or end of a worker, that comes next. Older records have none.
     Worker(u64),
     /// When the worker of the call that comes next was awake again, nanoseconds since the call was received. It had rested.
     Thawed(u64),
+    /// The daemon of the entries from here on: at its start, and at the beginning of each segment. No worker of another one lives any
+    /// more, and all indices of functions are void.
+    Daemon(Daemon),
+    /// What the clocks showed when the entries from here on were written.
+    Clock(Clock),
+}
+
+/// A run of the daemon.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Daemon {
+    /// When it began, Unix milliseconds.
+    pub began_unix_ms: u64,
+    /// The same for all daemons between two starts of the machine.
+    pub boot: u64,
+    /// When it began, milliseconds of the monotonic clock.
+    pub began_ms: u64,
+}
+
+/// Two clocks at the same moment. All dates of the entries after it are as far from `unix_ms` as they were in truth.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Clock {
+    /// The monotonic clock of the kernel, milliseconds.
+    pub at_ms: u64,
+    /// The wall clock, Unix milliseconds.
+    pub unix_ms: u64,
 }
 
 /// A version of a function, with what was allocated to it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Function {
     /// Its index.
     pub index: u32,

@@ -47,6 +47,29 @@ struct Used {
     bytes_out: u64,
 }
 
+/// From the first request to the end of a report.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Span {
+    /// The date of the begin, Unix milliseconds.
+    pub since_unix_ms: u64,
+    /// The date of the end.
+    pub until_unix_ms: u64,
+    /// How long it was. The clock may have been set meanwhile.
+    pub lasted_ms: u64,
+}
+
+impl Span {
+    /// Where the dates are all that is known: as long as one is after the other.
+    #[must_use]
+    pub fn between_dates(since_unix_ms: u64, until_unix_ms: u64) -> Self {
+        Self {
+            since_unix_ms,
+            until_unix_ms,
+            lasted_ms: until_unix_ms.saturating_sub(since_unix_ms),
+        }
+    }
+}
+
 /// What is counted of a request, apart from what is billed.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Counted {
@@ -168,14 +191,14 @@ impl Tally {
         self.used.calls
     }
 
-    /// The report. `span_ms`: Unix milliseconds of the first record's begin and of the end; machines are billed for the time between.
+    /// The report. Machines are billed for the span.
     #[must_use]
-    pub fn report(&self, table: &Table, span_ms: Option<(u64, u64)>) -> CostReport {
+    pub fn report(&self, table: &Table, span: Option<Span>) -> CostReport {
         let mut platforms: Vec<(Option<Money>, PlatformCost)> = table
             .platforms()
             .iter()
             .zip(&self.platforms)
-            .map(|(platform, tally)| self.platform(platform, tally, span_ms))
+            .map(|(platform, tally)| self.platform(platform, tally, span))
             .collect();
         platforms.sort_by(|(one, _), (other, _)| match (one, other) {
             (Some(one), Some(other)) => one.cmp(other),
@@ -183,8 +206,8 @@ impl Tally {
         });
         let used = &self.used;
         CostReport {
-            since_unix_ms: span_ms.map(|(since, _)| since),
-            until_unix_ms: span_ms.map(|(_, until)| until),
+            since_unix_ms: span.map(|span| span.since_unix_ms),
+            until_unix_ms: span.map(|span| span.until_unix_ms),
             used: UsageTotals {
                 calls: used.calls,
                 cold: used.cold,
@@ -208,13 +231,13 @@ impl Tally {
         &self,
         platform: &Platform,
         tally: &PlatformTally,
-        span_ms: Option<(u64, u64)>,
+        span: Option<Span>,
     ) -> (Option<Money>, PlatformCost) {
         let mut bill = tally.bill;
-        if let (BillableTime::Machine, Some(size), Some((since, until))) =
-            (platform.time, tally.machine, span_ms)
+        if let (BillableTime::Machine, Some(size), Some(span)) =
+            (platform.time, tally.machine, span)
         {
-            bill += platform.bill_instance(size, until.saturating_sub(since).saturating_mul(MS_NS));
+            bill += platform.bill_instance(size, span.lasted_ms.saturating_mul(MS_NS));
         }
         if matches!(
             platform.time,
@@ -238,7 +261,7 @@ impl Tally {
             ))
         } else if platform.time == BillableTime::Instance && self.used.instances == 0 && calls > 0 {
             Some("the lifetimes of the instances are not known".to_owned())
-        } else if platform.time == BillableTime::Machine && span_ms.is_none() {
+        } else if platform.time == BillableTime::Machine && span.is_none() {
             Some("the time from the first call to the last is not known".to_owned())
         } else {
             None

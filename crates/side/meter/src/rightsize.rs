@@ -11,7 +11,7 @@ use std::io::Read;
 use serde::Serialize;
 
 use crate::bill::{Amounts, Usage};
-use crate::platform::{Platform, Size, Sizing};
+use crate::platform::{Match, Platform, Size, Sizing};
 use crate::quota::{Limit, Scheduler, Ticks};
 use crate::table::Table;
 use crate::trace::{self, TraceError};
@@ -27,14 +27,18 @@ pub struct Calls {
     pub left_out: u64,
     /// Calls that used clearly more CPU time than they took.
     pub parallel: u64,
-    /// What the function has.
+    /// What the function has: the size of the last call.
     pub own: Size,
+    /// Not all calls had that size.
+    pub several_sizes: bool,
     /// The most memory that a call used, bytes. `None`: it is not known.
     pub memory_max: Option<u64>,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Chosen {
+    /// Of the CPU that the function had at that time.
+    cpu_milli: u64,
     cpu_ns: u64,
     execution_ns: u64,
     memory_used: Option<u64>,
@@ -64,7 +68,8 @@ impl Calls {
     pub fn read(source: impl Read + Send) -> Result<Self, CallsError> {
         let mut kept: Vec<Chosen> = Vec::new();
         let (mut counted, mut left_out, mut parallel) = (0_u64, 0_u64, 0_u64);
-        let (mut own, mut memory_max) = (Size::default(), None::<u64>);
+        let (mut own, mut memory_max) = (None::<Size>, None::<u64>);
+        let mut several_sizes = false;
         trace::each_row(source, |row| {
             let Usage {
                 execution_ns,
@@ -73,20 +78,24 @@ impl Calls {
                 memory_used,
             } = row.usage;
             if let (Some(memory_bytes), Some(cpu_milli)) = (row.memory_bytes, row.cpu_milli) {
-                own = Size {
+                let size = Size {
                     cpu_milli,
                     memory_bytes,
                 };
+                several_sizes |= own.is_some_and(|own| own != size);
+                own = Some(size);
             }
             memory_max = memory_max.max(memory_used);
             // The CPU time of a start counts in the first call.
-            let Some(cpu_ns) = cpu_ns.filter(|_| init_ns == 0 && execution_ns > 0) else {
+            let cpu_ns = cpu_ns.filter(|_| init_ns == 0 && execution_ns > 0);
+            let (Some(cpu_ns), Some(size)) = (cpu_ns, own) else {
                 left_out += 1;
                 return;
             };
             let with_one_cpu = execution_ns + execution_ns / 10 + AROUND_NS;
             parallel += u64::from(cpu_ns > with_one_cpu);
             let chosen = Chosen {
+                cpu_milli: size.cpu_milli,
                 cpu_ns,
                 execution_ns,
                 memory_used,
@@ -105,7 +114,7 @@ impl Calls {
                 calls: counted + left_out,
             });
         }
-        kept.sort_unstable_by_key(|call| (call.cpu_ns, call.execution_ns));
+        kept.sort_unstable_by_key(|call| (call.cpu_ns, call.execution_ns, call.cpu_milli));
         let shares = kept.len().min(SHARES_MAX);
         let middles = (0..shares).map(|share| (2 * share + 1) * kept.len() / (2 * shares));
         let chosen = middles.filter_map(|at| kept.get(at).copied()).collect();
@@ -114,7 +123,8 @@ impl Calls {
             counted,
             left_out,
             parallel,
-            own,
+            own: own.unwrap_or_default(),
+            several_sizes,
             memory_max,
         })
     }
@@ -185,12 +195,13 @@ pub fn settings(calls: &Calls, table: &Table, machine: Machine) -> Result<Vec<Se
 }
 
 impl Calls {
-    /// How long each of the chosen calls waits for something else than the CPU.
+    /// How long each of the chosen calls waits for something else than the CPU: what it took beyond its CPU time at its own size. The
+    /// function may have had another size since.
     fn waits(&self, own: Place) -> Result<Vec<u64>, String> {
         self.chosen
             .iter()
             .map(|call| {
-                let takes = own.takes(self.own.cpu_milli, call.cpu_ns)?;
+                let takes = own.takes(call.cpu_milli, call.cpu_ns)?;
                 Ok(call.execution_ns.saturating_sub(takes))
             })
             .collect()
@@ -359,22 +370,23 @@ fn sizes_of(platform: &Platform, calls: &Calls) -> Vec<Size> {
                 })
                 .collect()
         }
-        Sizing::Separate { memory, cpu, .. } => {
-            let memory_bytes = used.max(calls.own.memory_bytes).max(memory.min);
-            let memory_bytes = memory_bytes.next_multiple_of(memory.step.max(1));
-            let mut all: Vec<u64> = (cpu.min..=1000.min(cpu.max))
-                .step_by(usize::try_from(cpu.step.max(1)).unwrap_or(1))
-                .collect();
-            // From its least on, a step of 10 need not reach a whole vCPU.
-            if all.last() != Some(&1000) && cpu.max >= 1000 {
-                all.push(1000);
-            }
-            all.into_iter()
-                .map(|cpu_milli| Size {
+        Sizing::Separate { cpu, .. } => {
+            let memory_bytes = used.max(calls.own.memory_bytes);
+            let step = usize::try_from(cpu.step.max(1)).unwrap_or(1);
+            let needs = (cpu.min..=1000.min(cpu.max)).step_by(step).chain([1000]);
+            let sizes = needs.filter_map(|cpu_milli| {
+                let need = Size {
                     cpu_milli,
                     memory_bytes,
-                })
-                .collect()
+                };
+                platform.size(need, Match::MemoryAndCpu)
+            });
+            let mut all: Vec<Size> = sizes.collect();
+            all.dedup();
+            // The memory may need more than one vCPU.
+            let smallest = all.first().copied();
+            all.retain(|size| size.cpu_milli <= 1000 || Some(*size) == smallest);
+            all
         }
     }
 }

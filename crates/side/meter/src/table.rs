@@ -6,7 +6,7 @@ use pilot_model::nearest::nearest;
 use serde::Deserialize;
 
 use crate::money::Money;
-use crate::platform::{Basis, BillableTime, Knob, Platform, Resource, Size, Sizing};
+use crate::platform::{Basis, BillableTime, Knob, Platform, Resource, Size, Sizing, Ties};
 
 /// The platforms, by id.
 #[derive(Debug, Clone)]
@@ -145,6 +145,12 @@ struct SizeSpec {
     cpu_milli: Option<KnobSpec>,
     mb_per_vcpu: Option<u64>,
     mb_per_vcpu_range: Option<(u64, u64)>,
+    /// `[memory_mb, cpu_milli]`.
+    #[serde(default)]
+    cpu_from_memory: Vec<(u64, u64)>,
+    /// `[cpu_milli, memory_mb]`.
+    #[serde(default)]
+    memory_from_cpu: Vec<(u64, u64)>,
     /// `[cpu_milli, memory_mb]`.
     list: Option<Vec<(u64, u64)>>,
 }
@@ -155,6 +161,7 @@ struct KnobSpec {
     min: u64,
     max: u64,
     step: u64,
+    above: Option<(u64, u64)>,
 }
 
 /// A time, nanoseconds: `"1 ms"`, `"1 h"`. A month is 730 hours, and a `month-30d` is 720.
@@ -200,17 +207,35 @@ const MB: u64 = 1 << 20;
 const GB: u128 = 1 << 30;
 /// Largest number of MB, thousandths of a vCPU, or of a step of them.
 const NUMBER_MAX: u64 = 1 << 24;
+/// Most pairs of a tie between memory and CPU.
+const PAIRS_MAX: usize = 64;
 
 impl PlatformSpec {
     fn check(self, id: String) -> Result<Platform, String> {
+        if self.time == BillableTime::Cpu && self.memory.is_some() {
+            return Err("time = \"cpu\" bills CPU alone: remove memory".to_owned());
+        }
+        for (name, spec) in [("memory", &self.memory), ("cpu", &self.cpu)] {
+            let Some(spec) = spec.as_ref().filter(|spec| spec.basis == Basis::Used) else {
+                continue;
+            };
+            if matches!(self.time, BillableTime::Instance | BillableTime::Machine) {
+                return Err(format!(
+                    "{name}: basis = \"used\" is for time = \"execution\" or \"turnaround\": what an instance uses is not known"
+                ));
+            }
+            if name == "cpu" && spec.step.is_some() {
+                return Err(
+                    "cpu: basis = \"used\" bills the consumed CPU time, which has no step"
+                        .to_owned(),
+                );
+            }
+        }
         let memory = self.memory.map(|spec| spec.check(MB, GB));
         let cpu = self.cpu.map(|spec| spec.check(1, 1000));
         let mut fixed = Money::zero();
         for spec in self.fixed {
             fixed += &spec.check()?;
-        }
-        if self.time == BillableTime::Cpu && memory.is_some() {
-            return Err("time = \"cpu\" bills CPU alone: remove memory".to_owned());
         }
         Ok(Platform {
             id,
@@ -266,6 +291,15 @@ impl FixedSpec {
 
 impl SizeSpec {
     fn check(self) -> Result<Sizing, String> {
+        let is_tied = self.mb_per_vcpu_range.is_some()
+            || !self.cpu_from_memory.is_empty()
+            || !self.memory_from_cpu.is_empty();
+        if is_tied && self.cpu_milli.is_none() {
+            return Err(
+                "mb_per_vcpu_range, cpu_from_memory and memory_from_cpu are for memory_mb with cpu_milli"
+                    .to_owned(),
+            );
+        }
         match (self.list, self.memory_mb, self.cpu_milli, self.mb_per_vcpu) {
             (Some(list), None, None, None) => {
                 let sizes = list.into_iter().map(|(cpu_milli, memory_mb)| {
@@ -285,9 +319,18 @@ impl SizeSpec {
             (None, Some(memory), Some(cpu), None) => Ok(Sizing::Separate {
                 memory: memory.check(MB)?,
                 cpu: cpu.check(1)?,
-                bytes_per_vcpu: match self.mb_per_vcpu_range {
-                    Some((least, most)) => Some((number(least)? * MB, number(most)? * MB)),
-                    None => None,
+                ties: Ties {
+                    bytes_per_vcpu: match self.mb_per_vcpu_range {
+                        Some((least, most)) if least > most => {
+                            return Err(format!("mb_per_vcpu_range: {least} is above {most}"));
+                        }
+                        Some((least, most)) => Some((number(least)? * MB, number(most)? * MB)),
+                        None => None,
+                    },
+                    cpu_from_memory: rising(&self.cpu_from_memory, MB, 1)
+                        .map_err(|problem| format!("cpu_from_memory: {problem}"))?,
+                    memory_from_cpu: rising(&self.memory_from_cpu, 1, MB)
+                        .map_err(|problem| format!("memory_from_cpu: {problem}"))?,
                 },
             }),
             _ => Err(
@@ -306,8 +349,27 @@ impl KnobSpec {
             min: number(self.min)? * unit,
             max: number(self.max)? * unit,
             step: number(self.step)? * unit,
+            above: match self.above {
+                Some((above, step)) => Some((number(above)? * unit, number(step)? * unit)),
+                None => None,
+            },
         })
     }
+}
+
+/// Pairs in which both numbers rise, in the units of each.
+fn rising(pairs: &[(u64, u64)], from_unit: u64, to_unit: u64) -> Result<Vec<(u64, u64)>, String> {
+    if pairs.len() > PAIRS_MAX {
+        return Err(format!("more than {PAIRS_MAX} pairs"));
+    }
+    let rises = |(one, other): (&(u64, u64), &(u64, u64))| one.0 < other.0 && one.1 <= other.1;
+    if !pairs.iter().zip(pairs.iter().skip(1)).all(rises) {
+        return Err("its pairs do not rise".to_owned());
+    }
+    let pairs = pairs
+        .iter()
+        .map(|(from, to)| Ok((number(*from)? * from_unit, number(*to)? * to_unit)));
+    pairs.collect()
 }
 
 fn number(number: u64) -> Result<u64, String> {

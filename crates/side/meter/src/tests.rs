@@ -221,6 +221,23 @@ fn sizes_follow_the_control_knobs() {
         "1 to 4 GB per vCPU"
     );
     assert_eq!(fits("alibaba", 1000, 128, memory), Some(size(1000, 1024)));
+    assert_eq!(
+        fits("alibaba", 50, 200, memory),
+        Some(size(100, 256)),
+        "200 MB are 256, for which 0.05 vCPU are too few"
+    );
+    // Cloud Run has a least CPU for a memory size, and whole vCPUs above one.
+    let on_run = |cpu, mb| fits("gcp-request", cpu, mb, memory);
+    assert_eq!(on_run(80, 512), Some(size(340, 512)));
+    assert_eq!(on_run(80, 128), Some(size(90, 128)));
+    assert_eq!(on_run(500, 4096), Some(size(1000, 4096)));
+    assert_eq!(on_run(500, 5000), Some(size(2000, 5000)));
+    assert_eq!(on_run(1100, 512), Some(size(2000, 512)));
+    assert_eq!(on_run(3500, 512), Some(size(4000, 2048)));
+    assert_eq!(
+        fits("gcp-instance", 1000, 9000, memory),
+        Some(size(4000, 9000))
+    );
     assert_eq!(fits("cloudflare", 1000, 129, memory), None);
 }
 
@@ -262,10 +279,72 @@ fn a_users_table_replaces_and_adds_and_says_what_is_wrong() {
         (("machine", "always"), "always"),
         (("\"h\"", "\"99999999999999999999 h\""), "is not a time"),
         (("\"h\"", "\"0 h\""), "is not a time"),
+        (
+            (
+                "mb_per_vcpu = 1024",
+                "mb_per_vcpu = 1024, cpu_from_memory = [[1, 1]]",
+            ),
+            "are for memory_mb with cpu_milli",
+        ),
+        (
+            (
+                "mb_per_vcpu = 1024",
+                "cpu_milli = { min = 1, max = 9, step = 1 }, cpu_from_memory = [[9, 1], [8, 2]]",
+            ),
+            "cpu_from_memory: its pairs do not rise",
+        ),
+        (
+            (
+                "mb_per_vcpu = 1024",
+                "cpu_milli = { min = 1, max = 9, step = 1 }, mb_per_vcpu_range = [2, 1]",
+            ),
+            "mb_per_vcpu_range: 2 is above 1",
+        ),
     ] {
         let error = Table::with(Some(&own.replacen(change.0, change.1, 1))).unwrap_err();
         assert!(error.contains(told), "{error}");
     }
+}
+
+/// 50 ms of CPU time in a second of execution, on a platform that bills consumed CPU time.
+#[test]
+fn used_cpu_time_is_billed_as_it_was_consumed() {
+    let text = r#"
+        [platforms.active]
+        name = "active CPU"
+        time = "execution"
+        step = "100 ms"
+        memory = { price = "0.01", per = "s" }
+        cpu = { basis = "used", price = "1", per = "s" }
+        size = { list = [[1000, 512]] }
+        source = "-"
+        as_of = "2026-01-01"
+    "#;
+    let table = Table::with(Some(text)).unwrap();
+    let active = table.platform("active").unwrap();
+    let usage = Usage {
+        execution_ns: 950 * MS,
+        cpu_ns: Some(50 * MS),
+        ..Usage::default()
+    };
+    let bill = active.bill(size(1000, 512), &usage).unwrap();
+    // 1 s of half a GB, and 50 ms.
+    assert_eq!(bill.billed.cost(active).decimal(4), "0.0550");
+    assert_eq!(bill.billed.cpu, bill.used.cpu);
+    let unknown = Usage {
+        cpu_ns: None,
+        ..usage
+    };
+    assert_eq!(active.bill(size(1000, 512), &unknown), None);
+    let stepped = text.replace("\"used\", ", "\"used\", step = 50, ");
+    let told = Table::with(Some(&stepped)).unwrap_err();
+    assert!(
+        told.contains("cpu: basis = \"used\" bills the consumed CPU time"),
+        "{told}"
+    );
+    let instances = text.replace("\"execution\"", "\"instance\"");
+    let told = Table::with(Some(&instances)).unwrap_err();
+    assert!(told.contains("[platforms.active]: cpu: basis"), "{told}");
 }
 
 fn usages() -> impl Strategy<Value = Usage> {
@@ -295,6 +374,22 @@ fn cost(platform: &Platform, size: Size, usage: &Usage) -> Option<Money> {
 }
 
 proptest! {
+    /// A size that is offered for a need is offered for itself.
+    #[test]
+    fn a_size_is_one_that_the_platform_has(platform in platforms(), need in sizes()) {
+        let Some(fits) = platform.size(need, Match::MemoryAndCpu) else { return Ok(()) };
+        prop_assert!(fits.memory_bytes >= need.memory_bytes && fits.cpu_milli >= need.cpu_milli);
+        if let Sizing::Separate { memory, cpu, ties } = &platform.sizing {
+            prop_assert_eq!(platform.size(fits, Match::MemoryAndCpu), Some(fits));
+            prop_assert!(fits.memory_bytes.is_multiple_of(memory.step) && fits.cpu_milli.is_multiple_of(cpu.step));
+            if let Some((least, most)) = ties.bytes_per_vcpu {
+                let per_vcpu = u128::from(fits.memory_bytes) * 1000;
+                let cpu = u128::from(fits.cpu_milli);
+                prop_assert!((cpu * u128::from(least)..=cpu * u128::from(most)).contains(&per_vcpu), "{fits:?}");
+            }
+        }
+    }
+
     #[test]
     fn a_larger_argument_never_makes_a_bill_smaller(platform in platforms(), size in sizes(), usage in usages(), more in 1..=10 * SECOND) {
         let larger = [

@@ -24,7 +24,7 @@ pub(crate) use self::parse::Row;
 pub use self::starts::{Starts, Workers};
 use crate::bill::Usage;
 use crate::platform::{Match, Size};
-use crate::report::{Counted, Sizes, Tally};
+use crate::report::{Counted, Sizes, Span, Tally};
 use crate::table::Table;
 
 /// How a trace is read.
@@ -60,6 +60,8 @@ pub struct TraceReport {
     pub malformed: u64,
     /// The first of them: line, and what is wrong.
     pub first_malformed: Vec<(u64, String)>,
+    /// The line of the last row, if that has no line end: it may be cut off. It is billed.
+    pub unended: Option<u64>,
 }
 
 /// Why there is no bill.
@@ -79,6 +81,15 @@ pub enum TraceError {
         /// What is wrong.
         problem: String,
     },
+}
+
+impl TraceError {
+    fn unended(line: u64) -> Self {
+        Self::Malformed {
+            line,
+            problem: UNENDED.to_owned(),
+        }
+    }
 }
 
 /// Bills a trace under all platforms of a table.
@@ -133,6 +144,11 @@ pub fn bill_with_starts(
         let sent = send_blocks(source, &sender);
         drop(sender);
         let mut total = Part::new(table);
+        let sent = sent.map(|end| match end {
+            End::Whole => {}
+            End::Unended(line) => total.unended = Some(line),
+            End::Cut(line, problem) => total.malformed.add(line, problem),
+        });
         for parser in parsers {
             match parser.join() {
                 Ok(part) => total.add(part),
@@ -155,15 +171,16 @@ pub(crate) fn each_row(
     each_line(source, Columns::of, |line, row| {
         visit(&row.map_err(|problem| TraceError::Malformed { line, problem })?);
         Ok(())
-    })
+    })?;
+    Ok(())
 }
 
-/// Calls `visit` with the line and content of each row, in order, until it fails.
+/// Calls `visit` with the line and content of each row, in order, until it fails. Returns the line of the last one, if that has no line end.
 fn each_line(
     source: impl Read + Send,
     columns: impl FnOnce(&[u8]) -> Result<Columns, String>,
     mut visit: impl FnMut(u64, Result<Row, String>) -> Result<(), TraceError>,
-) -> Result<(), TraceError> {
+) -> Result<Option<u64>, TraceError> {
     let mut source = BufReader::with_capacity(1 << 20, unpacked(source)?);
     let mut line = Vec::new();
     (&mut source)
@@ -173,9 +190,14 @@ fn each_line(
     for number in 2.. {
         line.clear();
         // A longer line is cut, so it is malformed.
-        (&mut source)
+        let read = (&mut source)
             .take(HEADER_BYTES_MAX)
-            .read_until(b'\n', &mut line)?;
+            .read_until(b'\n', &mut line);
+        if let Err(error) = read {
+            let problem = cut_off(error)?;
+            visit(number, Err(problem))?;
+            break;
+        }
         if line.is_empty() {
             break;
         }
@@ -184,16 +206,53 @@ fn each_line(
             continue;
         }
         visit(number, columns.row(row))?;
+        if !line.ends_with(b"\n") && (line.len() as u64) < HEADER_BYTES_MAX {
+            return Ok(Some(number));
+        }
     }
-    Ok(())
+    Ok(None)
 }
+
+/// What is wrong with a compressed file from here on.
+///
+/// # Errors
+/// The error is of something else.
+fn cut_off(error: io::Error) -> io::Result<String> {
+    match error.get_ref() {
+        Some(inner) if inner.is::<Damaged>() => Ok(error.to_string()),
+        _ => Err(error),
+    }
+}
+
+/// A compressed file ends too early, or is not what was compressed.
+#[derive(Debug, thiserror::Error)]
+#[error("the compressed file is cut off or damaged here, and what comes after it is missing ({0})")]
+struct Damaged(io::Error);
+
+/// Tells errors of the compression from those of the file.
+struct Unpacking<R>(R);
+
+impl<R: Read> Read for Unpacking<R> {
+    fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
+        self.0.read(room).map_err(|error| match error.kind() {
+            io::ErrorKind::UnexpectedEof
+            | io::ErrorKind::InvalidData
+            | io::ErrorKind::InvalidInput => io::Error::other(Damaged(error)),
+            _ => error,
+        })
+    }
+}
+
+/// What `--strict` says of a last row that is not ended.
+const UNENDED: &str =
+    "the last row has no line end, so it may be cut off: if the file is complete, add a line end";
 
 /// Unpacks a file that is compressed with gzip.
 fn unpacked<'a>(source: impl Read + Send + 'a) -> io::Result<Box<dyn Read + Send + 'a>> {
     let mut source = BufReader::new(source);
     let packed = source.fill_buf()?.starts_with(&[0x1f, 0x8b]);
     Ok(if packed {
-        Box::new(flate2::read::MultiGzDecoder::new(source))
+        Box::new(Unpacking(flate2::read::MultiGzDecoder::new(source)))
     } else {
         Box::new(source)
     })
@@ -205,29 +264,58 @@ struct Block {
     line: u64,
 }
 
+/// How a trace ends.
+enum End {
+    /// With a whole row, or because nobody reads it any more.
+    Whole,
+    /// With a row without a line end: its line.
+    Unended(u64),
+    /// A compressed file cannot be read from this line on, and why.
+    Cut(u64, String),
+}
+
 /// Cuts the rows into blocks. A line that is longer than a block is cut, so it is malformed.
-fn send_blocks(mut source: impl Read, sender: &SyncSender<Block>) -> io::Result<()> {
+fn send_blocks(mut source: impl Read, sender: &SyncSender<Block>) -> io::Result<End> {
     let mut rest: Vec<u8> = Vec::new();
     let mut line = 2;
     loop {
         let mut bytes = Vec::with_capacity(BLOCK_BYTES + rest.len());
         bytes.append(&mut rest);
         let wanted = (BLOCK_BYTES.saturating_sub(bytes.len())).max(1) as u64;
-        let read = (&mut source).take(wanted).read_to_end(&mut bytes)?;
-        if read > 0
+        // What was read before an error is in `bytes`.
+        let read = match (&mut source).take(wanted).read_to_end(&mut bytes) {
+            Ok(read) => Ok(read),
+            Err(error) => Err(cut_off(error)?),
+        };
+        if read != Ok(0)
             && let Some(end) = memchr::memrchr(b'\n', &bytes)
         {
             rest = bytes.split_off(end + 1);
         }
+        let is_last = read == Ok(0);
+        if read.is_err() && rest.is_empty() && !bytes.ends_with(b"\n") {
+            // Not even one row is whole.
+            bytes.clear();
+        }
         if bytes.is_empty() {
-            return Ok(());
+            return Ok(match read {
+                Ok(_) => End::Whole,
+                Err(problem) => End::Cut(line, problem),
+            });
         }
         let lines = memchr::memchr_iter(b'\n', &bytes).count() as u64;
+        let is_unended = is_last && !trimmed(&bytes).is_empty() && !bytes.ends_with(b"\n");
         if sender.send(Block { bytes, line }).is_err() {
             // A worker has found a malformed row that is an error, and the others have ended, too.
-            return Ok(());
+            return Ok(End::Whole);
         }
         line += lines;
+        if is_unended {
+            return Ok(End::Unended(line));
+        }
+        if let Err(problem) = read {
+            return Ok(End::Cut(line, problem));
+        }
     }
 }
 
@@ -270,7 +358,10 @@ struct Part {
     sizes: HashMap<Size, Sizes>,
     /// Seconds of the trace's clock, in milliseconds: of the first request and of the last end.
     span_ms: Option<(u64, u64)>,
+    /// The same on a clock that nobody sets.
+    elapsed_ms: Option<(u64, u64)>,
     assumed: u64,
+    unended: Option<u64>,
 }
 
 impl Part {
@@ -281,7 +372,9 @@ impl Part {
             malformed: Malformed::default(),
             sizes: HashMap::new(),
             span_ms: None,
+            elapsed_ms: None,
             assumed: 0,
+            unended: None,
         }
     }
 
@@ -324,14 +417,18 @@ impl Part {
             .entry(need)
             .or_insert_with(|| Sizes::of(table, need, options.matched));
         let counted = Counted {
-            cold: row.usage.init_ns > 0,
+            cold: row.waited.unwrap_or(row.usage.init_ns > 0),
             bytes_in: row.bytes_in,
             bytes_out: row.bytes_out,
         };
         match row.bands {
             None => {
                 self.sums.add(need, &row.usage, 1);
-                self.tally.request(table, need, sizes, &row.usage, counted);
+                let usage = Usage {
+                    memory_used: row.usage.memory_used.or(row.memory_before),
+                    ..row.usage
+                };
+                self.tally.request(table, need, sizes, &usage, counted);
             }
             Some(bands) => {
                 for (count, execution_ns) in bands.into_iter().filter(|(count, _)| *count > 0) {
@@ -345,15 +442,10 @@ impl Part {
                 }
             }
         }
-        if let Some(at) = row.begin_ms {
-            let end = at.saturating_add(row.usage.execution_ns / 1_000_000);
-            self.stretch(at, end);
-        }
-    }
-
-    fn stretch(&mut self, from: u64, to: u64) {
-        let (first, last) = self.span_ms.unwrap_or((from, to));
-        self.span_ms = Some((first.min(from), last.max(to)));
+        let took = row.usage.execution_ns / 1_000_000;
+        let until = |at: u64| (at, at.saturating_add(took));
+        stretch(&mut self.span_ms, row.begin_ms.map(until));
+        stretch(&mut self.elapsed_ms, row.elapsed_ms.map(until));
     }
 
     fn add(&mut self, other: Self) {
@@ -361,9 +453,8 @@ impl Part {
         self.sums += &other.sums;
         self.malformed.append(other.malformed);
         self.assumed += other.assumed;
-        if let Some((from, to)) = other.span_ms {
-            self.stretch(from, to);
-        }
+        stretch(&mut self.span_ms, other.span_ms);
+        stretch(&mut self.elapsed_ms, other.elapsed_ms);
     }
 
     fn finish(
@@ -380,7 +471,23 @@ impl Part {
                 problem: problem.clone(),
             });
         }
-        let mut report = self.tally.report(table, self.span_ms);
+        // A row that is malformed anyway is named already.
+        let named = |line: &u64| !self.malformed.first.iter().any(|(at, _)| at == line);
+        let unended = self.unended.filter(named);
+        if options.strictness == Strictness::Refuse
+            && let Some(line) = unended
+        {
+            return Err(TraceError::unended(line));
+        }
+        let span = self.span_ms.map(|(since, until)| {
+            let span = Span::between_dates(since, until);
+            let elapsed = self.elapsed_ms.map(|(from, to)| to.saturating_sub(from));
+            Span {
+                lasted_ms: elapsed.unwrap_or(span.lasted_ms),
+                ..span
+            }
+        });
+        let mut report = self.tally.report(table, span);
         if self.assumed > 0 {
             report.notes.push(format!(
                 "{} rows do not say what was allocated: {} MB and {} thousandths of a vCPU are assumed",
@@ -397,7 +504,16 @@ impl Part {
             },
             malformed: self.malformed.count,
             first_malformed: self.malformed.first,
+            unended,
         })
+    }
+}
+
+/// Makes a span longer, so that it has the other in it.
+fn stretch(span: &mut Option<(u64, u64)>, other: Option<(u64, u64)>) {
+    if let Some((from, to)) = other {
+        let (first, last) = span.unwrap_or((from, to));
+        *span = Some((first.min(from), last.max(to)));
     }
 }
 

@@ -116,6 +116,9 @@ fn notes(calls: &Calls) -> Vec<String> {
             calls.parallel
         ));
     }
+    if calls.several_sizes {
+        notes.push("the calls had several sizes: each is judged by its own".to_owned());
+    }
     if calls.memory_max.is_none() {
         notes.push(
             "nothing is known of the memory that calls used, so no less than memory_mb is proposed"
@@ -136,7 +139,7 @@ fn render(report: &Report) -> String {
         .memory_used_mb_max
         .map_or_else(String::new, |mb| format!(", at most {mb} MB used"));
     let mut text = format!(
-        "{STRONG}{} warm calls{STRONG:#} with {} MB and {} CPU{used}\n",
+        "{STRONG}{} warm calls{STRONG:#}, now with {} MB and {} CPU{used}\n",
         report.calls,
         report.memory_mb,
         cpu(report.cpu_milli)

@@ -441,14 +441,17 @@ impl Pool {
             Ok(started) => {
                 let stamps = started.worker.stamps();
                 let pooled = self.pooled(started);
+                // Before anybody can have it: its end is told after its start.
+                self.shared.sink.publish(Event::WorkerStarted {
+                    worker: pooled.worker.id(),
+                    version: Arc::clone(&self.version),
+                    forked: stamps.forked,
+                    took: stamps.initialised.since(stamps.asked),
+                });
                 let mut state = self.state.lock();
                 state.began_late(key, stamps.template);
                 state.ready(now, key, pooled, &mut todo);
                 self.act(state, now, todo, None);
-                self.shared.sink.publish(Event::WorkerStarted {
-                    version: Arc::clone(&self.version),
-                    took: stamps.initialised.since(stamps.asked),
-                });
             }
             Err(error) => {
                 if let Some(left_out) = START_FAILURES.admit(std::time::Instant::now()) {

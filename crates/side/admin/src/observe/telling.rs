@@ -48,7 +48,7 @@ impl Telling {
         for event in events {
             match event {
                 Event::Invoked(record) => self.invoked(record, now),
-                Event::WorkerStarted { version, took }
+                Event::WorkerStarted { version, took, .. }
                     if tracing::enabled!(tracing::Level::DEBUG) =>
                 {
                     let name = &version.config.name;

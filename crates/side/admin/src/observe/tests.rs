@@ -214,7 +214,9 @@ fn metrics_and_worker_events_are_counted() {
     let bench = Bench::new();
     let version = pilot_testkit::version("f", 1);
     bench.sink.publish(Event::WorkerStarted {
+        worker: WorkerId(1),
         version: Arc::clone(&version),
+        forked: pilot_model::Instant(0),
         took: Duration::from_millis(2),
     });
     bench

@@ -42,7 +42,7 @@ pub struct Entries {
     ahead: Ahead,
 }
 
-/// What was read of the call, or of the end of a worker, that comes next.
+/// What was read of the call, or of the start or end of a worker, that comes next.
 #[derive(Debug, Default)]
 struct Ahead {
     throttled_ns: Option<u64>,
@@ -66,6 +66,15 @@ impl Ahead {
                 call.worker = ahead.worker;
                 call.thawed_ns = ahead.thawed_ns;
                 return Some(Entry::Call(call));
+            }
+            Entry::WorkerStarted {
+                function, unix_ms, ..
+            } => {
+                return Some(Entry::WorkerStarted {
+                    function,
+                    unix_ms,
+                    worker: self.worker.take(),
+                });
             }
             Entry::WorkerEnded(mut end) => {
                 end.worker = self.worker.take();

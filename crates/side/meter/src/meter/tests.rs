@@ -115,7 +115,9 @@ fn an_invocation_is_in_the_report_and_in_the_export() {
         "{csv}"
     );
     assert!(
-        rows[0].ends_with(",returned_ns,finished_ns,throttled_ns,pss_bytes,thawed_ns,worker"),
+        rows[0].ends_with(
+            ",finished_ns,throttled_ns,pss_bytes,thawed_ns,worker,elapsed_ms,memory_before_bytes"
+        ),
         "{csv}"
     );
     let fields: Vec<&str> = rows[1].split(',').collect();
@@ -142,6 +144,8 @@ fn an_invocation_is_in_the_report_and_in_the_export() {
     let (daemon_ms, worker) = fields[27].split_once('-').unwrap();
     assert!(daemon_ms.parse::<u64>().unwrap() > 0, "{csv}");
     assert_eq!(worker, "7");
+    // It was received a second before the daemon's clock showed 10 s.
+    assert_eq!(fields[28..], ["9000", ""], "{csv}");
 }
 
 /// What is exported can be billed as a trace, to the same bill.
@@ -149,7 +153,16 @@ fn an_invocation_is_in_the_report_and_in_the_export() {
 fn the_export_costs_as_a_trace_what_the_records_cost() {
     let bench = Bench::new(tempfile::tempdir().unwrap(), true);
     for number in 0..50 {
-        bench.bus.publish(invoked("f", number % 3));
+        let Event::Invoked(record) = invoked("f", number % 3) else {
+            panic!("no call");
+        };
+        let mut record = InvocationRecord::clone(&record);
+        // The memory of many is not measured. Some wait for a worker that another started and has made ready meanwhile.
+        record.memory_bytes_max = (number % 4 == 1).then_some(300 << 20 >> (number % 5));
+        if number % 7 == 0 {
+            record.timeline.initialised = record.timeline.leased;
+        }
+        bench.bus.publish(Event::Invoked(Arc::new(record)));
     }
     let table = Table::shipped().unwrap();
     let options = crate::trace::TraceOptions {
@@ -163,6 +176,8 @@ fn the_export_costs_as_a_trace_what_the_records_cost() {
         .unwrap()
         .report;
     let metered = bench.cost();
+    assert!(metered.used.memory_unknown > 0, "{:?}", metered.used);
+    assert_eq!(traced.used, metered.used);
     let bill = |report: &CostReport, id: &str| {
         let found = report.platforms.iter().find(|platform| platform.id == id);
         found.unwrap().bill.clone()
@@ -205,7 +220,9 @@ fn workers_are_metered_with_their_lives() {
     let bench = Bench::new(tempfile::tempdir().unwrap(), true);
     let version = pilot_testkit::version("f", 1);
     bench.bus.publish(Event::WorkerStarted {
+        worker: WorkerId(7),
         version: Arc::clone(&version),
+        forked: At(9_500_000_000),
         took: Duration::from_millis(5),
     });
     bench.bus.publish(Event::WorkerEnded(Arc::new(WorkerRecord {
@@ -220,7 +237,7 @@ fn workers_are_metered_with_their_lives() {
     assert_eq!((used.instances, used.instances_ms), (1, 1_300));
     bench.bus.publish(invoked("f", 1));
     let csv = bench.csv();
-    let served_by = csv.lines().nth(1).unwrap().rsplit(',').next().unwrap();
+    let served_by = csv.lines().nth(1).unwrap().split(',').nth(27).unwrap();
     let workers = bench.export(None, UsageRecords::Workers);
     let rows: Vec<&str> = workers.lines().collect();
     let names = "unix_ms,worker,function,version,memory_mb,cpu_milli,lived_ns,cpu_user_ns,cpu_system_ns,memory_used_bytes,reason";
@@ -247,4 +264,48 @@ fn a_full_disk_costs_the_records_and_nothing_else() {
     let error = bench.meter.cost(None, &wrong).unwrap_err();
     assert!(matches!(error, CostError::Billing(_)), "{error}");
     drop(bench.folder);
+}
+
+/// More calls than the log holds: the worker that has served them all still has its life, and a report needs nothing that was removed.
+#[test]
+fn a_worker_that_lives_longer_than_the_log_has_its_life() {
+    let bench = Bench::new(tempfile::tempdir().unwrap(), true);
+    for (worker, forked) in [(7, At(9_000_000_000)), (8, At(9_990_000_000))] {
+        bench.bus.publish(Event::WorkerStarted {
+            worker: WorkerId(worker),
+            version: pilot_testkit::version("f", 1),
+            forked,
+            took: Duration::from_millis(5),
+        });
+    }
+    let mut published = 0;
+    while bench.cost().used.calls == published {
+        for _ in 0..3_000 {
+            bench.bus.publish(invoked("f", 1));
+        }
+        published += 3_000;
+    }
+    let oldest = log::segments(bench.meter.folder()).unwrap()[0];
+    assert!(oldest > 1, "the first segment was removed");
+    // It is 10 s.
+    let used = bench.cost().used;
+    assert_eq!((used.instances, used.instances_ms), (2, 1_000 + 10));
+    let csv = bench.csv();
+    let worker = csv.lines().nth(1).unwrap().split(',').nth(27).unwrap();
+    assert!(!worker.starts_with("0-"), "{worker}");
+    // A segment of many functions has room for records.
+    for number in 0..2_000 {
+        bench.bus.publish(Event::WorkerStarted {
+            worker: WorkerId(100 + number),
+            version: pilot_testkit::version(&format!("function-{number}"), 1),
+            forked: At(9_990_000_000),
+            took: Duration::from_millis(5),
+        });
+    }
+    for _ in 0..3_000 {
+        bench.bus.publish(invoked("f", 1));
+    }
+    let used = bench.cost().used;
+    assert!(used.calls > 3_000, "{}", used.calls);
+    assert!(used.instances >= 2, "{}", used.instances);
 }

@@ -48,8 +48,33 @@ fn call(function: u32, unix_ms: u64, memory_used: Option<u64>) -> Entry {
     })
 }
 
+/// Daemons of one start of the machine.
+fn daemon(number: u64) -> Entry {
+    Entry::Daemon(run(number))
+}
+
+fn run(number: u64) -> Daemon {
+    Daemon {
+        began_unix_ms: number,
+        boot: 1,
+        began_ms: number,
+    }
+}
+
+fn clock(at_ms: u64, unix_ms: u64) -> Entry {
+    Entry::Clock(Clock { at_ms, unix_ms })
+}
+
 fn started(function: u32, unix_ms: u64) -> Entry {
-    Entry::WorkerStarted { function, unix_ms }
+    numbered(function, unix_ms, None)
+}
+
+fn numbered(function: u32, unix_ms: u64, worker: Option<u64>) -> Entry {
+    Entry::WorkerStarted {
+        function,
+        unix_ms,
+        worker,
+    }
 }
 
 fn ended(function: u32, unix_ms: u64, lived_ms: u64) -> Entry {
@@ -64,19 +89,31 @@ fn ended(function: u32, unix_ms: u64, lived_ms: u64) -> Entry {
     })
 }
 
+/// The report of the first daemon, whose wall clock and monotonic clock show the same.
 fn report(wanted: Wanted, entries: &[Entry], now_ms: u64) -> CostReport {
+    let written = [&[daemon(1), clock(0, 0)], entries].concat();
+    let now = Clock {
+        at_ms: now_ms,
+        unix_ms: now_ms,
+    };
+    report_of(wanted, &written, 1, now)
+}
+
+fn report_of(wanted: Wanted, entries: &[Entry], number: u64, now: Clock) -> CostReport {
     let table = Table::shipped().unwrap();
     let mut metered = Metered::new(&table, wanted);
     for entry in entries {
         metered.add(entry);
     }
-    metered.report(now_ms)
+    metered.report(Now {
+        daemon: run(number),
+        clock: now,
+    })
 }
 
 #[test]
 fn workers_are_counted_to_their_end_or_to_now() {
     let entries = [
-        Entry::Began { unix_ms: 1_000 },
         function(0, "f", 1),
         started(0, 2_000),
         started(0, 3_000),
@@ -93,16 +130,25 @@ fn workers_are_counted_to_their_end_or_to_now() {
 /// A daemon that was killed has written no ends: its workers are counted until the last that was seen of it.
 #[test]
 fn workers_of_a_killed_daemon_end_with_its_last_record() {
-    let entries = [
-        function(0, "f", 1),
-        started(0, 2_000),
-        call(0, 4_000, None),
-        Entry::Began { unix_ms: 900_000 },
-        function(0, "g", 1),
-        started(0, 900_000),
-    ];
-    let report = report(Wanted::default(), &entries, 901_000);
-    assert_eq!(report.used.instances_ms, 2_023 + 1_000);
+    let first = [function(0, "f", 1), started(0, 2_000), call(0, 4_000, None)];
+    let second = [function(0, "g", 1), started(0, 900_000)];
+    let begins = [daemon(2), clock(900_000, 900_000)];
+    let entries = [&[daemon(1), clock(0, 0)], &first[..], &begins, &second].concat();
+    let now = Clock {
+        at_ms: 901_000,
+        unix_ms: 901_000,
+    };
+    let newer = report_of(Wanted::default(), &entries, 2, now);
+    assert_eq!(newer.used.instances_ms, 2_023 + 1_000);
+    // Older versions wrote dates alone.
+    let begins = [Entry::Began { unix_ms: 900_000 }];
+    let entries = [&first[..], &begins, &second[..1]].concat();
+    let older = report_of(Wanted::default(), &entries, 2, now);
+    assert_eq!((older.used.calls, older.used.instances_ms), (1, 2_023));
+    // The daemon that reports could not write its begin: the disk is full.
+    let entries = [&[daemon(1), clock(0, 0)], &first[..]].concat();
+    let unsaid = report_of(Wanted::default(), &entries, 2, now);
+    assert_eq!(unsaid.used.instances_ms, 2_023);
 }
 
 #[test]
@@ -178,19 +224,99 @@ fn memory_that_was_not_measured_is_that_of_the_call_before() {
     );
 }
 
-/// The wall clock goes back and forward: lives and executions are of the monotonic clock, and nothing is negative.
+/// A daemon writes at these moments of the monotonic clock, milliseconds, and the wall clock shows something else each time.
+fn with_steps(wall_ms: impl Fn(u64) -> u64) -> CostReport {
+    let mut entries = vec![daemon(1), clock(1_000, wall_ms(1_000)), function(0, "f", 1)];
+    let mut batch = |at: u64, made: &[(u64, &dyn Fn(u64) -> Entry)]| {
+        entries.push(clock(at, wall_ms(at)));
+        for (ago, made) in made {
+            entries.push(made(wall_ms(at) - ago));
+        }
+    };
+    let worker = |number: u64| move |unix_ms| numbered(0, unix_ms, Some(number));
+    let end = |unix_ms| {
+        let Entry::WorkerEnded(end) = ended(0, unix_ms, 20_000) else {
+            panic!("no end");
+        };
+        let worker = Some(1);
+        Entry::WorkerEnded(WorkerEnd { worker, ..end })
+    };
+    batch(11_000, &[(1_000, &worker(1)), (900, &worker(2))]);
+    batch(12_000, &[(100, &|unix_ms| call(0, unix_ms, None))]);
+    batch(21_000, &[(50, &|unix_ms| call(0, unix_ms, None))]);
+    batch(30_000, &[(0, &end)]);
+    batch(
+        40_000,
+        &[(400, &worker(3)), (90, &|unix_ms| call(0, unix_ms, None))],
+    );
+    let now = Clock {
+        at_ms: 60_000,
+        unix_ms: wall_ms(60_000),
+    };
+    report_of(Wanted::default(), &entries, 1, now)
+}
+
+/// The wall clock is set forward and back: the report is the same as without, but for its dates.
 #[test]
-fn steps_of_the_wall_clock_make_nothing_negative() {
-    let entries = [
-        function(0, "f", 1),
-        started(0, 5_000_000),
-        call(0, 5_000_100, None),
-        call(0, 1_000, None),
-        ended(0, 2_000, 1_500),
-        started(0, 9_000_000),
-    ];
-    let report = report(Wanted::default(), &entries, 3_000);
-    assert_eq!(report.used.execution_us, 40_000);
-    assert_eq!(report.used.instances_ms, 1_500);
-    assert!(report.since_unix_ms <= report.until_unix_ms);
+fn steps_of_the_wall_clock_change_nothing_but_dates() {
+    const DAY: u64 = 86_400_000;
+    const IN_1983: u64 = 410_000_000_000;
+    const IN_2026: u64 = 1_790_000_000_000;
+    let right = with_steps(|at| IN_2026 + at);
+    assert_eq!(right.used.instances, 3);
+    assert_eq!(right.used.instances_ms, 20_000 + 49_900 + 20_400);
+    let a_day = |at: u64| {
+        if (12_000..30_000).contains(&at) {
+            DAY
+        } else {
+            0
+        }
+    };
+    for stepped in [
+        // Forward by a day and back.
+        with_steps(|at| IN_2026 + at + a_day(at)),
+        // Back by a day and forward.
+        with_steps(|at| IN_2026 + at - a_day(at)),
+        // A machine without a clock of its own, until it hears of the time.
+        with_steps(|at| if at < 21_000 { IN_1983 } else { IN_2026 } + at),
+        with_steps(|at| if at < 60_000 { IN_1983 } else { IN_2026 } + at),
+        // Another date each time.
+        with_steps(|at| IN_2026 + at * 7_919 % 1_000_003),
+    ] {
+        assert!(stepped.since_unix_ms <= stepped.until_unix_ms);
+        let same_dates = CostReport {
+            since_unix_ms: right.since_unix_ms,
+            until_unix_ms: right.until_unix_ms,
+            ..stepped
+        };
+        assert_eq!(same_dates, right);
+    }
+}
+
+/// Earlier segments were removed: the newest ones say which workers live, and since when.
+#[test]
+fn a_segment_says_which_workers_lived_when_it_began() {
+    let lives = || numbered(0, 9_000, Some(4));
+    let segment = |at: u64| [daemon(1), clock(at, at), function(0, "f", 1), lives()];
+    let end = Entry::WorkerEnded(WorkerEnd {
+        function: 0,
+        unix_ms: 90_000,
+        lived_ns: 81_000_000_000,
+        cpu_ns: None,
+        memory_max: None,
+        reason: "idle".to_owned(),
+        worker: Some(4),
+    });
+    let calls = [call(0, 50_000, None), numbered(0, 59_000, Some(5))];
+    let mut entries = [&segment(40_000)[..], &calls, &segment(60_000)].concat();
+    let now = Clock {
+        at_ms: 100_000,
+        unix_ms: 100_000,
+    };
+    let living = report_of(Wanted::default(), &entries, 1, now);
+    assert_eq!(living.used.instances, 2);
+    assert_eq!(living.used.instances_ms, 91_000 + 41_000);
+    entries.push(end);
+    let ended = report_of(Wanted::default(), &entries, 1, now);
+    assert_eq!(ended.used.instances_ms, 81_000 + 41_000);
 }

@@ -4,6 +4,8 @@ use std::fmt::Write as _;
 
 use proptest::prelude::*;
 
+use parquet::file::metadata::KeyValue;
+
 use super::*;
 use crate::platform::Size;
 use crate::trace::{Strictness, TraceOptions, TraceReport, bill};
@@ -74,8 +76,20 @@ fn what_is_no_record_is_refused_when_it_is_written() {
     assert!(refused("unix_ms\n1,2\n").contains("record 1 has more than 1 fields"));
 }
 
+/// What pyarrow keeps of a table with the columns end_timestamp (a double), duration (a duration in microseconds) and other (int64).
+pub(super) const ARROW_SCHEMA: &str = "//////AAAAAQAAAAAAAKAAwABgAFAAgACgAAAAABBAAMAAAACAAIAAAABAAIAAAABAAAAAMAAACEAAAAQAAAAAQAAACY////AAABAhAAAAAgAAAABAAAAAAAAAAFAAAAb3RoZXIAAAAIAAwACAAHAAgAAAAAAAABQAAAAND///8AAAESEAAAABwAAAAEAAAAAAAAAAgAAABkdXJhdGlvbgAAAAC+////AAACABAAFAAIAAYABwAMAAAAEAAQAAAAAAABAxAAAAAkAAAABAAAAAAAAAANAAAAZW5kX3RpbWVzdGFtcAAGAAgABgAGAAAAAAACAAAAAAA=";
+
 /// A file as another tool writes it: only some of the columns, doubles, and one that nobody knows.
 fn written_elsewhere(schema: &str, write: impl Fn(&str, &mut ColumnWriter<'_>)) -> File {
+    written_with(schema, None, write)
+}
+
+/// The same, with Arrow's schema.
+fn written_with(
+    schema: &str,
+    arrow: Option<&str>,
+    write: impl Fn(&str, &mut ColumnWriter<'_>),
+) -> File {
     let file = tempfile::tempfile().unwrap();
     let schema = Arc::new(parse_message_type(schema).unwrap());
     let names: Vec<String> = schema
@@ -83,7 +97,12 @@ fn written_elsewhere(schema: &str, write: impl Fn(&str, &mut ColumnWriter<'_>)) 
         .iter()
         .map(|field| field.name().to_owned())
         .collect();
-    let properties = Arc::new(WriterProperties::builder().build());
+    let arrow = arrow.map(|schema| {
+        let (key, value) = ("ARROW:schema".to_owned(), Some(schema.to_owned()));
+        vec![KeyValue { key, value }]
+    });
+    let properties = WriterProperties::builder().set_key_value_metadata(arrow);
+    let properties = Arc::new(properties.build());
     let mut writer =
         SerializedFileWriter::new(file.try_clone().unwrap(), schema, properties).unwrap();
     let mut group = writer.next_row_group().unwrap();
@@ -132,6 +151,96 @@ fn files_of_other_tools_are_read_by_their_columns() {
         .map(|(line, _)| *line)
         .collect();
     assert_eq!(lines, [3, 4]);
+}
+
+/// Whole numbers of all columns, one row.
+fn numbers(schema: &str, arrow: Option<&str>, value: i64) -> io::Result<String> {
+    let file = written_with(schema, arrow, |_, column| match column {
+        ColumnWriter::Int64ColumnWriter(column) => {
+            column.write_batch(&[value], None, None).unwrap();
+        }
+        ColumnWriter::Int32ColumnWriter(column) => {
+            let value = i32::try_from(value).unwrap();
+            column.write_batch(&[value], None, None).unwrap();
+        }
+        _ => panic!("no whole number"),
+    });
+    let mut csv = String::new();
+    Rows::open(file)?.read_to_string(&mut csv)?;
+    Ok(csv.lines().nth(1).unwrap().to_owned())
+}
+
+#[test]
+fn numbers_are_read_in_the_unit_of_their_type() {
+    let trace = |of: &str| format!("message trace {{ required {of}; required int64 duration; }}");
+    let read = |of: &str, value| numbers(&trace(of), None, value).unwrap();
+    let us = 1_500_000;
+    // Seconds.
+    for of in [
+        "int64 end_timestamp (TIMESTAMP(MICROS,true))",
+        "int64 end_timestamp (TIMESTAMP_MICROS)",
+    ] {
+        assert_eq!(read(of, us), "1.500000000,1500000", "{of}");
+    }
+    assert_eq!(
+        read("int64 end_timestamp (TIMESTAMP(NANOS,false))", us),
+        "0.001500000,1500000"
+    );
+    assert_eq!(
+        read("int64 end_timestamp (TIMESTAMP_MILLIS)", -us),
+        "-1500,-1500000"
+    );
+    assert_eq!(
+        read("int64 end_timestamp (DECIMAL(18,4))", us),
+        "150,1500000"
+    );
+    assert_eq!(read("int32 end_timestamp (DECIMAL(9,4))", 15), "0.0015,15");
+    assert_eq!(
+        read("int64 end_timestamp (UINT_64)", -1),
+        "18446744073709551615,-1"
+    );
+    assert_eq!(
+        read("int32 end_timestamp (INTEGER(32,false))", -1),
+        "4294967295,-1"
+    );
+    assert_eq!(read("int64 end_timestamp", us), "1500000,1500000");
+    // Milliseconds.
+    let own = "message own { required int64 unix_ms (TIMESTAMP(NANOS,true)); required int64 execution_ns; required int64 memory_mb; }";
+    assert_eq!(numbers(own, None, us).unwrap(), "1.500000,1500000,1500000");
+}
+
+#[test]
+fn types_that_are_no_numbers_of_a_unit_are_refused_by_name() {
+    let trace = |of: &str, more: &str| {
+        let text =
+            format!("message trace {{ required int64 end_timestamp; required {of}; {more} }}");
+        numbers(&text, None, 7).unwrap_err().to_string()
+    };
+    for (of, kind) in [
+        ("int64 duration (TIMESTAMP(MICROS,true))", "TIMESTAMP"),
+        ("int64 duration (TIME(MICROS,true))", "TIME"),
+        ("int32 duration (TIME_MILLIS)", "TIME"),
+        ("int32 duration (DATE)", "DATE"),
+    ] {
+        let told = trace(of, "");
+        assert!(
+            told.starts_with(&format!("column duration has the type {kind}:")),
+            "{told}"
+        );
+    }
+    let told = trace("int64 duration", "required int64 duration;");
+    assert_eq!(told, "it has several columns duration");
+    // A column of this name, of another trace.
+    let more = "message trace { required int64 end_timestamp; required int64 duration; required int32 start (DATE); }";
+    assert_eq!(numbers(more, None, 7).unwrap(), "7,7");
+    let schema = "message trace { required int64 end_timestamp; required int64 duration; required int64 other; }";
+    let told = numbers(schema, Some(ARROW_SCHEMA), 7)
+        .unwrap_err()
+        .to_string();
+    assert!(
+        told.starts_with("column duration has the type DURATION:"),
+        "{told}"
+    );
 }
 
 #[test]

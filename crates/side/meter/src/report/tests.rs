@@ -42,7 +42,8 @@ fn reported(need: Size, usages: &[Usage], span_ms: Option<(u64, u64)>) -> CostRe
         tally.request(&table, need, &sizes, usage, Counted::default());
     }
     tally.instance(&table, &sizes, 10 * SECOND);
-    tally.report(&table, span_ms)
+    let span = span_ms.map(|(since, until)| Span::between_dates(since, until));
+    tally.report(&table, span)
 }
 
 #[test]
@@ -169,7 +170,7 @@ fn reports_of_parts_add_up_to_the_report_of_all() {
         parts += &part;
         add(&mut whole, count);
     }
-    let span = Some((5, 6_000));
+    let span = Some(Span::between_dates(5, 6_000));
     assert_eq!(parts.report(&table, span), whole.report(&table, span));
 }
 

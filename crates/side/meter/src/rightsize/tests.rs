@@ -131,6 +131,18 @@ fn a_size_has_the_memory_that_is_used() {
     assert_eq!(aws.sizes[0].memory_mb, 3000);
 }
 
+/// Cloud Run has no function with 512 MB and less than a third of a vCPU.
+#[test]
+fn a_size_is_one_that_the_platform_has() {
+    let text = records(&[(20, 0, 10)]).replace(",256,1000,", ",512,1000,");
+    let found = found(&Calls::read(text.as_bytes()).unwrap());
+    let run = found.iter().find(|it| it.id == "gcp-request").unwrap();
+    let (first, last) = (run.sizes.first().unwrap(), run.sizes.last().unwrap());
+    assert_eq!((first.memory_mb, first.cpu_milli), (512, 340));
+    assert_eq!((last.memory_mb, last.cpu_milli), (512, 1000));
+    assert_eq!(run.sizes.len(), 67);
+}
+
 /// However many calls there are, those that stand for them have their distribution.
 #[test]
 fn the_chosen_calls_stand_for_all() {
@@ -140,4 +152,32 @@ fn the_chosen_calls_stand_for_all() {
     assert_eq!(calls.chosen.len(), SHARES_MAX);
     let mean: u64 = calls.chosen.iter().map(|call| call.cpu_ns).sum::<u64>() / 16;
     assert!((46_000_000..54_000_000).contains(&mean), "{mean}");
+}
+
+/// 40 ms of CPU time took 260 ms with a tenth of a CPU, and 40 ms with a whole one. None of the calls waited.
+#[test]
+fn each_call_is_judged_by_the_size_that_it_had() {
+    let slow = (260, 0, 40);
+    let small = records(&[slow; 12]).replace(",256,1000,", ",256,100,");
+    let large = records(&[(40, 0, 40); 3]);
+    let (_, large) = large.split_once('\n').unwrap();
+    let calls = Calls::read(format!("{small}{large}").as_bytes()).unwrap();
+    assert_eq!((calls.own.cpu_milli, calls.several_sizes), (1000, true));
+    let found = found(&calls);
+    let own = &found[0];
+    assert_eq!(own.sizes.last().unwrap().duration_us, 40_000);
+    let tenth = own.sizes.iter().find(|size| size.cpu_milli == 100).unwrap();
+    assert!(
+        (240_000..=420_000).contains(&tenth.duration_us),
+        "{tenth:?}"
+    );
+    assert!(
+        !own.sizes[0].enough,
+        "a twentieth of a CPU is not as fast as it gets"
+    );
+    assert!(
+        !Calls::read(records(&[slow; 2]).as_bytes())
+            .unwrap()
+            .several_sizes
+    );
 }

@@ -3,7 +3,7 @@
 
 use std::hash::{BuildHasher as _, RandomState};
 
-use super::parse::{Row, field_count, number, unquoted};
+use super::parse::{Row, field_count, fields, first_field, number, unquoted};
 use crate::bill::{MEMORY_BYTES_MAX, TIME_NS_MAX, Usage};
 
 /// Where the values of a row are, and in which unit.
@@ -42,6 +42,12 @@ enum Role {
     Pod,
     /// The worker's name.
     Worker,
+    /// The same as [`Role::At`], on a clock that nobody sets, milliseconds.
+    Elapsed,
+    /// Whether it waited for the start of a worker.
+    Start,
+    /// What counts where no memory use was measured, bytes.
+    MemoryBefore,
     /// Allocated memory, MB.
     MemoryMb,
     /// Allocated thousandths of a CPU.
@@ -100,6 +106,9 @@ const OWN: &[(&str, Role)] = &[
     ("bytes_in", Role::BytesIn),
     ("bytes_out", Role::BytesOut),
     ("worker", Role::Worker),
+    ("start", Role::Start),
+    ("elapsed_ms", Role::Elapsed),
+    ("memory_before_bytes", Role::MemoryBefore),
 ];
 
 impl Columns {
@@ -130,7 +139,7 @@ impl Columns {
                 shown.escape_debug()
             ));
         };
-        Ok(Self::with(*kind, roles, &names))
+        Self::with(*kind, roles, &names)
     }
 
     /// The columns of a table of cold starts.
@@ -147,19 +156,24 @@ impl Columns {
                 shown.escape_debug()
             ));
         }
-        Ok(Self::with(Kind::HuaweiStarts, HUAWEI_STARTS, &names))
+        Self::with(Kind::HuaweiStarts, HUAWEI_STARTS, &names)
     }
 
-    fn with(kind: Kind, roles: &[(&'static str, Role)], names: &[&str]) -> Self {
+    fn with(kind: Kind, roles: &[(&'static str, Role)], names: &[&str]) -> Result<Self, String> {
         let role = |name: &&str| roles.iter().find(|(known, _)| known == name);
-        Self {
+        for (name, _) in roles {
+            if names.iter().filter(|found| *found == name).count() > 1 {
+                return Err(format!("it has several columns {name}"));
+            }
+        }
+        Ok(Self {
             roles: names
                 .iter()
                 .map(|name| role(name).map(|(name, role)| (*role, *name)))
                 .collect(),
             kind,
             workers: None,
-        }
+        })
     }
 
     /// Rows have a hash of their worker's name from here on.
@@ -182,12 +196,41 @@ impl Columns {
         self.roles.iter().any(is_worker)
     }
 
-    /// Whether some trace has a column with this name.
+    /// Those of some names that are read of a trace that has them all. If it is no known trace, those that some trace has.
     #[must_use]
-    pub fn knows(name: &str) -> bool {
-        [HUAWEI, HUAWEI_STARTS, AZURE_2019, AZURE_2021, OWN]
-            .iter()
-            .any(|roles| roles.iter().any(|(known, _)| *known == name))
+    pub fn read_of<'a>(names: &[&'a str]) -> Vec<&'a str> {
+        let header = names.join(",");
+        let known = [
+            Self::of(header.as_bytes()),
+            Self::of_starts(header.as_bytes()),
+        ];
+        let mut of_known = known.iter().flatten().peekable();
+        let any = [HUAWEI, HUAWEI_STARTS, AZURE_2019, AZURE_2021, OWN];
+        let read: Vec<&str> = match of_known.peek() {
+            Some(_) => of_known
+                .flat_map(|columns| columns.roles.iter().flatten().map(|(_, name)| *name))
+                .collect(),
+            None => any
+                .iter()
+                .copied()
+                .flatten()
+                .map(|(name, _)| *name)
+                .collect(),
+        };
+        let is_read = |name: &&&str| read.contains(name);
+        names.iter().filter(is_read).copied().collect()
+    }
+
+    /// The nanoseconds of the unit of a column with dates. `None`: it has none.
+    #[must_use]
+    pub fn unit_of_dates(name: &str) -> Option<u64> {
+        let all = [HUAWEI, AZURE_2021, OWN];
+        let mut roles = all.iter().copied().flatten();
+        let (_, role) = roles.find(|(known, _)| *known == name)?;
+        match role {
+            Role::At(unit) => Some(*unit),
+            _ => None,
+        }
     }
 
     /// Reads a row.
@@ -202,10 +245,7 @@ impl Columns {
                 let (found, wanted) = (field_count(row), self.roles.len());
                 return Err(format!("it has {found} fields instead of {wanted}"));
             };
-            let (field, after) = match memchr::memchr(b',', left) {
-                Some(at) => (left.get(..at).unwrap_or_default(), left.get(at + 1..)),
-                None => (left, None),
-            };
+            let (field, after) = first_field(left);
             rest = after;
             let Some((role, name)) = *role else { continue };
             let value = |unit| {
@@ -228,6 +268,9 @@ impl Columns {
                     read.worker = self.worker(field);
                 }
                 Role::Worker => read.worker = self.worker(field),
+                Role::Elapsed => read.elapsed_ms = value(1)?,
+                Role::Start => read.waited = waited(field, name)?,
+                Role::MemoryBefore => read.memory_before = value(1)?,
                 Role::MemoryMb => read.memory_bytes = value(MB)?,
                 Role::CpuMilli => read.cpu_milli = value(1)?,
                 Role::MemoryUsed(unit) => read.usage.memory_used = value(unit)?,
@@ -265,15 +308,8 @@ impl Columns {
             (None, _) => return Err("it has no duration".to_owned()),
         };
         read.usage.execution_ns = execution_ns;
-        read.usage.cpu_ns = match self.kind {
-            // CPUs in use on average over the execution, in millionths.
-            Kind::Huawei2025 => cpu_usage.map(|millionths| {
-                let cpu = u128::from(execution_ns) * u128::from(millionths) / 1_000_000;
-                u64::try_from(cpu).unwrap_or(u64::MAX)
-            }),
-            Kind::Own => (!cpu_missing).then_some(cpu),
-            Kind::HuaweiStarts | Kind::Azure2019 | Kind::Azure2021 => None,
-        };
+        let cpu = (!cpu_missing).then_some(cpu);
+        read.usage.cpu_ns = self.cpu_ns(execution_ns, cpu_usage, cpu);
         if self.kind == Kind::Azure2021 {
             let begin = read
                 .begin_ms
@@ -284,6 +320,18 @@ impl Columns {
         Ok(read)
     }
 
+    /// The CPU time of a request: of its average use, in millionths of a CPU, or as the row has it.
+    fn cpu_ns(&self, execution_ns: u64, usage: Option<u64>, cpu: Option<u64>) -> Option<u64> {
+        match self.kind {
+            Kind::Huawei2025 => usage.map(|millionths| {
+                let cpu = u128::from(execution_ns) * u128::from(millionths) / 1_000_000;
+                u64::try_from(cpu).unwrap_or(u64::MAX)
+            }),
+            Kind::Own => cpu,
+            Kind::HuaweiStarts | Kind::Azure2019 | Kind::Azure2021 => None,
+        }
+    }
+
     /// A hash of a worker's name. `None`: it has none, or nobody asks.
     fn worker(&self, name: &[u8]) -> Option<u64> {
         let name = unquoted(name);
@@ -292,12 +340,29 @@ impl Columns {
     }
 }
 
+/// Whether a request waited for the start of a worker. `None`: the row does not say it.
+fn waited(field: &[u8], name: &str) -> Result<Option<bool>, String> {
+    match unquoted(field) {
+        b"" => Ok(None),
+        b"warm" => Ok(Some(false)),
+        b"cold" => Ok(Some(true)),
+        _ => {
+            let shown = String::from_utf8_lossy(field.get(..40).unwrap_or(field));
+            let shown = shown.escape_debug();
+            Err(format!("{name} = '{shown}' is neither cold nor warm"))
+        }
+    }
+}
+
 /// A header as text, and its names.
 fn names_of(header: &[u8]) -> Result<(&str, Vec<&str>), String> {
     let text = std::str::from_utf8(header).map_err(|_| "the header is not text".to_owned())?;
     let text = text.trim_start_matches('\u{feff}').trim_end();
-    let names = text.split(',').map(|name| name.trim_matches('"')).collect();
-    Ok((text, names))
+    let names = fields(text.as_bytes()).map(|name| {
+        // The commas and quotes at which it is cut are characters of their own.
+        std::str::from_utf8(unquoted(name)).unwrap_or_default()
+    });
+    Ok((text, names.collect()))
 }
 
 /// The requests between two percentiles take the mean of both.
@@ -335,6 +400,7 @@ fn bounded(row: &Row) -> Result<(), String> {
         ("the initialisation", Some(init_ns), TIME_NS_MAX),
         ("the CPU time", cpu_ns, TIME_NS_MAX),
         ("the used memory", memory_used, MEMORY_BYTES_MAX),
+        ("the memory before", row.memory_before, MEMORY_BYTES_MAX),
         ("the allocated memory", row.memory_bytes, MEMORY_BYTES_MAX),
         ("the allocated CPU", row.cpu_milli, 1 << 24),
     ] {

@@ -9,6 +9,12 @@ pub(crate) struct Row {
     pub(crate) usage: Usage,
     /// Milliseconds of the trace's clock.
     pub(crate) begin_ms: Option<u64>,
+    /// The same on a clock that nobody sets, if the trace has one.
+    pub(crate) elapsed_ms: Option<u64>,
+    /// What counts as used memory if it was not measured, bytes.
+    pub(crate) memory_before: Option<u64>,
+    /// Whether it waited for the start of a worker, if the row says it.
+    pub(crate) waited: Option<bool>,
     pub(crate) memory_bytes: Option<u64>,
     pub(crate) cpu_milli: Option<u64>,
     pub(crate) bytes_in: u64,
@@ -31,9 +37,47 @@ impl Row {
     }
 }
 
+/// The first field of a row, and what comes after its comma. Commas in quotes do not end a field; a quote in quotes is doubled.
+pub(super) fn first_field(row: &[u8]) -> (&[u8], Option<&[u8]>) {
+    let mut from = 0;
+    if let [b'"', ..] = row.trim_ascii_start() {
+        let spaces = row.len() - row.trim_ascii_start().len();
+        from = spaces + 1;
+        loop {
+            let rest = row.get(from..).unwrap_or_default();
+            let Some(at) = memchr::memchr(b'"', rest) else {
+                return (row, None);
+            };
+            from += at + 1;
+            match row.get(from) {
+                Some(b'"') => from += 1,
+                _ => break,
+            }
+        }
+    }
+    let rest = row.get(from..).unwrap_or_default();
+    match memchr::memchr(b',', rest) {
+        Some(at) => (
+            row.get(..from + at).unwrap_or_default(),
+            row.get(from + at + 1..),
+        ),
+        None => (row, None),
+    }
+}
+
 /// Number of fields of a row.
 pub(super) fn field_count(row: &[u8]) -> usize {
-    memchr::memchr_iter(b',', row).count() + 1
+    fields(row).count()
+}
+
+/// The fields of a row.
+pub(super) fn fields(row: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let mut rest = Some(row);
+    std::iter::from_fn(move || {
+        let (field, after) = first_field(rest?);
+        rest = after;
+        Some(field)
+    })
 }
 
 /// A field without space and quotes around it.
@@ -49,9 +93,15 @@ pub(super) fn unquoted(field: &[u8]) -> &[u8] {
 /// # Errors
 /// It is negative, not a number, or too large.
 pub(super) fn number(field: &[u8], unit: u64) -> Result<Option<u64>, &'static str> {
-    let (first, rest) = match unquoted(field) {
+    let field = match unquoted(field) {
         [] => return Ok(None),
+        // Some tools write a difference of nothing so.
+        [b'-', rest @ ..] if is_zero(rest) => rest,
         [b'-', ..] => return Err("is negative"),
+        field => field,
+    };
+    let (first, rest) = match field {
+        [] => return Ok(None),
         [first, rest @ ..] => (first, rest),
     };
     if !first.is_ascii_digit() {
@@ -86,6 +136,10 @@ pub(super) fn number(field: &[u8], unit: u64) -> Result<Option<u64>, &'static st
         }
     }
     scaled(whole, fraction, exponent, unit).map(Some)
+}
+
+fn is_zero(digits: &[u8]) -> bool {
+    digits.first() == Some(&b'0') && digits.iter().all(|byte| matches!(byte, b'0' | b'.'))
 }
 
 /// `e-05`, as some tools write small numbers.
@@ -158,6 +212,9 @@ mod tests {
         assert_eq!(read(""), Ok(None));
         assert_eq!(read(" 1 \r"), Ok(Some(1_000_000_000)));
         assert_eq!(read("-1"), Err("is negative"));
+        assert_eq!((read("-0"), read("-0.00")), (Ok(Some(0)), Ok(Some(0))));
+        assert_eq!(read("-0.0000000001"), Err("is negative"));
+        assert_eq!(read("-"), Err("is negative"));
         for wrong in [
             "NaN", "inf", ".5", "1,5", "1.5.2", "0x10", "1e", "1 ms", "5ms", "1e5x", "+1",
         ] {
@@ -167,6 +224,28 @@ mod tests {
             assert_eq!(read(wrong), Err("is too large"), "{wrong}");
         }
         assert!(read("1e99").is_err());
+    }
+
+    #[test]
+    fn a_comma_in_quotes_ends_no_field() {
+        let fields_of = |row: &'static str| -> Vec<&str> {
+            let fields = fields(row.as_bytes());
+            fields
+                .map(|field| std::str::from_utf8(field).unwrap())
+                .collect()
+        };
+        assert_eq!(fields_of("a,\"b,c\",d"), ["a", "\"b,c\"", "d"]);
+        assert_eq!(
+            fields_of("\"a\"\",\"\"\", \"b\" ,"),
+            ["\"a\"\",\"\"\"", " \"b\" ", ""]
+        );
+        assert_eq!(fields_of(""), [""]);
+        assert_eq!(fields_of("a\"b,c"), ["a\"b", "c"]);
+        assert_eq!(
+            fields_of("a,\"b,c"),
+            ["a", "\"b,c"],
+            "a quote that is not closed"
+        );
     }
 
     proptest! {

@@ -48,6 +48,7 @@ pub struct Workers {
     left_out: AtomicU64,
     /// Of the table of starts.
     malformed: Malformed,
+    unended: Option<u64>,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -66,6 +67,7 @@ impl Default for Workers {
             are_known: false,
             left_out: AtomicU64::new(0),
             malformed: Malformed::default(),
+            unended: None,
         }
     }
 }
@@ -80,7 +82,7 @@ impl Workers {
         let hasher = workers.hasher.clone();
         let columns = |header: &[u8]| Ok(Columns::of_starts(header)?.with_workers(hasher));
         let mut malformed = Malformed::default();
-        each_line(source, columns, |line, row| {
+        let unended = each_line(source, columns, |line, row| {
             match row {
                 Ok(row) => workers.add(&row, row.allocated(Size::default()), |worker| {
                     worker.start_ns = worker.start_ns.saturating_add(row.usage.init_ns);
@@ -92,6 +94,11 @@ impl Workers {
             }
             Ok(())
         })?;
+        let named = |line: &u64| !malformed.first.iter().any(|(at, _)| at == line);
+        workers.unended = unended.filter(named);
+        if let (Strictness::Refuse, Some(line)) = (strictness, workers.unended) {
+            return Err(TraceError::unended(line));
+        }
         workers.malformed = malformed;
         workers.are_known = true;
         Ok(workers)
@@ -148,6 +155,12 @@ impl Workers {
     #[must_use]
     pub fn malformed(&self) -> (u64, &[(u64, String)]) {
         (self.malformed.count, &self.malformed.first)
+    }
+
+    /// The line of the last row of the table of starts, if that has no line end: it may be cut off.
+    #[must_use]
+    pub fn unended(&self) -> Option<u64> {
+        self.unended
     }
 
     /// `None`: no start is known.

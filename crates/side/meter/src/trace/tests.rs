@@ -176,6 +176,41 @@ fn malformed_rows_are_counted_and_named_or_refused() {
 }
 
 #[test]
+fn a_start_is_what_its_column_says() {
+    let header = "unix_ms,start,memory_mb,execution_ns,init_ns\n";
+    let text = format!("{header}1,warm,128,10,5\n2,cold,128,10,0\n3,,128,10,5\n4,,128,10,0\n");
+    assert_eq!(skipping(&text).report.used.cold, 2);
+    let told = refused(&format!("{header}1,hot,128,10,5\n"));
+    assert_eq!(told, "line 2: start = 'hot' is neither cold nor warm");
+}
+
+/// The clock was set back by a day: the dates say so, and machines are billed for 5 s.
+#[test]
+fn machines_are_billed_by_the_clock_that_nobody_sets() {
+    let header = "unix_ms,memory_mb,cpu_milli,execution_ns,init_ns,elapsed_ms\n";
+    let bill = |first: u64, second: u64| {
+        let text = format!(
+            "{header}{first},128,1000,1000000,0,1000\n{second},128,1000,1000000000,0,5000\n"
+        );
+        total(&skipping(&text), "own").unwrap()
+    };
+    assert_eq!(
+        bill(90_000_000_000, 90_000_004_000),
+        bill(90_000_000_000, 3)
+    );
+}
+
+#[test]
+fn commas_in_quotes_and_columns_that_are_there_twice() {
+    let header = "\"func, or app\",end_timestamp,duration\n";
+    let traced = skipping(&format!("{header}\"a, \"\"b\"\"\",10,0.5\nc,11,\"0.25\"\n"));
+    assert_eq!(traced.malformed, 0, "{:?}", traced.first_malformed);
+    assert_eq!(traced.report.used.execution_us, 750_000);
+    let told = refused("end_timestamp,duration,func,duration\n10,0.5,a,0.6\n");
+    assert_eq!(told, "it has several columns duration");
+}
+
+#[test]
 fn a_header_of_something_else_says_what_is_known() {
     for wrong in [
         "",
@@ -212,7 +247,51 @@ fn a_trace_may_be_compressed() {
         &table,
         &options(Strictness::Skip),
     );
-    assert!(matches!(cut, Err(TraceError::Read(_))), "{cut:?}");
+    let cut = cut.unwrap();
+    let calls = cut.report.used.calls;
+    assert!((1..1000).contains(&calls), "{calls}");
+    assert_eq!(cut.malformed, 1);
+    let (line, problem) = &cut.first_malformed[0];
+    assert_eq!(*line, calls + 2, "the first that is not whole");
+    assert!(problem.contains("cut off or damaged here"), "{problem}");
+    for length in [packed.len() - 1, packed.len() / 2] {
+        let refused = bill(&packed[..length], &table, &options(Strictness::Refuse));
+        let told = refused.unwrap_err().to_string();
+        assert!(
+            told.starts_with("line ") && told.contains("cut off"),
+            "{told}"
+        );
+    }
+}
+
+/// `57.1` may have been `57.154`; many files of one's own have no line end at their end, too.
+#[test]
+fn a_last_row_without_a_line_end_is_named_or_refused() {
+    let header = "app,func,end_timestamp,duration\n";
+    let cut = format!("{header}a,b,0.0794,0.078\na,c,57.157,57.1");
+    let traced = skipping(&cut);
+    assert_eq!((traced.malformed, traced.unended), (0, Some(3)));
+    assert_eq!(traced.report.used.calls, 2);
+    let told = refused(&cut);
+    assert!(
+        told.starts_with("line 3: the last row has no line end"),
+        "{told}"
+    );
+    assert!(
+        told.ends_with("if the file is complete, add a line end"),
+        "{told}"
+    );
+    assert_eq!(skipping(&format!("{cut}\n")).unended, None);
+    assert_eq!(skipping(header).unended, None);
+    // It is malformed anyway.
+    let traced = skipping(&format!("{header}a,b,0.0794"));
+    assert_eq!((traced.malformed, traced.unended), (1, None));
+    assert_eq!(traced.first_malformed[0].0, 2);
+    let starts = "podID,totalCost_cold_start\npool22-300-128-1,0.5\npool22-300-128-2,0.";
+    let workers = Workers::of_starts(starts.as_bytes(), Strictness::Skip).unwrap();
+    assert_eq!(workers.unended(), Some(3));
+    let refused = Workers::of_starts(starts.as_bytes(), Strictness::Refuse).unwrap_err();
+    assert!(refused.to_string().starts_with("line 3:"), "{refused}");
 }
 
 /// A trace of several blocks has the sums of its rows, and lines are counted through the blocks.

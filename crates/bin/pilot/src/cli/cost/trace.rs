@@ -54,9 +54,15 @@ pub(super) fn run(args: &CostArgs, path: &Path, billing: Option<&str>) -> anyhow
         .map_err(|error| failed(path, error))?;
     let (mut report, analysis) = (billed.report, billed.analysis);
     let (malformed, first) = workers.malformed();
-    for (path, malformed, first) in [
-        (args.starts.as_deref().unwrap_or(path), malformed, first),
-        (path, billed.malformed, billed.first_malformed.as_slice()),
+    let of_starts = (malformed, first, workers.unended());
+    let of_trace = (
+        billed.malformed,
+        billed.first_malformed.as_slice(),
+        billed.unended,
+    );
+    for (path, (malformed, first, unended)) in [
+        (args.starts.as_deref().unwrap_or(path), of_starts),
+        (path, of_trace),
     ] {
         let shown = path.display();
         if malformed > 0 {
@@ -65,6 +71,11 @@ pub(super) fn run(args: &CostArgs, path: &Path, billing: Option<&str>) -> anyhow
         }
         for (line, problem) in first {
             report.notes.push(format!("{shown}:{line}: {problem}"));
+        }
+        if let Some(line) = unended {
+            report.notes.push(format!(
+                "{shown}:{line}: the last row has no line end: if it is cut off, its figures are wrong"
+            ));
         }
     }
     if args.json {
