@@ -1,5 +1,5 @@
-//! Servers that an initscript asks without a store: HTTP by the crate `reqwest`, Redis as in `redis`. Nothing of the daemon's goes along,
-//! neither credentials nor a proxy. Addresses are checked when a connection is made, see `networks`.
+//! HTTP servers that an initscript asks without a store, by the crate `reqwest`. Nothing of the daemon's goes along, neither credentials nor
+//! a proxy. Addresses are checked when a connection is made, see `networks`.
 
 use std::iter;
 use std::sync::Arc;
@@ -16,7 +16,6 @@ use reqwest::redirect::Policy;
 use reqwest::{Client, ClientBuilder, Method, Url};
 use sha2::{Digest as _, Sha256};
 
-use super::redis::{RedisConfig, RedisStore};
 use super::s3::chain;
 use super::{Got, Object, Store, StoreError, Validator};
 use crate::networks::Networks;
@@ -230,75 +229,6 @@ fn hex(bytes: &[u8]) -> String {
 
 pub(super) fn failed(error: reqwest::Error) -> StoreError {
     StoreError::new(Kind::Unavailable, &chain(&error.without_url()))
-}
-
-/// Redis servers without a password and without TLS.
-#[derive(Debug)]
-pub(crate) struct DirectRedis {
-    networks: Networks,
-}
-
-impl DirectRedis {
-    pub(crate) fn new(networks: Networks) -> Self {
-        Self { networks }
-    }
-
-    /// The server, for one request.
-    pub(crate) fn at(&self, place: &Place) -> Arc<dyn Store> {
-        Arc::new(OneServer {
-            networks: self.networks.clone(),
-            host: place.host().to_owned(),
-            port: place.port_or_usual().unwrap_or_default(),
-        })
-    }
-}
-
-/// A Redis that is resolved, checked and connected to for each request.
-#[derive(Debug)]
-struct OneServer {
-    networks: Networks,
-    host: String,
-    port: u16,
-}
-
-impl Store for OneServer {
-    fn retries(&self) -> u32 {
-        0
-    }
-
-    fn named(&self, key: &str, _: &[(String, String)]) -> Option<StoreObject> {
-        Some(StoreObject::Redis {
-            host: self.host.clone(),
-            port: self.port,
-            database: 0,
-            key: key.to_owned(),
-        })
-    }
-
-    fn get<'a>(
-        &'a self,
-        key: &'a str,
-        known: Option<&'a Validator>,
-    ) -> BoxFuture<'a, Result<Got, StoreError>> {
-        Box::pin(async move {
-            let host = self.host.trim_matches(['[', ']']);
-            let found = self.networks.resolve(host, self.port).await;
-            let found =
-                found.map_err(|error| StoreError::new(Kind::Unavailable, &error.to_string()))?;
-            let Some(address) = found.first() else {
-                return Err(StoreError::new(
-                    Kind::Unavailable,
-                    "the name has no address",
-                ));
-            };
-            let server = RedisStore::open(&RedisConfig {
-                url: format!("redis://{address}/0"),
-                ..RedisConfig::default()
-            });
-            let server = server.map_err(|problem| StoreError::new(Kind::Unavailable, &problem))?;
-            server.get(key, known).await
-        })
-    }
 }
 
 const METHODS: [&str; 6] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"];
