@@ -75,7 +75,8 @@ function wired(values, module, protocol) {
   const given = (isUrl ? second : first) ?? {};
   // Most requests are no candidates: nothing is parsed for them.
   const isPlace = isUrl && !MOVING.some((key) => given[key]);
-  if (isPlace && !answers.given.has(answers.placeOf(String(given.method ?? 'GET'), String(first)))) {
+  const method = String(given.method ?? 'GET');
+  if (isPlace && method === 'GET' && !answers.given.has(answers.placeOf(method, String(first)))) {
     return values;
   }
   let options;
@@ -87,8 +88,10 @@ function wired(values, module, protocol) {
   const agent = options.agent ?? module.globalAgent; // false: one of its own
   const isPlain = agent === false || Object.getPrototypeOf(agent) === module.Agent.prototype;
   const isOurs = isPlain && !options.createConnection && !options.socketPath && (options.protocol ?? protocol) === protocol;
-  const place = isOurs ? placeOf(options, protocol) : '';
-  if (!answers.given.has(place) || namesOf(options.headers).some(answers.isDeciding)) {
+  const asked = placeOf(options, options.protocol ?? protocol);
+  answers.forgetChanged(asked);
+  const place = isOurs ? asked : '';
+  if (!answers.given.has(place)) {
     return values;
   }
   const connect = (/** @type {any} */ wanted) =>
@@ -125,17 +128,6 @@ function placeOf({ method, hostname, host, port, defaultPort, path }, protocol) 
 function nameOf({ hostname, host }) {
   const name = String(hostname ?? host ?? 'localhost');
   return require('node:net').isIP(name) === 0 ? name : '';
-}
-
-/**
- * @param {unknown} headers
- * @returns {string[]}
- */
-function namesOf(headers) {
-  if (Array.isArray(headers)) {
-    return headers.flat().filter((_, at) => at % 2 === 0).map(String);
-  }
-  return Object.keys(headers ?? {});
 }
 
 /** The connection of one request: what a server would answer, or the server's own. */
@@ -234,11 +226,12 @@ class Line extends Duplex {
       return;
     }
     const body = written.subarray(end + END_OF_HEAD.length);
-    const len = bodyLen(written.toString('latin1', 0, end));
+    const headers = headersOf(written.toString('latin1', 0, end));
+    const len = bodyLen(headers);
     if (len === null) {
       this.#ask();
     } else if (body.length >= len) {
-      const input = answers.take(this.#place, body.subarray(0, len));
+      const input = answers.take(this.#place, headers, body.subarray(0, len));
       if (input === undefined) {
         this.#ask();
       } else {
@@ -287,21 +280,21 @@ class Line extends Duplex {
   }
 }
 
+/** @param {string} head */
+function headersOf(head) {
+  const lines = head.split('\r\n').slice(1);
+  return answers.joined(lines.map((line) => [line.slice(0, line.indexOf(':')), line.slice(line.indexOf(':') + 1)]));
+}
+
 /**
  * The length of a request's body. Null: the server must be asked.
- * @param {string} head
+ * @param {Map<string, string>} headers
  */
-function bodyLen(head) {
-  let len = 0;
-  for (const line of head.split('\r\n').slice(1)) {
-    const [name, value] = [line.slice(0, line.indexOf(':')).toLowerCase(), line.slice(line.indexOf(':') + 1).trim()];
-    if (answers.isDeciding(name) || ['transfer-encoding', 'expect', 'upgrade'].includes(name)) {
-      return null;
-    }
-    if (name === 'content-length') {
-      len = Number(value);
-    }
+function bodyLen(headers) {
+  if (['transfer-encoding', 'expect', 'upgrade'].some((name) => headers.has(name))) {
+    return null;
   }
+  const len = Number(headers.get('content-length') ?? 0);
   return len <= BODY_LEN_MAX ? len : null;
 }
 

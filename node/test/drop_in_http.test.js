@@ -40,13 +40,13 @@ afterEach(async () => {
  * @param {string} method
  * @param {string} target
  * @param {string} text
- * @param {{body?: string, status?: number, headers?: [string, string][]}} [more]
+ * @param {{body?: string, status?: number, sent?: Record<string, string>, headers?: [string, string][]}} [more] `sent`: the script's headers
  */
-function got(worker, id, method, target, text, { body = '', status = 200, headers = [['content-type', 'text/plain'], ['x-from', 'script']] } = {}) {
+function got(worker, id, method, target, text, { body = '', status = 200, sent = {}, headers = [['content-type', 'text/plain'], ['x-from', 'script']] } = {}) {
   const file = path.join(worker.folder, `message-${id}`);
   fs.writeFileSync(file, text);
   const body_sha256 = body === '' ? '' : createHash('sha256').update(body).digest('hex');
-  const store = { kind: 'http', method, url: `${site}${target}`, body_sha256, status, headers };
+  const store = { kind: 'http', method, url: `${site}${target}`, body_sha256, request_headers: Object.entries(sent), status, headers };
   return { name: `init.${id}`, kind: 'memory', len: text.length, path: file, store };
 }
 
@@ -109,15 +109,101 @@ for (const client of ['byFetch', 'byRequest']) {
     const inputs = [got(worker, 1, 'GET', '/a', 'mine'), got(worker, 2, 'POST', '/b', 'mine', { body: 'task' })];
     const ask = [
       ['GET', `${site}/other`],
-      ['POST', `${site}/a`],
       ['POST', `${site}/b`, 'another task'],
       ['GET', `${site}/a`, undefined, { Authorization: 'Bearer x' }],
       ['GET', `${site}/a`, undefined, { range: 'bytes=0-1' }],
+      ['POST', `${site}/a`],
     ];
     const told = await worker.result({ client, ask }, { inputs });
     assert.deepStrictEqual(told.map((/** @type {any[]} */ [, , input]) => input), [null, null, null, null, null]);
-    assert.deepStrictEqual(told[2].slice(0, 2), [200, 'server another task']);
+    assert.deepStrictEqual(told[1].slice(0, 2), [200, 'server another task']);
     assert.strictEqual(asked.length, ask.length);
+  });
+
+  test(`headers that may decide are compared: ${client}`, async () => {
+    const worker = await serving(CLIENTS, specification);
+    // The client's, the script's, those of the response; and whether the script's response is the answer.
+    /** @type {[Record<string, string>, Record<string, string>, Record<string, string>, boolean][]} */
+    const cases = [
+      [{ 'X-Api-Key': 'k1' }, {}, {}, false],
+      [{ 'X-Api-Key': 'k1' }, { 'x-api-key': 'k1' }, {}, true],
+      [{ 'X-Api-Key': 'k1' }, { 'x-api-key': 'k2' }, {}, false],
+      [{}, { 'x-api-key': 'k1' }, {}, false],
+      [{ Authorization: 'Bearer x' }, { authorization: 'Bearer x' }, {}, true],
+      [{ Accept: 'application/xml' }, {}, {}, false],
+      [{ Accept: '*/*', 'User-Agent': 'me', 'Accept-Encoding': 'gzip', traceparent: '00' }, {}, {}, true],
+      [{ Accept: 'application/json, text/plain, */*' }, {}, {}, true],
+      [{ Accept: 'application/json, text/plain, */*' }, {}, { vary: 'Origin, Accept' }, false],
+      [{}, { accept: 'application/xml' }, {}, false],
+      [{ 'Cache-Control': 'no-cache' }, {}, {}, false],
+      [{ 'Cache-Control': 'no-store' }, {}, {}, false],
+      [{ Pragma: 'no-cache' }, {}, {}, false],
+      [{ Cookie: 'a=b' }, {}, {}, false],
+      [{ 'Content-Type': 'text/csv' }, {}, {}, true],
+      [{}, {}, { vary: '*' }, false],
+      [{}, {}, { vary: 'User-Agent' }, false],
+      [{ 'User-Agent': 'me' }, { 'user-agent': 'me' }, { vary: 'User-Agent' }, true],
+      [{ 'Accept-Encoding': 'gzip' }, {}, { vary: 'Accept-Encoding, Origin' }, true],
+    ];
+    for (const [headers, sent, told, isAnswer] of cases) {
+      const answer = got(worker, 1, 'GET', '/a', 'mine', { sent, headers: Object.entries(told) });
+      const [[, , input]] = await worker.result({ client, ask: [['GET', `${site}/a`, undefined, headers]] }, { inputs: [answer] });
+      assert.strictEqual(input, isAnswer ? 'init.1' : null, JSON.stringify([headers, sent, told]));
+    }
+  });
+
+  test(`the type of a body is compared: ${client}`, async () => {
+    const worker = await serving(CLIENTS, specification);
+    /** @type {[string, string | undefined, boolean][]} */
+    const cases = [
+      ['', undefined, true],
+      ['text/plain', undefined, true],
+      ['application/json', 'application/json; charset=UTF-8', true],
+      ['', 'application/json', false],
+      ['application/json', undefined, false],
+    ];
+    for (const [sent, type, isAnswer] of cases) {
+      const answer = got(worker, 1, 'POST', '/a', 'mine', { body: '{}', sent: sent === '' ? {} : { 'content-type': sent } });
+      const headers = type === undefined ? {} : { 'content-type': type };
+      const [[, , input]] = await worker.result({ client, ask: [['POST', `${site}/a`, '{}', headers]] }, { inputs: [answer] });
+      assert.strictEqual(input, isAnswer ? 'init.1' : null, `${sent} ${type}`);
+    }
+  });
+
+  test(`redirects and failures are no answers: ${client}`, async () => {
+    const worker = await serving(CLIENTS, specification);
+    for (const status of [302, 304, 408, 413, 425, 429, 500, 503]) {
+      // The script's own second attempt is one.
+      const inputs = [got(worker, 1, 'GET', '/a', 'no', { status }), got(worker, 2, 'GET', '/a', 'mine')];
+      const told = await worker.result({ client, ask: [['GET', `${site}/a`], ['GET', `${site}/a`]] }, { inputs });
+      assert.deepStrictEqual(told.map((/** @type {any[]} */ [, , input]) => input), ['init.2', null], String(status));
+    }
+    const later = got(worker, 1, 'GET', '/a', 'no', { status: 404, headers: [['retry-after', '1']] });
+    const [[, text]] = await worker.result({ client, ask: [['GET', `${site}/a`]] }, { inputs: [later] });
+    assert.strictEqual(text, 'server ');
+  });
+
+  test(`what the function has written is asked of the server: ${client}`, async () => {
+    const worker = await serving(CLIENTS, specification);
+    for (const [written, read] of [['/item', '/item'], ['/item?x=1', '/item?y=2'], ['/items/1', '/items'], ['/items', '/items/1?x'], ['/items/1', '/']]) {
+      for (const method of ['PUT', 'POST', 'PATCH', 'DELETE']) {
+        const ask = [[method, site + written, 'new'], ['GET', site + read]];
+        const told = await worker.result({ client, ask }, { inputs: [got(worker, 1, 'GET', read, 'old')] });
+        assert.deepStrictEqual(told.map((/** @type {any[]} */ [, , input]) => input), [null, null], `${method} ${written} ${read}`);
+      }
+    }
+    // Something else, and what is the effect of a script's own request, stay.
+    const inputs = [got(worker, 1, 'GET', '/item', 'mine'), got(worker, 2, 'POST', '/items', 'mine', { body: 'task' })];
+    const ask = [['POST', `${site}/items`, 'another'], ['GET', `${site}/item`], ['POST', `${site}/items`, 'task']];
+    const told = await worker.result({ client, ask }, { inputs });
+    assert.deepStrictEqual(told.map((/** @type {any[]} */ [, , input]) => input), [null, 'init.1', 'init.2']);
+  });
+
+  test(`an answer to HEAD has the length that the server said: ${client}`, async () => {
+    const worker = await serving(CLIENTS.replaceAll("headers.get('x-pilot-input')", "headers.get('content-length')").replaceAll("headers['x-pilot-input']", "headers['content-length']"), specification);
+    const answer = got(worker, 1, 'HEAD', '/a', '', { headers: [['content-length', '1234']] });
+    const told = await worker.result({ client, ask: [['HEAD', `${site}/a`]] }, { inputs: [answer] });
+    assert.deepStrictEqual(told, [[200, '', '1234', true]]);
   });
 }
 
@@ -128,12 +214,15 @@ test('http.get answers, and a long body passes whole', async () => {
   assert.deepStrictEqual(told, [[200, long, 'init.1', true]]);
 });
 
-test('a redirect is answered for http and followed by fetch at the server', async () => {
-  const worker = await serving(CLIENTS, specification);
-  const moved = { status: 302, headers: /** @type {[string, string][]} */ ([['location', '/new']]) };
-  for (const [client, status, input] of [['byRequest', 302, 'init.1'], ['byFetch', 200, null]]) {
-    const told = await worker.result({ client, ask: [['GET', `${site}/old`]] }, { inputs: [got(worker, 1, 'GET', '/old', 'moved', moved)] });
-    assert.deepStrictEqual([told[0][0], told[0][2]], [status, input]);
+test('another host than that of the URL, and fetch without a cache, go to the server', async () => {
+  const worker = await serving(
+    CLIENTS.replace('{ method, body, headers }', "{ method, body, headers, cache: 'no-store' }"),
+    specification,
+  );
+  const host = { host: 'another.example' };
+  for (const [client, headers] of [['byRequest', host], ['byFetch', {}]]) {
+    const told = await worker.result({ client, ask: [['GET', `${site}/a`, undefined, headers]] }, { inputs: [got(worker, 1, 'GET', '/a', 'mine')] });
+    assert.strictEqual(told[0][2], null, String(client));
   }
 });
 

@@ -58,10 +58,12 @@ class Given:
         found = self.by_place.get(place)
         return found[-1] if found else None
 
-    def take(self, place: Hashable) -> Optional[Input]:
-        """The oldest, which is no answer from then on."""
+    def take(self, place: Hashable, fits: Callable[[Input], bool]) -> Optional[Input]:
+        """The oldest that fits, which is no answer from then on."""
         with self._changing:
-            found, *others = self.by_place.get(place, (None,))
+            there = self.by_place.get(place, [])
+            found = next(filter(fits, there), None)
+            others = [other for other in there if other is not found]
             if others:
                 self.by_place[place] = others
             else:

@@ -315,10 +315,10 @@ def test_http_clients_answer_once_from_what_the_script_got(functions: Functions,
     assert "Error" in answers[3]
     misses = [
         [client, "GET", "http://127.0.0.1:9/a?b=d"],
-        [client, "PUT", place["url"]],
-        [client, "POST", "http://127.0.0.1:9/a?b=c", BODY],
         [client, "GET", place["url"], None, {"Authorization": "Bearer x"}],
         [client, "GET", place["url"], None, {"Range": "bytes=0-1"}],
+        [client, "PUT", place["url"]],
+        [client, "POST", "http://127.0.0.1:9/a?b=c", BODY],
     ]
     assert all("Error" in answer for answer in ask(misses, place))
     # They end with their invocation.
@@ -355,7 +355,7 @@ def test_a_response_of_urllib3_has_what_one_of_a_server_has(functions: Functions
     paths = [str(functions.directory), SITE_PACKAGES]
     ask = asking(functions.worker(RESPONSE_CODE, sys_path=paths, drop_ins=["http"]))
     place = {"kind": "http", "method": "GET", "url": "http://127.0.0.1:9/a", "status": 404, "headers": []}
-    told, history, is_mine, error = ask(place["url"], *[place] * 5, {**place, "status": 599})
+    told, history, is_mine, error = ask(place["url"], *[place] * 5, {**place, "status": 499})
     assert told == [[404, "Not Found", 11, total] for total in (3, 7, 5, False, 0)]
     assert history == [0] * 5 and is_mine
-    assert error == "599 Server Error:  for url: http://127.0.0.1:9/a"
+    assert error == "499 Client Error:  for url: http://127.0.0.1:9/a"

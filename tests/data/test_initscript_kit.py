@@ -232,3 +232,45 @@ def test_a_script_in_c_is_small_and_fetches_two_objects(daemon: Daemon, bucket: 
     assert told == {"0": encoded(b"a cat"), "1": encoded(b"[]")}
     _, told = cold(daemon, "in-c", {"ids": [0]})
     assert "status 1" in told["0"] and "no string, number or boolean there" in logs(daemon, "in-c")
+
+
+CRATE = """
+[workspace]
+[package]
+name = "init"
+version = "0.1.0"
+edition = "2024"
+[lib]
+crate-type = ["cdylib"]
+[dependencies]
+initscript = {{ path = "{sdk}", package = "pilotlight-initscript", features = {features} }}
+[profile.release]
+panic = "abort"
+"""
+WITHOUT_STD = '#![no_std]\nuse initscript::*;\nmain!(init);\nfn init() -> Result<(), Error> { send_msg(7, b"7") }\n'
+WITH_STD = 'use initscript::*;\nmain!(init);\nfn init() -> Result<(), Error> { send_msg(7, format!("{}", 7).as_bytes()) }\n'
+
+
+@pytest.mark.parametrize(("code", "features"), [(WITHOUT_STD, "[]"), (WITH_STD, '["std"]')], ids=["no_std", "std"])
+def test_a_script_may_use_std(daemon: Daemon, tmp_path: Path, code: str, features: str) -> None:
+    needs_rust()
+    crate, folder = tmp_path / "crate", tmp_path / "function"
+    (crate / "src").mkdir(parents=True)
+    folder.mkdir()
+    (crate / "src" / "lib.rs").write_text(code)
+    (crate / "Cargo.toml").write_text(CRATE.format(sdk=ROOT / "sdk" / "initscript", features=features))
+    build = ["cargo", "build", "--release", "--offline", "--quiet", "--target", "wasm32-unknown-unknown"]
+    subprocess.run(build, cwd=crate, check=True, timeout=300)
+    script = (crate / "target" / "wasm32-unknown-unknown" / "release" / "init.wasm").read_bytes()
+    deploy(daemon, folder, (PLAIN + OWN).format(name="std"), own=script)
+    _, told = cold(daemon, "std", {"ids": [7]})
+    assert told["7"] == encoded(b"7")
+
+
+def test_a_reply_that_is_too_large_is_a_failure_of_its_message(daemon: Daemon, bucket: Bucket, tmp_path: Path) -> None:
+    own = module(CONNECT, ("send_rpc", 0, 1, b"GET shared/large"), ("send_reply", 7, 0, 1), ("send_msg", 8, b"own"))
+    bucket.put("shared/large", bytes(111 * MIB))
+    deploy(daemon, tmp_path, (PLAIN + OWN).format(name="large"), own=own)
+    _, told = cold(daemon, "large", {"ids": [7, 8]})
+    assert told["8"] == encoded(b"own") and "data.input_mb" in str(told["7"]), told
+    assert "data.input_mb" in logs(daemon, "large")

@@ -15,7 +15,8 @@
 //! }
 //! ```
 //!
-//! It needs neither `std` nor an allocator. Keys and texts are copied into buffers of the caller or of the stack.
+//! It needs neither `std` nor an allocator. Keys and texts are copied into buffers of the caller or of the stack. A script that uses `std`
+//! leaves `#![no_std]` out and needs the feature `std`: otherwise there are two handlers of panics (E0152).
 //! `docs/initscripts.md` explains what a script may do, and `initscript.wit` has the host's functions.
 
 #![no_std]
@@ -561,7 +562,7 @@ pub fn failed(error: Error) -> ! {
     exit(1)
 }
 
-/// Makes `fn() -> Result<(), Error>` the script's `run`, and panics traps.
+/// Makes `fn() -> Result<(), Error>` the script's `run`, and panics traps. With the feature `std`, panics are those of `std`, which trap, too.
 #[macro_export]
 macro_rules! main {
     ($init:path) => {
@@ -572,10 +573,27 @@ macro_rules! main {
             }
         }
 
+        $crate::panic_handler!();
+    };
+}
+
+#[cfg(not(feature = "std"))]
+#[doc(hidden)]
+#[macro_export]
+macro_rules! panic_handler {
+    () => {
         #[cfg(target_arch = "wasm32")]
         #[panic_handler]
         fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
             core::arch::wasm32::unreachable()
         }
     };
+}
+
+/// `std` has one.
+#[cfg(feature = "std")]
+#[doc(hidden)]
+#[macro_export]
+macro_rules! panic_handler {
+    () => {};
 }

@@ -63,7 +63,7 @@ table! {
     THROTTLED: Counter "pilot_throttled_seconds_total" ["faas_name"]
         "Time for which invocations waited for the next period of the function's CPU limit, added up over the CPUs, where it can be measured.",
     SCRIPT_RUNS: Counter "pilot_initscript_runs_total" ["faas_name", "end"]
-        "Runs of initscripts; end is ok, exit (a status other than 0), trap, limit (it computed or called for too long), timeout, message (a reply that it handed over failed) or left_out (there was no room, or the module was not compiled yet).",
+        "Runs of initscripts; end is ok, exit (a status other than 0), trap, limit (it computed or called for too long), timeout, message (a reply that it handed over failed) or left_out (there was no room, or the module was not compiled in time).",
     SCRIPT_DURATION: Histogram "pilot_initscript_duration_seconds" ["faas_name"]
         "Time of a run of an initscript, with the replies that it handed over.",
     REQUEST_BYTES: Counter "pilot_request_bytes_total" ["faas_name", "faas_trigger"]

@@ -79,6 +79,8 @@ pub(crate) enum StoreMeta<'a> {
         url: &'a str,
         #[serde(skip_serializing_if = "str::is_empty")]
         body_sha256: &'a str,
+        #[serde(skip_serializing_if = "<[_]>::is_empty")]
+        request_headers: &'a [(String, String)],
         status: u16,
         headers: &'a [(String, String)],
     },
@@ -201,12 +203,14 @@ impl<'a> StoreMeta<'a> {
                 method,
                 url,
                 body_sha256,
+                request_headers,
                 status,
                 headers,
             } => Self::Http {
                 method,
                 url,
                 body_sha256,
+                request_headers,
                 status: *status,
                 headers,
             },

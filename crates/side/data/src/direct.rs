@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::networks::Networks;
 use crate::raw::Relays;
-use crate::stores::direct::{DirectHttp, DirectRedis};
+use crate::stores::direct::DirectHttp;
+use crate::stores::direct_redis::DirectRedis;
 use crate::stores::grpc::DirectGrpc;
 
 /// Servers without a store of their own.

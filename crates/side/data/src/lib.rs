@@ -15,6 +15,8 @@ mod handover;
 mod memory;
 mod networks;
 mod raw;
+#[cfg(test)]
+mod rebinding;
 mod remotes;
 mod source;
 mod stores;

@@ -3,20 +3,56 @@
 //! A name is resolved once for a connection, each address is checked, and the connection goes to a checked address. So a name that
 //! resolves to another address the next time (DNS rebinding) gains nothing.
 
+use std::fmt::Debug;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 
 use ipnet::IpNet;
+use pilot_model::BoxFuture;
 use pilot_sys::netlink::credentials;
 
-/// The networks beyond the public internet.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Networks(Arc<[IpNet]>);
+/// The networks beyond the public internet, and who knows the addresses of names.
+#[derive(Debug, Clone)]
+pub(crate) struct Networks {
+    named: Arc<[IpNet]>,
+    names: Arc<dyn Names>,
+}
+
+/// What names lead to.
+pub(crate) trait Names: Debug + Send + Sync {
+    /// The addresses of a host. The next answer may be another one.
+    fn addresses<'a>(
+        &'a self,
+        host: &'a str,
+        port: u16,
+    ) -> BoxFuture<'a, io::Result<Vec<SocketAddr>>>;
+}
+
+/// The machine's resolver.
+#[derive(Debug)]
+struct Machine;
+
+impl Names for Machine {
+    fn addresses<'a>(
+        &'a self,
+        host: &'a str,
+        port: u16,
+    ) -> BoxFuture<'a, io::Result<Vec<SocketAddr>>> {
+        Box::pin(async move { Ok(tokio::net::lookup_host((host, port)).await?.collect()) })
+    }
+}
 
 impl Networks {
     pub(crate) fn new(named: Vec<IpNet>) -> Self {
-        Self(named.into())
+        Self::with_names(named, Arc::new(Machine))
+    }
+
+    pub(crate) fn with_names(named: Vec<IpNet>, names: Arc<dyn Names>) -> Self {
+        Self {
+            named: named.into(),
+            names,
+        }
     }
 
     /// Whether an initscript may connect to an address.
@@ -30,7 +66,7 @@ impl Networks {
                 "{address} is where clouds serve a machine's credentials: no initscript may connect to it"
             ));
         }
-        if self.0.iter().any(|network| network.contains(&address)) {
+        if self.named.iter().any(|network| network.contains(&address)) {
             return Ok(());
         }
         if is_public(address) && !is_own(address) {
@@ -49,10 +85,8 @@ impl Networks {
     pub(crate) async fn resolve(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
         let mut refused = None;
         let mut found = Vec::new();
-        for address in tokio::net::lookup_host((host, port))
-            .await?
-            .take(ADDRESSES_MAX)
-        {
+        let addresses = self.names.addresses(host, port).await?;
+        for address in addresses.into_iter().take(ADDRESSES_MAX) {
             match self.check(address.ip()) {
                 Ok(()) => found.push(address),
                 Err(problem) => refused = Some(problem),
@@ -163,7 +197,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_name_with_a_private_address_is_refused() {
-        let refused = Networks::default().resolve("localhost", 80).await;
+        let refused = Networks::new(Vec::new()).resolve("localhost", 80).await;
         let problem = refused.unwrap_err().to_string();
         assert!(problem.contains("data.initscript_networks"), "{problem}");
     }

@@ -507,7 +507,7 @@ mod tests {
         assert!(raw.hand_over(Takes::Descriptor).await.is_err());
         assert!(raw.exchange(request("READ", 1, b"")).await.is_err());
         let refused = Raw::open(
-            Networks::default(),
+            Networks::new(Vec::new()),
             Arc::clone(&relays),
             "resize".parse().unwrap(),
             "tcp://127.0.0.1:1".parse().unwrap(),

@@ -3,6 +3,7 @@
 #[cfg(test)]
 mod conformance;
 pub(crate) mod direct;
+pub(crate) mod direct_redis;
 #[cfg(test)]
 pub(crate) mod fake;
 pub(crate) mod file;

@@ -9,10 +9,11 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use pilot_model::initscript::{InitscriptConfig, ScriptEnd, ScriptKind, ScriptRun};
 use pilot_model::ports::{Clock, Fetched, InitRunner, Initialised, Remotes, ScriptLink};
-use pilot_model::{BoxFuture, Transfer, TransferWay, Version, VersionId};
+use pilot_model::{BoxFuture, Instant, Transfer, TransferWay, Version, VersionId};
 use tokio::runtime::Handle;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, oneshot};
 use tokio::task::{JoinSet, spawn_blocking};
+use tokio::time::timeout;
 use wasmtime::{InstancePre, Linker};
 
 use crate::engine;
@@ -41,15 +42,30 @@ impl Default for InitscriptsConfig {
 /// Compiles and runs initscripts. Implements the port.
 #[derive(Debug)]
 pub struct Initscripts {
-    modules: Arc<Modules>,
-    threads: Threads,
-    room: Arc<Room>,
-    world: World,
+    runs: Runs,
     shared: Shared,
-    /// Compilations of versions that serve already: after a start of the daemon.
-    late: Mutex<JoinSet<()>>,
     /// Runs of shared scripts, until their messages are too old.
     shared_runs: Mutex<JoinSet<()>>,
+}
+
+/// What a run needs.
+#[derive(Debug, Clone)]
+struct Runs {
+    modules: Arc<Modules>,
+    threads: Arc<Threads>,
+    room: Arc<Room>,
+    world: World,
+    /// Compilations of versions that serve already: after a start of the daemon.
+    late: Arc<Mutex<JoinSet<()>>>,
+}
+
+/// What a script runs for.
+struct Call {
+    version: Arc<Version>,
+    kind: ScriptKind,
+    event: Bytes,
+    link: Option<Arc<dyn ScriptLink>>,
+    began: Instant,
 }
 
 /// The compiled modules.
@@ -60,6 +76,17 @@ struct Modules {
     compiled: Mutex<HashMap<(VersionId, ScriptKind), Compiled>>,
     /// One permit: modules are compiled one after the other.
     compiling: Semaphore,
+    /// One permit for those that an invocation waits for. They do not wait for the others.
+    hurrying: Semaphore,
+}
+
+/// Why a module is compiled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Why {
+    /// Its version is deployed, or the daemon has started.
+    Ahead,
+    /// An invocation waits for this one.
+    Asked(ScriptKind),
 }
 
 struct Compiled {
@@ -96,22 +123,26 @@ impl Initscripts {
         let linker = host::linker(&engine).map_err(failed)?;
         let threads = Threads::start(&engine)
             .map_err(|error| format!("initscripts: cannot start a thread: {error}"))?;
-        Ok(Self {
+        let runs = Runs {
             modules: Arc::new(Modules {
                 linker,
                 trials,
                 compiled: Mutex::default(),
                 compiling: Semaphore::new(1),
+                hurrying: Semaphore::new(1),
             }),
-            threads,
+            threads: Arc::new(threads),
             room: Arc::new(Room::new(config.memory_mb)),
             world: World {
                 remotes,
                 clock,
                 requests: Handle::current(),
             },
+            late: Arc::default(),
+        };
+        Ok(Self {
+            runs,
             shared: Shared::default(),
-            late: Mutex::default(),
             shared_runs: Mutex::default(),
         })
     }
@@ -119,29 +150,15 @@ impl Initscripts {
     /// Where the scripts of a version begin.
     #[cfg(test)]
     pub(crate) fn computing(&self, version: &Version) -> Arc<Beginning> {
-        let module = self.modules.of(version, ScriptKind::Own);
-        module.expect("it was compiled").beginning
+        let module = self.runs.modules.of(&version.id, ScriptKind::Own);
+        module.unwrap().expect("it was compiled").beginning
     }
 
-    /// Begins a script. The error says why it is left out.
-    fn begin(
-        &self,
-        version: &Arc<Version>,
-        kind: ScriptKind,
-        event: Bytes,
-        link: Option<Arc<dyn ScriptLink>>,
-    ) -> Result<Begun<Initialised>, String> {
-        let Some(config) = version.config.script(kind) else {
-            return Err("it has none".to_owned());
-        };
-        let Module { code, beginning } = self.modules.of(version, kind)?;
-        let room = self.room.take(&version.config.name, config.memory_mb)?;
-        let (version, config) = (Arc::clone(version), config.clone());
-        let script = Script::new(version, config, event, (self.world.clone(), link), room);
-        // Nobody waits for the beginning of a shared one.
-        let here = (kind == ScriptKind::Own).then_some(beginning.as_ref());
-        let begun = self.threads.begin(script.run(code), here);
-        begun.ok_or_else(|| STOPPING.to_owned())
+    /// Whether the script of a version is compiled.
+    #[cfg(test)]
+    pub(crate) fn has(&self, version: &Version) -> bool {
+        let module = self.runs.modules.of(&version.id, ScriptKind::Own);
+        module.is_some_and(|module| module.is_ok())
     }
 
     /// Runs the shared script of a version in the background, unless it runs. The error says why it is left out.
@@ -155,36 +172,121 @@ impl Initscripts {
             return Ok(());
         };
         let event = Bytes::from_static(NO_EVENT);
-        let running = self.begin(version, ScriptKind::Shared, event, None)?;
-        let ended = self.left_out(ScriptKind::Shared, config, THREAD_ENDED.to_owned());
+        let running = self.runs.begin(version, ScriptKind::Shared, event, None)?;
         let max_age = Duration::from_secs(config.max_age_s.unwrap_or_default().into());
-        let clock = Arc::clone(&self.world.clock);
+        let clock = Arc::clone(&self.runs.world.clock);
         let mut runs = self.shared_runs.lock();
         while runs.try_join_next().is_some() {}
         runs.spawn_on(
             async move {
-                let run = running.end().await.unwrap_or(ended);
+                let run = running.await;
                 turn.ended(run, clock.now(), max_age).await;
             },
-            &self.world.requests,
+            &self.runs.world.requests,
         );
         Ok(())
     }
+}
+
+impl Runs {
+    /// Begins a script. The error says why it is left out, which may also turn out later.
+    fn begin(
+        &self,
+        version: &Arc<Version>,
+        kind: ScriptKind,
+        event: Bytes,
+        link: Option<Arc<dyn ScriptLink>>,
+    ) -> Result<BoxFuture<'static, Initialised>, String> {
+        let call = Call {
+            version: Arc::clone(version),
+            kind,
+            event,
+            link,
+            began: self.world.clock.now(),
+        };
+        let (runs, version) = (self.clone(), Arc::clone(version));
+        let or_left_out = move |end: Result<Initialised, String>| {
+            end.unwrap_or_else(|problem| runs.left_out(kind, &version, problem))
+        };
+        let Some(module) = self.modules.of(&call.version.id, kind) else {
+            let runs = self.clone();
+            return Ok(Box::pin(
+                async move { or_left_out(runs.begin_late(call).await) },
+            ));
+        };
+        let begun = self.start(module?, call)?;
+        Ok(Box::pin(async move {
+            or_left_out(begun.end().await.ok_or_else(|| THREAD_ENDED.to_owned()))
+        }))
+    }
+
+    /// Runs a script whose module is not compiled yet.
+    async fn begin_late(self, call: Call) -> Result<Initialised, String> {
+        let (told, compiled) = oneshot::channel();
+        let why = Why::Asked(call.kind);
+        self.compile_later(&call.version, why, move || {
+            let _ = told.send(());
+        });
+        let config = call.version.config.script(call.kind).ok_or(NO_SCRIPT)?;
+        let time = Duration::from_millis(config.timeout_ms.into()).min(call.version.config.timeout);
+        // If it is not compiled in time, it goes on for the next invocation.
+        let _ = timeout(time, compiled).await;
+        let module = self.modules.of(&call.version.id, call.kind);
+        let begun = self.start(module.ok_or(NOT_COMPILED)??, call)?;
+        begun.end().await.ok_or_else(|| THREAD_ENDED.to_owned())
+    }
+
+    fn start(&self, module: Module, call: Call) -> Result<Begun<Initialised>, String> {
+        let Call {
+            version,
+            kind,
+            event,
+            link,
+            began,
+        } = call;
+        let config = version.config.script(kind).ok_or(NO_SCRIPT)?.clone();
+        let Module { code, beginning } = module;
+        let room = self.room.take(&version.config.name, config.memory_mb)?;
+        let script = Script::new(version, config, event, (self.world.clone(), link), room);
+        let script = script.since(began);
+        // Nobody waits for the beginning of a shared one.
+        let here = (kind == ScriptKind::Own).then_some(beginning.as_ref());
+        let begun = self.threads.begin(script.run(code), here);
+        begun.ok_or_else(|| STOPPING.to_owned())
+    }
+
+    /// Compiles modules of a version that serves.
+    fn compile_later(
+        &self,
+        version: &Arc<Version>,
+        why: Why,
+        then: impl FnOnce() + Send + 'static,
+    ) {
+        let (modules, version) = (Arc::clone(&self.modules), Arc::clone(version));
+        let mut late = self.late.lock();
+        while late.try_join_next().is_some() {}
+        late.spawn_on(
+            async move {
+                if let Err(problem) = modules.compile(Arc::clone(&version), why).await {
+                    let function = &version.config.name;
+                    tracing::warn!(%function, problem, "its initscript is left out");
+                }
+                then();
+            },
+            &self.world.requests,
+        );
+    }
 
     /// What is given to the function if the script did not run.
-    fn left_out(
-        &self,
-        kind: ScriptKind,
-        config: &InitscriptConfig,
-        problem: String,
-    ) -> Initialised {
+    fn left_out(&self, kind: ScriptKind, version: &Version, problem: String) -> Initialised {
         let now = self.world.clock.now();
+        let module = version.config.script(kind).map(|config| &config.module);
         Initialised {
             said: Some(format!("left out: {problem}\n")),
             fetched: Fetched {
                 transfers: vec![Transfer {
                     input: kind.transfer_name().to_owned(),
-                    from: config.module.clone(),
+                    from: module.cloned().unwrap_or_default(),
                     bytes: 0,
                     way: TransferWay::Script,
                     began: now,
@@ -206,12 +308,11 @@ impl Initscripts {
 
 impl Modules {
     /// The module of a version.
-    fn of(&self, version: &Version, kind: ScriptKind) -> Result<Module, String> {
+    /// `None`: it is not compiled yet.
+    fn of(&self, version: &VersionId, kind: ScriptKind) -> Option<Result<Module, String>> {
         let compiled = self.compiled.lock();
-        match compiled.get(&(version.id.clone(), kind)) {
-            Some(compiled) => compiled.module.clone(),
-            None => Err("its module is not compiled yet: the daemon has just started".to_owned()),
-        }
+        let compiled = compiled.get(&(version.clone(), kind));
+        compiled.map(|compiled| compiled.module.clone())
     }
 
     /// Whether there is one already, which then stays for this version.
@@ -227,12 +328,22 @@ impl Modules {
     }
 
     /// Compiles the modules of a version, on a thread that may be busy for long.
-    async fn compile(self: Arc<Self>, version: Arc<Version>) -> Result<(), String> {
-        let Ok(_permit) = self.compiling.acquire().await else {
+    async fn compile(self: Arc<Self>, version: Arc<Version>, why: Why) -> Result<(), String> {
+        let permits = match why {
+            Why::Ahead => &self.compiling,
+            Why::Asked(_) => &self.hurrying,
+        };
+        let Ok(_permit) = permits.acquire().await else {
             return Err(STOPPING.to_owned());
         };
         for (kind, config) in version.config.initscripts() {
-            if self.is_there(&version, kind) {
+            let is_told = || self.of(&version.id, kind).is_some();
+            let is_meant = match why {
+                Why::Ahead => !self.is_there(&version, kind),
+                // Others may have waited for the same one.
+                Why::Asked(asked) => asked == kind && !is_told(),
+            };
+            if !is_meant {
                 continue;
             }
             let (modules, folder) = (Arc::clone(&self), version.code_dir.clone());
@@ -265,11 +376,12 @@ impl InitRunner for Initscripts {
         if version.config.initscripts().next().is_none() {
             return Box::pin(ready(Ok(())));
         }
-        if let Err(problem) = self.world.remotes.check(&version.config) {
+        if let Err(problem) = self.runs.world.remotes.check(&version.config) {
             return Box::pin(ready(Err(problem)));
         }
         let name = version.config.name.clone();
-        let compiled = Arc::clone(&self.modules).compile(Arc::clone(version));
+        let compiled = Arc::clone(&self.runs.modules);
+        let compiled = compiled.compile(Arc::clone(version), Why::Ahead);
         Box::pin(async move {
             let compiled = compiled.await;
             compiled.map_err(|problem| format!("functions.{name}.{problem}"))
@@ -278,21 +390,9 @@ impl InitRunner for Initscripts {
 
     fn activate(&self, version: &Arc<Version>) {
         let mut scripts = version.config.initscripts();
-        if scripts.all(|(kind, _)| self.modules.is_there(version, kind)) {
-            return;
+        if !scripts.all(|(kind, _)| self.runs.modules.is_there(version, kind)) {
+            self.runs.compile_later(version, Why::Ahead, || {});
         }
-        let (modules, version) = (Arc::clone(&self.modules), Arc::clone(version));
-        let mut late = self.late.lock();
-        while late.try_join_next().is_some() {}
-        late.spawn_on(
-            async move {
-                if let Err(problem) = modules.compile(Arc::clone(&version)).await {
-                    let function = &version.config.name;
-                    tracing::warn!(%function, problem, "its initscript is left out");
-                }
-            },
-            &self.world.requests,
-        );
     }
 
     fn run(
@@ -301,16 +401,12 @@ impl InitRunner for Initscripts {
         event: Bytes,
         link: Option<Arc<dyn ScriptLink>>,
     ) -> BoxFuture<'static, Initialised> {
-        let Some(config) = &version.config.initscript else {
+        if version.config.initscript.is_none() {
             return Box::pin(ready(Initialised::default()));
-        };
-        match self.begin(version, ScriptKind::Own, event, link) {
-            Err(problem) => Box::pin(ready(self.left_out(ScriptKind::Own, config, problem))),
-            Ok(begun) => {
-                let ended = self.left_out(ScriptKind::Own, config, THREAD_ENDED.to_owned());
-                Box::pin(async move { begun.end().await.unwrap_or(ended) })
-            }
         }
+        let kind = ScriptKind::Own;
+        let begun = self.runs.begin(version, kind, event, link);
+        begun.unwrap_or_else(|problem| Box::pin(ready(self.runs.left_out(kind, version, problem))))
     }
 
     fn worker_starts(&self, version: &Arc<Version>) {
@@ -318,7 +414,7 @@ impl InitRunner for Initscripts {
             return;
         };
         let slot = self.shared.slot(version);
-        let now = self.world.clock.now();
+        let now = self.runs.world.clock.now();
         if slot.kept(now).is_none_or(|kept| kept.is_due(now)) {
             // If it is left out, the next invocation tries again, and tells why.
             let _ = self.refresh(version, config, &slot);
@@ -330,7 +426,7 @@ impl InitRunner for Initscripts {
             return Box::pin(ready(Initialised::default()));
         };
         let slot = self.shared.slot(version);
-        let now = self.world.clock.now();
+        let now = self.runs.world.clock.now();
         if let Some(kept) = slot.kept(now) {
             if kept.is_due(now) {
                 // Without room now, the next invocation tries again.
@@ -341,9 +437,15 @@ impl InitRunner for Initscripts {
         // Before the run begins, so that its end is seen.
         let mut ends = slot.follow();
         if let Err(problem) = self.refresh(version, config, &slot) {
-            return Box::pin(ready(self.left_out(ScriptKind::Shared, config, problem)));
+            return Box::pin(ready(self.runs.left_out(
+                ScriptKind::Shared,
+                version,
+                problem,
+            )));
         }
-        let ended = self.left_out(ScriptKind::Shared, config, STOPPING.to_owned());
+        let ended = self
+            .runs
+            .left_out(ScriptKind::Shared, version, STOPPING.to_owned());
         Box::pin(async move {
             let is_new =
                 |kept: &Option<Arc<Kept>>| kept.as_ref().is_some_and(|kept| kept.is_valid(now));
@@ -360,6 +462,8 @@ impl InitRunner for Initscripts {
     }
 }
 
+const NO_SCRIPT: &str = "it has none";
+const NOT_COMPILED: &str = "its module was not compiled in time: the daemon has just started";
 const STOPPING: &str = "the daemon is stopping";
 const THREAD_ENDED: &str = "it ended the thread that ran it";
 /// What a shared script reads as the event.

@@ -153,6 +153,13 @@ impl Script {
         }
     }
 
+    /// Its time began earlier.
+    pub(crate) fn since(mut self, began: Instant) -> Self {
+        self.deadline -= self.began.since(began);
+        self.began = began;
+        self
+    }
+
     /// Runs it to its end.
     pub(crate) async fn run(self, module: InstancePre<Self>) -> Initialised {
         let deadline = self.deadline;

@@ -59,6 +59,8 @@ pub enum StoreObject {
         url: String,
         /// SHA-256 of the request's body, hexadecimal. Empty: it had none.
         body_sha256: String,
+        /// The headers that the script sent.
+        request_headers: Vec<(String, String)>,
         /// The status.
         status: u16,
         /// The headers of the response, without those that frame its body.
@@ -70,7 +72,7 @@ impl StoreObject {
     /// Length of its texts, bytes. `None`: it has control characters, for which JSON needs six bytes each.
     #[must_use]
     pub fn text_len(&self) -> Option<usize> {
-        let (texts, headers) = match self {
+        let (texts, headers, sent) = match self {
             Self::S3 {
                 endpoint,
                 bucket,
@@ -78,18 +80,28 @@ impl StoreObject {
                 headers,
             } => {
                 let endpoint = endpoint.as_deref().unwrap_or_default();
-                ([endpoint, bucket, key], headers.as_slice())
+                ([endpoint, bucket, key], headers.as_slice(), [].as_slice())
             }
-            Self::Redis { host, key, .. } => ([host.as_str(), key, ""], [].as_slice()),
+            Self::Redis { host, key, .. } => {
+                ([host.as_str(), key, ""], [].as_slice(), [].as_slice())
+            }
             Self::Http {
                 method,
                 url,
                 body_sha256,
+                request_headers,
                 headers,
                 ..
-            } => ([method.as_str(), url, body_sha256], headers.as_slice()),
+            } => (
+                [method.as_str(), url, body_sha256],
+                headers.as_slice(),
+                request_headers.as_slice(),
+            ),
         };
-        let headers = headers.iter().flat_map(|(name, value)| [&name[..], value]);
+        let headers = headers
+            .iter()
+            .chain(sent)
+            .flat_map(|(name, value)| [&name[..], value]);
         texts.into_iter().chain(headers).try_fold(0, |len, text| {
             (!text.contains(char::is_control)).then_some(len + text.len())
         })

@@ -1,5 +1,5 @@
-//! Servers that an initscript asks without a store: HTTP by the crate `reqwest`, Redis as in `redis`. Nothing of the daemon's goes along,
-//! neither credentials nor a proxy. Addresses are checked when a connection is made, see `networks`.
+//! HTTP servers that an initscript asks without a store, by the crate `reqwest`. Nothing of the daemon's goes along, neither credentials nor
+//! a proxy. Addresses are checked when a connection is made, see `networks`.
 
 use std::iter;
 use std::sync::Arc;
@@ -11,12 +11,11 @@ use pilot_model::BoxFuture;
 use pilot_model::initscript::Place;
 use pilot_model::ports::{InputFaultKind as Kind, RemoteRequest, StoreObject};
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
-use reqwest::header::{ACCEPT_ENCODING, HeaderMap, HeaderName, HeaderValue};
+use reqwest::header::{ACCEPT_ENCODING, CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue};
 use reqwest::redirect::Policy;
 use reqwest::{Client, ClientBuilder, Method, Url};
 use sha2::{Digest as _, Sha256};
 
-use super::redis::{RedisConfig, RedisStore};
 use super::s3::chain;
 use super::{Got, Object, Store, StoreError, Validator};
 use crate::networks::Networks;
@@ -141,7 +140,10 @@ impl Store for OneResponse {
 
     fn named(&self, _: &str, headers: &[(String, String)]) -> Option<StoreObject> {
         let HttpRequest {
-            method, url, body, ..
+            method,
+            url,
+            headers: sent,
+            body,
         } = &self.request;
         let status = headers.iter().find(|(name, _)| name == STATUS)?;
         let headers = headers.iter().filter(|(name, _)| name != STATUS).cloned();
@@ -152,6 +154,7 @@ impl Store for OneResponse {
                 true => String::new(),
                 false => hex(&Sha256::digest(body)),
             },
+            request_headers: sent_headers(sent)?,
             status: status.1.parse().ok()?,
             headers: headers.collect(),
         })
@@ -180,7 +183,8 @@ impl Store for OneResponse {
             let response = sent.map_err(failed)?;
             let status = response.status().as_str().to_owned();
             let headers = iter::once((STATUS.to_owned(), status));
-            let headers = headers.chain(kept_headers(response.headers())).collect();
+            let headers = headers.chain(kept_headers(method, response.headers()));
+            let headers = headers.collect();
             Ok(Got::Object(Object {
                 len: response
                     .content_length()
@@ -193,11 +197,25 @@ impl Store for OneResponse {
     }
 }
 
-/// What a client of the function may need of a response: all but what frames the body, as far as it is text and not long.
-fn kept_headers(headers: &HeaderMap) -> Vec<(String, String)> {
+/// What the function's own request must have, too, to be the same one. `None`: it is no text, or too long, so there is no same one.
+fn sent_headers(headers: &HeaderMap) -> Option<Vec<(String, String)>> {
+    let mut room = HEADERS_LEN_MAX;
+    let own = headers.iter().filter(|(name, _)| *name != ACCEPT_ENCODING);
+    let texts = own.map(|(name, value)| {
+        let value = value.to_str().ok()?;
+        room = room.checked_sub(name.as_str().len() + value.len())?;
+        Some((name.as_str().to_owned(), value.to_owned()))
+    });
+    texts.collect()
+}
+
+/// What a client of the function may need of a response: all but what frames the body, as far as it is text and not long. There is no
+/// body after HEAD: `content-length` is what was asked for.
+fn kept_headers(method: &Method, headers: &HeaderMap) -> Vec<(String, String)> {
     let mut room = HEADERS_LEN_MAX;
     let texts = headers.iter().filter_map(|(name, value)| {
         let is_framing = OURS.contains(&name.as_str()) || name == "keep-alive";
+        let is_framing = is_framing && !(*method == Method::HEAD && *name == CONTENT_LENGTH);
         let value = value.to_str().ok().filter(|_| !is_framing)?;
         room = room.checked_sub(name.as_str().len() + value.len())?;
         Some((name.as_str().to_owned(), value.to_owned()))
@@ -211,75 +229,6 @@ fn hex(bytes: &[u8]) -> String {
 
 pub(super) fn failed(error: reqwest::Error) -> StoreError {
     StoreError::new(Kind::Unavailable, &chain(&error.without_url()))
-}
-
-/// Redis servers without a password and without TLS.
-#[derive(Debug)]
-pub(crate) struct DirectRedis {
-    networks: Networks,
-}
-
-impl DirectRedis {
-    pub(crate) fn new(networks: Networks) -> Self {
-        Self { networks }
-    }
-
-    /// The server, for one request.
-    pub(crate) fn at(&self, place: &Place) -> Arc<dyn Store> {
-        Arc::new(OneServer {
-            networks: self.networks.clone(),
-            host: place.host().to_owned(),
-            port: place.port_or_usual().unwrap_or_default(),
-        })
-    }
-}
-
-/// A Redis that is resolved, checked and connected to for each request.
-#[derive(Debug)]
-struct OneServer {
-    networks: Networks,
-    host: String,
-    port: u16,
-}
-
-impl Store for OneServer {
-    fn retries(&self) -> u32 {
-        0
-    }
-
-    fn named(&self, key: &str, _: &[(String, String)]) -> Option<StoreObject> {
-        Some(StoreObject::Redis {
-            host: self.host.clone(),
-            port: self.port,
-            database: 0,
-            key: key.to_owned(),
-        })
-    }
-
-    fn get<'a>(
-        &'a self,
-        key: &'a str,
-        known: Option<&'a Validator>,
-    ) -> BoxFuture<'a, Result<Got, StoreError>> {
-        Box::pin(async move {
-            let host = self.host.trim_matches(['[', ']']);
-            let found = self.networks.resolve(host, self.port).await;
-            let found =
-                found.map_err(|error| StoreError::new(Kind::Unavailable, &error.to_string()))?;
-            let Some(address) = found.first() else {
-                return Err(StoreError::new(
-                    Kind::Unavailable,
-                    "the name has no address",
-                ));
-            };
-            let server = RedisStore::open(&RedisConfig {
-                url: format!("redis://{address}/0"),
-                ..RedisConfig::default()
-            });
-            let server = server.map_err(|problem| StoreError::new(Kind::Unavailable, &problem))?;
-            server.get(key, known).await
-        })
-    }
 }
 
 const METHODS: [&str; 6] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"];
@@ -300,3 +249,61 @@ const CONNECT_MAX: Duration = Duration::from_secs(5);
 const SILENCE_MAX: Duration = Duration::from_secs(20);
 /// Idle connections to one server that are kept for the next start.
 const IDLE_MAX: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(method: &str, headers: &[(&str, &str)]) -> HttpRequest {
+        let headers = headers
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        let request = RemoteRequest {
+            method: method.to_owned(),
+            key: "/a".to_owned(),
+            headers: headers.collect(),
+            body: Bytes::new(),
+        };
+        HttpRequest::new(&"http://here".parse().unwrap(), request).unwrap()
+    }
+
+    #[test]
+    fn a_response_to_head_has_the_length_that_the_server_said() {
+        let headers = [
+            ("content-length", "7"),
+            ("connection", "close"),
+            ("etag", "1"),
+        ];
+        let pair = |(name, value): &(&'static str, &str)| {
+            (HeaderName::from_static(name), value.parse().unwrap())
+        };
+        let headers: HeaderMap = headers.iter().map(pair).collect();
+        let names = |method| {
+            let kept = kept_headers(&method, &headers).into_iter();
+            kept.map(|(name, _)| name).collect::<Vec<_>>()
+        };
+        assert_eq!(names(Method::HEAD), ["content-length", "etag"]);
+        assert_eq!(names(Method::GET), ["etag"]);
+    }
+
+    #[test]
+    fn a_response_is_named_with_the_headers_of_its_request() {
+        let client = DirectHttp::new(Networks::new(Vec::new())).unwrap();
+        let named = |headers: &[(&str, &str)]| {
+            let store = client.once(request("GET", headers));
+            store.named("", &[(STATUS.to_owned(), "200".to_owned())])
+        };
+        let Some(StoreObject::Http {
+            request_headers, ..
+        }) = named(&[("X-Api-Key", "k1"), ("accept", "text/csv")])
+        else {
+            panic!("it has no name");
+        };
+        let expected = [("x-api-key", "k1"), ("accept", "text/csv")];
+        let expected = expected.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        assert_eq!(request_headers, expected);
+        // What cannot be compared is no answer.
+        assert_eq!(named(&[("x-api-key", &"x".repeat(HEADERS_LEN_MAX))]), None);
+        assert_eq!(named(&[("x-api-key", "\u{e4}")]), None);
+    }
+}

@@ -3,6 +3,7 @@
 //! A value is read in parts, so that the daemon never holds a second copy of it. The key is watched meanwhile: if it changes, the
 //! fetch begins again (Redis, "Transactions", WATCH).
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -54,6 +55,7 @@ pub(crate) struct RedisStore {
     /// The database, and who the daemon is.
     settings: RedisConnectionInfo,
     idle: Arc<Mutex<Vec<Connection>>>,
+    idle_max: usize,
     connections: Arc<Semaphore>,
 }
 
@@ -89,8 +91,22 @@ impl RedisStore {
             security,
             settings,
             idle: Arc::default(),
+            idle_max: CONNECTIONS_MAX,
             connections: Arc::new(Semaphore::new(CONNECTIONS_MAX)),
         })
+    }
+
+    /// A server without a password and TLS, of whose connections at most `idle_max` are kept.
+    pub(super) fn plain(address: SocketAddr, idle_max: usize) -> Self {
+        Self {
+            host: address.ip().to_string(),
+            port: address.port(),
+            security: Security::Plain,
+            settings: RedisConnectionInfo::default(),
+            idle: Arc::default(),
+            idle_max,
+            connections: Arc::new(Semaphore::new(CONNECTIONS_MAX)),
+        }
     }
 
     async fn connection(&self) -> Result<Lent, StoreError> {
@@ -108,6 +124,7 @@ impl RedisStore {
         Ok(Lent {
             connection,
             idle: Arc::clone(&self.idle),
+            idle_max: self.idle_max,
             _permit: permit,
         })
     }
@@ -153,12 +170,16 @@ impl std::fmt::Debug for Connection {
 struct Lent {
     connection: Connection,
     idle: Arc<Mutex<Vec<Connection>>>,
+    idle_max: usize,
     _permit: OwnedSemaphorePermit,
 }
 
 impl Lent {
     fn give_back(self) {
-        self.idle.lock().push(self.connection);
+        let mut idle = self.idle.lock();
+        if idle.len() < self.idle_max {
+            idle.push(self.connection);
+        }
     }
 }
 

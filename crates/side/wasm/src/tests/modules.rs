@@ -119,16 +119,53 @@ async fn after_a_start_of_the_daemon_a_module_is_compiled_in_the_background() {
     let world = World::new();
     let module = wat::parse_str(script(r#"(func (export "run"))"#)).unwrap();
     let version: Arc<Version> = world.version(&module, |_| {});
-    let early = world.initscripts().run(&version, Bytes::new(), None).await;
-    assert!(early.said.unwrap().contains("not compiled yet"));
     world.initscripts().activate(&version);
-    while world
-        .initscripts()
-        .run(&version, Bytes::new(), None)
-        .await
-        .said
-        .is_some()
-    {
+    while !world.initscripts().has(&version) {
+        tokio::task::yield_now().await;
+    }
+    let run = world.initscripts().run(&version, Bytes::new(), None).await;
+    assert_eq!(run.said, None);
+}
+
+/// A module that takes the compiler a while; `salt` makes another one.
+fn large(salt: usize) -> Vec<u8> {
+    let functions: String = (0..3000)
+        .map(|at| {
+            format!(
+                "(func (param i32) (result i32) (i32.add (local.get 0) (i32.const {})))",
+                at + salt
+            )
+        })
+        .collect();
+    wat::parse_str(script(&format!(r#"(func (export "run")) {functions}"#))).unwrap()
+}
+
+#[tokio::test]
+async fn after_a_start_of_the_daemon_the_module_that_is_asked_for_is_compiled_first() {
+    let world = World::new();
+    // This one is the last to be compiled.
+    let others: Vec<_> = (0..12)
+        .map(|salt| world.version(&large(salt), |_| {}))
+        .collect();
+    let version = world.version(&large(12), |_| {});
+    for other in &others {
+        world.initscripts().activate(other);
+    }
+    world.initscripts().activate(&version);
+    let runs = || world.initscripts().run(&version, Bytes::new(), None);
+    let (one, other) = tokio::join!(runs(), runs());
+    assert_eq!((one.said, other.said), (None, None));
+    let compiled = others.iter().filter(|other| world.initscripts().has(other));
+    assert!(compiled.count() < others.len());
+}
+
+#[tokio::test]
+async fn a_module_that_is_not_compiled_in_time_is_left_out_once() {
+    let world = World::new();
+    let version = world.version(&large(0), |config| config.timeout_ms = 1);
+    let early = world.initscripts().run(&version, Bytes::new(), None).await;
+    assert!(early.said.unwrap().contains("not compiled in time"));
+    while !world.initscripts().has(&version) {
         tokio::task::yield_now().await;
     }
 }
