@@ -114,12 +114,12 @@ def start(tmp_path: Path, certificate: tuple[Path, Path]) -> Iterator[Callable[[
     """Starts a daemon with a connection `main` to this URL, or starts it again."""
     begun: list[Daemon] = []
 
-    def start(url: str, password: str = SECRET) -> Daemon:
+    def start(url: str, password: str = SECRET, more: str = "") -> Daemon:
         secret, config = tmp_path / "secret", tmp_path / "pilotd.toml"
         secret.write_text(password)
         secret.chmod(0o600)
         keys = f'functions = ["*"]\nkind = "mqtt"\nurl = "{url}"\nuser = "pilot"\npassword_file = "{secret}"\n'
-        config.write_text(f'[connections.main]\n{keys}ca_file = "{certificate[0]}"\n')
+        config.write_text(f'[connections.main]\n{keys}ca_file = "{certificate[0]}"\n{more}')
         begun.append(Daemon(tmp_path, "--config", str(config)))
         return begun[-1]
 
@@ -218,6 +218,18 @@ def test_nothing_is_lost_when_the_daemon_is_killed_or_the_broker_is_away(
     broker.publish("work/c", str(sent))
     wanted = set(range(sent + 1))
     eventually("all messages", lambda: set(payloads(daemon, "safe")) == wanted)
+
+
+def test_messages_wait_for_a_full_queue_and_run_once(
+    broker: Broker, start: Callable[..., Daemon], tmp_path: Path
+) -> None:
+    daemon = start(f"mqtt://127.0.0.1:{broker.port}", more="[limits]\nasync_records = 20\n")
+    deploy(daemon, tmp_path, "full", "full/#")
+    is_active(daemon, "full")
+    broker.publish("full/a", *map(str, range(300)))
+    eventually("all messages", lambda: len(set(payloads(daemon, "full"))) == 300)
+    assert sorted(payloads(daemon, "full")) == list(range(300))
+    assert "full" in trigger(daemon, "full").get("last_error", ""), trigger(daemon, "full")
 
 
 def test_a_wrong_password_is_shown(broker: Broker, start: Callable[..., Daemon], tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ use base64::engine::general_purpose::STANDARD;
 use futures_util::StreamExt as _;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesOrdered;
+use pilot_model::ports::NotAccepted;
 use pilot_model::trigger::MqttConfig;
 use rumqttc::v5::mqttbytes::QoS;
 use rumqttc::v5::mqttbytes::v5::{
@@ -157,7 +158,8 @@ fn subscribed(context: &Context, config: &MqttConfig, answer: &SubAck) -> Result
     }
 }
 
-/// Puts a message into the durable queue. Resolves with its acknowledgement.
+/// Puts a message into the durable queue, as soon as that takes it: a new connection would bring the stored ones again that are not yet
+/// acknowledged. Resolves with its acknowledgement.
 fn store(
     context: &Context,
     connection: &str,
@@ -166,17 +168,23 @@ fn store(
     context.status.received(1);
     let id = Uuid::new_v4().to_string();
     let request = context.request(&id, event(connection, message, now_ms()));
-    let stored = context.shared.store.accept_marked(request, None);
+    let (queue, status) = (Arc::clone(&context.shared.store), Arc::clone(&context.status));
     let acknowledgement = match message.qos {
         QoS::AtMostOnce => None,
         QoS::AtLeastOnce => Some(Packet::PubAck(PubAck::new(message.pkid, None))),
         QoS::ExactlyOnce => Some(Packet::PubRec(PubRec::new(message.pkid, None))),
     };
     Box::pin(async move {
-        match stored.await {
-            Ok(()) => Ok(acknowledgement),
-            // The broker sends it again after the next connection.
-            Err(refusal) => Err(refusal.to_string()),
+        loop {
+            match queue.accept_marked(request.clone(), None).await {
+                Ok(()) => return Ok(acknowledgement),
+                Err(refusal @ (NotAccepted::Full { .. } | NotAccepted::Disk { .. })) => {
+                    status.failed(&refusal.to_string());
+                    sleep(STORE_AGAIN).await;
+                }
+                // The broker sends it again after the next connection.
+                Err(refusal) => return Err(refusal.to_string()),
+            }
         }
     })
 }
@@ -227,6 +235,8 @@ const CLIENT_ID: &str = "client";
 const SETTLED_AFTER: Duration = Duration::from_secs(10);
 /// How long messages under way may take when the trigger is stopped.
 const LAST_MAX: Duration = Duration::from_secs(5);
+/// From one attempt to store a message to the next one.
+const STORE_AGAIN: Duration = Duration::from_secs(1);
 /// About what an event takes besides its payload.
 const EVENT_BYTES: usize = 512;
 
