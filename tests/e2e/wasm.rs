@@ -211,6 +211,30 @@ fn what_a_component_prints_is_in_its_log_also_after_its_response() {
 }
 
 #[test]
+fn a_component_that_fails_or_is_too_slow_is_counted_as_such() {
+    needs_root!();
+    let Some(daemon) = wasm_lab("timeout_s = 1") else {
+        return;
+    };
+    for (path, status) in [("trap", 500), ("loop", 504), ("count", 200)] {
+        let response = daemon.get(&format!("/fn/lab/{path}"));
+        assert_eq!(response.status, status, "{}", response.text());
+        assert_eq!(response.header("pilot-component-failed"), None);
+    }
+    let metrics = daemon.get("/metrics").ok().text();
+    for expected in [
+        "faas_timeouts_total{faas_name=\"lab\",faas_trigger=\"http\"} 1\n",
+        "faas_trigger=\"http\",outcome=\"function_error\"} 1\n",
+    ] {
+        assert!(metrics.contains(expected), "{expected}: {metrics}");
+    }
+    eventually("the log says how it ended", || {
+        let log = daemon.log_texts("lab");
+        (log.contains("Status: function_error") && log.contains("Status: timeout")).then_some(())
+    });
+}
+
+#[test]
 fn one_worker_runs_many_instances_at_the_same_time() {
     needs_root!();
     let Some(daemon) = wasm_lab("scale.max = 1") else {

@@ -97,7 +97,7 @@ impl Body for PassedBody {
         };
         if polled.is_ok() {
             let held = &mut passing.held;
-            held.end(Then::ServesOn, Outcome::Ok, LastOutput::default());
+            held.end(Then::ServesOn, held.outcome(), LastOutput::default());
         }
         self.0 = None;
         Poll::Ready(polled.transpose())

@@ -9,6 +9,7 @@ use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue};
 use http::{HeaderMap, Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::{BodyExt, Full};
+use pilot_model::runtime::wasm::FAILED;
 use tokio::time::{Instant as Deadline, timeout_at};
 use wasmtime_wasi_http::bindings::http::types::ErrorCode;
 use wasmtime_wasi_http::body::HyperOutgoingBody;
@@ -39,6 +40,7 @@ pub(crate) async fn head_of(begun: Begun, is_head: bool, deadline: Deadline) -> 
     .await;
     let problem = match (sent, &ended) {
         (Ok(Ok(Ok(mut response))), _) => {
+            response.headers_mut().remove(FAILED);
             if let Some(took) = start.get() {
                 tell(response.headers_mut(), *took);
             }
@@ -53,12 +55,20 @@ pub(crate) async fn head_of(begun: Begun, is_head: bool, deadline: Deadline) -> 
         (Ok(Err(_)), _) => "the component ended without a response".to_owned(),
         (Err(_), _) => return too_late(),
     };
-    refused(StatusCode::INTERNAL_SERVER_ERROR, &problem)
+    failed(StatusCode::INTERNAL_SERVER_ERROR, "error", &problem)
 }
 
 fn too_late() -> Response<Answer> {
     let problem = "the component did not answer in time; raise timeout_s, or make it faster";
-    refused(StatusCode::GATEWAY_TIMEOUT, problem)
+    failed(StatusCode::GATEWAY_TIMEOUT, "timeout", problem)
+}
+
+/// A response that says for the daemon, too, that the component failed.
+fn failed(status: StatusCode, how: &'static str, problem: &str) -> Response<Answer> {
+    let mut response = refused(status, problem);
+    let how = HeaderValue::from_static(how);
+    response.headers_mut().insert(FAILED, how);
+    response
 }
 
 /// Writes how long the instance's start took, beside what the daemon writes.

@@ -18,6 +18,10 @@ pub struct WasmRuntime {
     pub component: String,
 }
 
+/// The header of a response that the worker makes because the component failed (`error`) or did not answer in time (`timeout`). It does not
+/// leave the daemon, and a component cannot set it.
+pub const FAILED: &str = "pilot-component-failed";
+
 impl RuntimeKind for WasmRuntime {
     fn name(&self) -> &'static str {
         "wasm"

@@ -9,7 +9,10 @@ use http::header::UPGRADE;
 use http::{Method, StatusCode};
 use http_body::Body as _;
 use pilot_model::ports::{PassedRequest, PassedResponse, WorkerFault};
-use pilot_model::{InvocationId, InvocationRecord, Outcome, StartKind, Timeline, Version};
+use pilot_model::runtime::wasm::FAILED;
+use pilot_model::{
+    InvocationId, InvocationRecord, Outcome, Runtime, StartKind, Timeline, Version,
+};
 use pilot_pool::Lease;
 use tokio::time::{Instant as Deadline, timeout_at};
 
@@ -75,16 +78,25 @@ fn answered(
             response.status(),
             StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED
         );
-    let (head, body) = response.into_parts();
+    let (mut head, body) = response.into_parts();
+    if matches!(held.invocation().version.config.runtime, Runtime::Wasm(_))
+        && let Some(how) = head.headers.remove(FAILED)
+    {
+        held.says(match how.as_bytes() {
+            b"timeout" => Outcome::Timeout,
+            _ => Outcome::FunctionError,
+        });
+    }
+    let outcome = held.outcome();
     let passed = |body| ResponseBody::Passed(http::Response::from_parts(head, body));
     if no_body || body.is_end_stream() {
         drop(body);
-        let record = held.end(Then::ServesOn, Outcome::Ok, LastOutput::default());
-        return Shown::of(&held).response(Outcome::Ok, record, passed(PassedBody::empty()));
+        let record = held.end(Then::ServesOn, outcome, LastOutput::default());
+        return Shown::of(&held).response(outcome, record, passed(PassedBody::empty()));
     }
     let shown = Shown::of(&held);
     let body = PassedBody::new(body, deadline, held);
-    shown.response(Outcome::Ok, None, passed(body))
+    shown.response(outcome, None, passed(body))
 }
 
 /// The connection no longer speaks HTTP; the tunnel owns the rest.

@@ -19,6 +19,8 @@ pub(crate) struct Held {
     /// `None` if the request has no body.
     upload: Option<Arc<Watch>>,
     invocation: Invocation,
+    /// How the exchange ends if the response is passed on whole.
+    outcome: Outcome,
 }
 
 /// What happens to the worker.
@@ -42,7 +44,17 @@ impl Held {
             lease: Some(lease),
             upload,
             invocation,
+            outcome: Outcome::Ok,
         }
+    }
+
+    /// The response says that the function failed.
+    pub(crate) fn says(&mut self, outcome: Outcome) {
+        self.outcome = outcome;
+    }
+
+    pub(crate) fn outcome(&self) -> Outcome {
+        self.outcome
     }
 
     pub(crate) fn invocation(&self) -> &Invocation {
