@@ -265,11 +265,8 @@ fn calls_of_every_kind_have_their_memory_and_cpu_time() {
     // A caller that hangs up.
     let mut hangs_up = daemon.connect();
     let event = json!({"mb": 1, "burn": 20}).to_string();
-    let head = format!(
-        "POST /2015-03-31/functions/lab/invocations HTTP/1.1\r\nhost: h\r\ncontent-length: {}\r\n\r\n{event}",
-        event.len()
-    );
-    hangs_up.send_raw(head.as_bytes());
+    let path = "/2015-03-31/functions/lab/invocations";
+    hangs_up.send(&Request::new("POST", path).body(event));
     std::thread::sleep(std::time::Duration::from_millis(500));
     hangs_up.hang_up();
     wait_for("lab", 3);
