@@ -288,6 +288,8 @@ mod tests {
 
     #[test]
     fn a_response_is_named_with_the_headers_of_its_request() {
+        // Each test may be a process of its own.
+        let _ = rustls::crypto::ring::default_provider().install_default();
         let client = DirectHttp::new(Networks::new(Vec::new())).unwrap();
         let named = |headers: &[(&str, &str)]| {
             let store = client.once(request("GET", headers));
