@@ -38,7 +38,9 @@ class Daemon:
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
         message = HEADER.pack(len(meta), len(body)) + meta
         sent = self.socket.sendmsg([message], rights)
-        self.socket.sendall(message[sent:] + body)
+        # Sending nothing is an error, too, once the worker has its answer and has closed its end.
+        if rest := message[sent:] + body:
+            self.socket.sendall(rest)
 
     def _read(self, length: int) -> bytes:
         data = b""
