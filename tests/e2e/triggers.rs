@@ -201,6 +201,25 @@ fn a_folder_invokes_its_function_once_for_each_file() {
 }
 
 #[test]
+fn a_folder_that_is_deleted_and_made_again_is_watched_again() {
+    let inbox = tempfile::tempdir().unwrap();
+    let folder = inbox.path().join("in");
+    fs::create_dir(&folder).unwrap();
+    let daemon = daemon_for(inbox.path());
+    let watched = json!({"type": "folder", "path": folder});
+    daemon.upload_code("lab", &with_trigger(&watched), ECHO);
+    eventually("it is watched", || {
+        (trigger(&daemon)["state"] == "active").then_some(())
+    });
+    fs::remove_dir(&folder).unwrap();
+    fs::create_dir(&folder).unwrap();
+    fs::write(folder.join("again.csv"), "1").unwrap();
+    eventually_within(SOON, "the file of the new folder", || {
+        (keys_of(&daemon) == ["in/again.csv"]).then_some(())
+    });
+}
+
+#[test]
 fn a_folder_that_the_operator_did_not_name_is_refused_at_the_deployment() {
     let (allowed, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let daemon = daemon_for(allowed.path());
