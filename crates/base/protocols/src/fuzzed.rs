@@ -25,15 +25,16 @@ pub fn preludes(data: &[u8]) {
 pub fn errors(data: &[u8]) {
     let (kind, body) = data.split_at(data.len().min(8));
     let kind = String::from_utf8_lossy(kind);
-    let body = as_error_body(Bytes::copy_from_slice(body), Some(&kind));
-    let parsed: Result<serde_json::Value, _> = serde_json::from_slice(&body);
-    // An object as it was sent may be nested more deeply than this reader allows, or have numbers that it cannot keep.
-    let limits = ["recursion limit", "number out of range"];
-    let is_limit = |error: serde_json::Error| {
-        let error = error.to_string();
-        limits.iter().any(|limit| error.contains(limit))
-    };
-    assert!(parsed.map_or_else(is_limit, |value| value.is_object()));
+    let sent = Bytes::copy_from_slice(body);
+    let body = as_error_body(sent.clone(), Some(&kind));
+    if let Ok(value) = serde_json::from_slice::<serde_json::Value>(&body) {
+        assert!(value.is_object());
+        return;
+    }
+    // An object as it was sent may have what this reader cannot keep: nesting, numbers, halves of surrogate pairs.
+    assert_eq!(body, sent);
+    assert!(serde_json::from_slice::<serde::de::IgnoredAny>(&body).is_ok());
+    assert!(body.trim_ascii_start().starts_with(b"{"));
 }
 
 #[cfg(test)]

@@ -74,6 +74,10 @@ pub(crate) struct ForkedWorker {
 }
 
 /// The channel, by its number of concurrent exchanges.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "it is behind an `Arc`, and most workers have the larger one"
+)]
 #[derive(Debug)]
 enum Link {
     /// One at a time; the lock enforces it. Held across awaits by design.

@@ -168,7 +168,10 @@ fn store(
     context.status.received(1);
     let id = Uuid::new_v4().to_string();
     let request = context.request(&id, event(connection, message, now_ms()));
-    let (queue, status) = (Arc::clone(&context.shared.store), Arc::clone(&context.status));
+    let (queue, status) = (
+        Arc::clone(&context.shared.store),
+        Arc::clone(&context.status),
+    );
     let acknowledgement = match message.qos {
         QoS::AtMostOnce => None,
         QoS::AtLeastOnce => Some(Packet::PubAck(PubAck::new(message.pkid, None))),

@@ -53,14 +53,9 @@ pub(super) async fn exchange(
         invocation.begins();
     }
     let is_websocket = payload.websocket.is_some();
-    let sent = inputs((payload.rest, payload.websocket), &mut invocation, &lease);
-    let sent = sent.and_then(|mut sent| {
-        if let Some((calls, input)) = serve_calls(invoker, &request, &head, &invocation, &sent)? {
-            invocation.calls = Some(calls);
-            sent.push(input);
-        }
-        Ok(sent)
-    });
+    let streams = (payload.rest, payload.websocket);
+    let sent = inputs(streams, &mut invocation, &lease)
+        .and_then(|sent| with_calls(invoker, &request, &head, &mut invocation, sent));
     let inputs = match sent {
         Ok(inputs) => inputs,
         Err(error) => {
@@ -81,29 +76,13 @@ pub(super) async fn exchange(
     let mut spare = may_be_repeated(&call).then(|| call.clone());
     let (deadline, result) = loop {
         let deadline = invocation.called() + patience;
-        let mut answer = lease.worker().call(call);
-        let serving = Serving(&mut invocation, &lease);
-        let answered = timeout_at(deadline, &mut answer).await;
-        serving.ends();
-        let result = match answered {
+        let result = match ask(&mut invocation, &lease, call, deadline).await {
             Ok(result) => result,
-            Err(_) => {
-                invocation.stopped(invocation.now());
-                let mut printed = Bytes::new();
-                if config.concurrency == 1 {
-                    // Afterwards there is nothing to read.
-                    invocation.measure(&lease, invocation.now());
-                    lease.worker().kill();
-                    if let Ok(Err(fault)) = timeout(LAST_WORDS, &mut answer).await {
-                        printed = output_of(fault);
-                    }
-                }
-                drop(answer);
+            Err(printed) => {
                 let failure = Failure::timeout(&request.id, patience, &printed);
                 return Ok(fail(invocation, lease, failure));
             }
         };
-        drop(answer);
         match (result, spare.take()) {
             (Err(WorkerFault::NotTaken(fault)), Some(again)) => {
                 let another = Box::pin(another(invoker, &mut invocation, lease, *fault));
@@ -149,6 +128,36 @@ pub(super) async fn exchange(
         }
     };
     Ok(finish(invocation, lease, outcome, body, done))
+}
+
+/// Calls the worker and waits for its answer.
+///
+/// # Errors
+/// The timeout. The worker is killed if the call was its only one. What it printed.
+async fn ask(
+    invocation: &mut Invocation,
+    lease: &Lease,
+    call: Call,
+    deadline: Deadline,
+) -> Result<Result<Answer, WorkerFault>, Bytes> {
+    let mut answer = lease.worker().call(call);
+    let serving = Serving(invocation, lease);
+    let answered = timeout_at(deadline, &mut answer).await;
+    serving.ends();
+    if let Ok(result) = answered {
+        return Ok(result);
+    }
+    invocation.stopped(invocation.now());
+    if invocation.version.config.concurrency > 1 {
+        return Err(Bytes::new());
+    }
+    // Afterwards there is nothing to read.
+    invocation.measure(lease, invocation.now());
+    lease.worker().kill();
+    Err(match timeout(LAST_WORDS, &mut answer).await {
+        Ok(Err(fault)) => output_of(fault),
+        Ok(Ok(_)) | Err(_) => Bytes::new(),
+    })
 }
 
 /// Whether another worker can take the call if this one ends without it: its descriptors can be read more than once.
@@ -199,6 +208,21 @@ fn time_left(request: &Request) -> Duration {
     request.chain.map_or(timeout, |chain| {
         timeout.min(chain.deadline.saturating_duration_since(Deadline::now()))
     })
+}
+
+/// The same inputs, and the handler's way to invoke other functions, if it may invoke some.
+fn with_calls(
+    invoker: &Invoker,
+    request: &Request,
+    head: &InvocationHead,
+    invocation: &mut Invocation,
+    mut sent: Vec<Input>,
+) -> io::Result<Vec<Input>> {
+    if let Some((calls, input)) = serve_calls(invoker, request, head, invocation, &sent)? {
+        invocation.calls = Some(calls);
+        sent.push(input);
+    }
+    Ok(sent)
 }
 
 /// The handler's way to invoke other functions, if it may invoke some.

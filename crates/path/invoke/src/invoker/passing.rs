@@ -10,9 +10,7 @@ use http::{Method, StatusCode};
 use http_body::Body as _;
 use pilot_model::ports::{PassedRequest, PassedResponse, WorkerFault};
 use pilot_model::runtime::wasm::FAILED;
-use pilot_model::{
-    InvocationId, InvocationRecord, Outcome, Runtime, StartKind, Timeline, Version,
-};
+use pilot_model::{InvocationId, InvocationRecord, Outcome, Runtime, StartKind, Timeline, Version};
 use pilot_pool::Lease;
 use tokio::time::{Instant as Deadline, timeout_at};
 
