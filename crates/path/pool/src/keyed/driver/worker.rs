@@ -132,6 +132,10 @@ impl Worker for KeyedWorker {
         self.inner.disengage();
     }
 
+    fn memory_peak(&self) -> Option<u64> {
+        self.inner.memory_peak()
+    }
+
     fn cpu(&self) -> Option<CpuTime> {
         self.inner.cpu()
     }
