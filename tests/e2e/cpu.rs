@@ -267,14 +267,16 @@ fn calls_of_every_kind_have_their_memory_and_cpu_time() {
     let event = json!({"mb": 1, "burn": 20}).to_string();
     let path = "/2015-03-31/functions/lab/invocations";
     hangs_up.send(&Request::new("POST", path).body(event));
+    // What it computes until then is what is measured.
     std::thread::sleep(std::time::Duration::from_millis(500));
     hangs_up.hang_up();
     wait_for("lab", 3);
     let memory = records("lab", "memory_used_bytes");
     assert!(memory[1] > 128 << 20, "{memory:?}");
     assert_eq!(memory.len(), 3, "{memory:?}");
-    let cpu = records("lab", "cpu_user_ns");
-    assert!(cpu[2] > 100_000_000, "{cpu:?}");
+    // Most of it is the kernel's, for reading the clock.
+    let cpu = ["cpu_user_ns", "cpu_system_ns"].map(|split| records("lab", split)[2]);
+    assert!(cpu.iter().sum::<i64>() > 100_000_000, "{cpu:?}");
 
     // A server behind its function URL.
     daemon.get("/fn/server/").ok();

@@ -86,7 +86,7 @@ pub(crate) struct Usage {
     pub(crate) first_pid: u32,
 }
 
-/// The folders that the sandbox's processes may write to.
+/// The folders that the sandbox's processes may write to, and the files that name their user.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(crate) struct Folders {
     /// Size limit of `/tmp`, bytes.

@@ -1,6 +1,7 @@
 //! A subscription at an MQTT broker. A message is put into the durable queue, and acknowledged (PUBACK, PUBREC) when its invocation is on
 //! the disk. The session is persistent, so the broker keeps what arrives while the daemon is away, and sends again what was not
-//! acknowledged. So each message with QoS 1 or 2 is run at least once. One with QoS 0 that cannot be stored at once is lost.
+//! acknowledged. So each message with QoS 1 or 2 is run at least once. While the queue is full, messages wait here, as many as the
+//! broker sends without an acknowledgement. One with QoS 0 is lost if the connection ends before it is stored.
 
 pub(crate) mod client;
 

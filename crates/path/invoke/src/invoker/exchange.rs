@@ -3,6 +3,8 @@
 //! The timeout counts from the call, as in Lambda; a start before it and the queue have limits of their own. A worker that timed
 //! out is killed at once. With `concurrency` above 1, it is killed when its other invocations have ended. If the caller hangs up,
 //! the worker is killed as well, except an HTTP server: its connection is closed, and it can still be used.
+//!
+//! A worker may end before it has read its call. Then the call was not executed, and another worker gets it, once.
 
 use std::io;
 use std::mem::take;

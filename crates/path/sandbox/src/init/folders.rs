@@ -3,6 +3,8 @@
 //! A worker sees the files that its template wrote at import, as it would on Lambda, where the same process serves. They are the lower
 //! layer of an overlay (overlayfs in Documentation/filesystems of the kernel): a file is copied when the worker changes it, and other
 //! workers do not see the change. Without such files there is no overlay.
+//!
+//! Beside them are the files that name the sandbox's user, where the root's name another one.
 
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::PermissionsExt;

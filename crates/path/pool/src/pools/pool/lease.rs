@@ -151,7 +151,8 @@ impl Lease {
         self.fresh.then(|| self.pooled.worker.stamps())
     }
 
-    /// The highest memory use of the worker so far, bytes, as last sampled. `None`: unknown.
+    /// The highest memory use of the worker so far, bytes: read now if the exchange took 1 ms or longer, otherwise as last sampled.
+    /// `None`: unknown.
     #[must_use]
     pub fn memory_bytes_max(&self, now: Instant) -> Option<u64> {
         self.pooled.memory_bytes_max(now.since(self.since))
