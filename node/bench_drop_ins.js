@@ -17,7 +17,7 @@ globalThis.fetch = /** @type {any} */ (nothing);
 http.request = /** @type {any} */ (nothing);
 const requests = require('./lib/drop_in_http_request.js');
 const web = require('./lib/drop_in_http.js');
-const { Input } = require('./lib/inputs.js');
+const { Input } = require('./lib/input.js');
 
 web.prepare();
 requests.patch(http);

@@ -14,6 +14,7 @@ type Target = fn(&[u8]);
 const TARGETS: &[(&str, Target)] = &[
     ("answers", pilot_gateway::fuzzed::answers),
     ("archives", pilot_deploy::fuzzed::archives),
+    ("control-requests", pilot_admin::fuzzed::requests),
     ("errors", pilot_protocols::fuzzed::errors),
     ("event-streams", pilot_gateway::fuzzed::event_streams),
     ("events", pilot_gateway::fuzzed::events),
@@ -23,6 +24,7 @@ const TARGETS: &[(&str, Target)] = &[
     ("preludes", pilot_protocols::fuzzed::preludes),
     ("registries", pilot_deploy::fuzzed::registries),
     ("requirements", pilot_deploy::fuzzed::requirements),
+    ("script-calls", pilot_wasm::fuzzed::calls),
     ("traces", pilot_meter::fuzzed::traces),
     ("usage-logs", pilot_meter::fuzzed::usage_logs),
     ("wire-frames", pilot_wire::fuzzed::frames),

@@ -7,7 +7,7 @@
 
 const net = require('node:net');
 
-const { Input } = require('./inputs.js');
+const { Input } = require('./input.js');
 
 /** @typedef {{path: string, address: string}} Connection */
 /** @typedef {{isHere: () => boolean, resolve: () => void}} Waiter */

@@ -16,7 +16,7 @@
  * @property {string} [client_context]
  * @property {string} [trace]
  * @property {string} [trace_state]
- * @property {import('./inputs.js').InputMeta[]} [inputs]
+ * @property {import('./input.js').InputMeta[]} [inputs]
  * @property {import('./inputs.js').FailedInputMeta[]} [failed_inputs]
  */
 

@@ -4,7 +4,7 @@
 
 const fs = require('node:fs');
 
-const { Input } = require('./inputs.js');
+const { Input } = require('./input.js');
 
 /**
  * @typedef {object} DecodedMeta
@@ -42,7 +42,7 @@ class Decoded extends Input {
   #value;
 
   /**
-   * @param {import('./inputs.js').InputMeta} meta
+   * @param {import('./input.js').InputMeta} meta
    * @param {DecodedMeta} decoded
    */
   constructor(meta, decoded) {

@@ -10,7 +10,7 @@
 const { createHash } = require('node:crypto');
 const consumers = require('node:stream/consumers');
 
-/** @typedef {import('./inputs.js').Input} Input */
+/** @typedef {import('./input.js').Input} Input */
 /** @typedef {(...values: any[]) => any} Send */
 
 const UNDICI = 'undici';

@@ -10,7 +10,7 @@ const { Duplex } = require('node:stream');
 
 const answers = require('./drop_in_http.js');
 
-/** @typedef {import('./inputs.js').Input} Input */
+/** @typedef {import('./input.js').Input} Input */
 /** @typedef {import('node:net').Socket} Socket */
 /** @typedef {(...values: any[]) => any} Send */
 

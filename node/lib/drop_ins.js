@@ -1,6 +1,6 @@
 // Drop-ins: clients of stores answer from the inputs of the running invocations. Here is the one for `@aws-sdk/client-s3`: GetObject and
-// HeadObject answer from an input if it is the object that was asked for. The one for node-redis is in `drop_in_redis.js`, and those for HTTP
-// clients, which answer from what an initscript got, are in `drop_in_http.js`.
+// HeadObject answer from an input if it is the object that was asked for. The one for node-redis is in `drop_in_redis.js`. Those
+// for HTTP clients and for `@aws-sdk/client-sqs`, which answer from what an initscript got, are in `drop_in_http.js` and `drop_in_sqs.js`.
 //
 // `prepare` is called before the handler is loaded, and patches the client when it is loaded, by `require` or by `import`. A
 // client then has one more middleware, directly before the network. The response is decoded by the SDK itself. Ranges and
@@ -16,13 +16,18 @@ const redis = require('./drop_in_redis.js');
 /** Loaded if a function has an initscript that asks HTTP servers. @type {typeof import('./drop_in_http.js') | null} */
 let web = null;
 
-/** @typedef {import('./inputs.js').Input} Input */
+/** Loaded if a function has an initscript that asks queues. @type {typeof import('./drop_in_sqs.js') | null} */
+let sqs = null;
+
+/** @typedef {import('./input.js').Input} Input */
 
 /**
  * What the SDK is about to send.
  * @typedef {{method: string, protocol: string, hostname: string, port?: number, path: string,
- *   query?: Record<string, unknown>, headers: Record<string, string>}} Request
+ *   query?: Record<string, unknown>, headers: Record<string, string>, body?: unknown}} Request
  */
+
+/** The response, or null if the server must be asked. @typedef {(command: string, request: Request) => object | null} Answer */
 
 const CLIENT = '@aws-sdk/client-s3';
 const CLIENT_FILE = /[\\/]@aws-sdk[\\/]client-s3[\\/]dist-cjs[\\/]index\.js$/;
@@ -49,7 +54,7 @@ const prepared = new Set();
  * @param {string[]} kinds
  */
 function prepare(kinds) {
-  const wanted = kinds.filter((kind) => ['s3', 'redis', 'http'].includes(kind) && !prepared.has(kind));
+  const wanted = kinds.filter((kind) => ['s3', 'redis', 'http', 'sqs'].includes(kind) && !prepared.has(kind));
   if (wanted.length === 0) {
     return;
   }
@@ -58,12 +63,19 @@ function prepare(kinds) {
     web = require('./drop_in_http.js');
     web.prepare();
   }
+  if (wanted.includes('sqs')) {
+    sqs = require('./drop_in_sqs.js');
+  }
   const loader = /** @type {any} */ (Module);
   const load = loader._load;
   loader._load = function loadAndPatch(/** @type {unknown} */ request, /** @type {unknown[]} */ ...rest) {
     const loaded = Reflect.apply(load, this, [request, ...rest]);
     if (wanted.includes('s3') && typeof request === 'string' && (request === CLIENT || CLIENT_FILE.test(request))) {
-      patch(loaded);
+      patch(loaded?.S3Client?.prototype, (command, asked) => (given.size === 0 ? null : answer(command, asked)));
+    }
+    if (wanted.includes('sqs') && sqs?.isClient(request)) {
+      const { answer: answerOf, given: answers } = sqs;
+      patch(loaded?.SQSClient?.prototype, (command, asked) => (answers.size === 0 ? null : answerOf(command, asked)));
     }
     if (wanted.includes('redis') && redis.isClient(request, rest[0]) && !hooked.has(loaded)) {
       hooked.add(loaded);
@@ -84,6 +96,8 @@ function begin(inputs) {
   for (const input of inputs) {
     if (input.store?.kind === 'http') {
       web?.add(input);
+    } else if (input.store?.kind === 'sqs') {
+      sqs?.add(input);
     }
     for (const place of places(input.store)) {
       given.set(place, [...(given.get(place) ?? []), input]);
@@ -99,6 +113,8 @@ function end(inputs) {
   for (const input of inputs) {
     if (input.store?.kind === 'http') {
       web?.remove(input);
+    } else if (input.store?.kind === 'sqs') {
+      sqs?.remove(input);
     }
     for (const place of places(input.store)) {
       const others = (given.get(place) ?? []).filter((other) => other !== input);
@@ -116,7 +132,7 @@ function end(inputs) {
  * @param {any} store `InvokeMeta.inputs[].store`
  */
 function places(store) {
-  if (!prepared.has(store?.kind) || store.kind === 'http') {
+  if (!prepared.has(store?.kind) || store.kind === 'http' || store.kind === 'sqs') {
     return [];
   }
   if (store.kind === 'redis') {
@@ -159,9 +175,12 @@ function encoded(key) {
   return key.split('/').map((part) => encodeURIComponent(part).replace(/[!'()*]/g, byte)).join('/');
 }
 
-/** @param {any} client the module's exports */
-function patch(client) {
-  const prototype = client?.S3Client?.prototype;
+/**
+ * Gives each client of the AWS SDK a middleware.
+ * @param {any} prototype of its class
+ * @param {Answer} answerOf
+ */
+function patch(prototype, answerOf) {
   if (typeof prototype?.send !== 'function' || hooked.has(prototype)) {
     return;
   }
@@ -171,21 +190,19 @@ function patch(client) {
     if (!hooked.has(this)) {
       hooked.add(this);
       const options = { step: 'deserialize', priority: 'low', name: 'pilotInputs', override: true };
-      this.middlewareStack.add(middleware, options);
+      this.middlewareStack.add(middleware(answerOf), options);
     }
     return Reflect.apply(send, this, values);
   };
 }
 
-/**
- * @param {(args: any) => Promise<unknown>} next
- * @param {{commandName?: string}} context
- */
-function middleware(next, context) {
-  return async (/** @type {{request: Request}} */ args) => {
-    const response = given.size === 0 ? null : answer(context.commandName ?? '', args.request);
-    return response === null ? next(args) : { response };
-  };
+/** @param {Answer} answerOf */
+function middleware(answerOf) {
+  return (/** @type {(args: any) => Promise<unknown>} */ next, /** @type {{commandName?: string}} */ context) =>
+    async (/** @type {{request: Request}} */ args) => {
+      const response = answerOf(context.commandName ?? '', args.request);
+      return response === null ? next(args) : { response };
+    };
 }
 
 /**

@@ -9,7 +9,7 @@ const fs = require('node:fs');
 const net = require('node:net');
 const { Readable } = require('node:stream');
 
-const { Input, InputError } = require('./inputs.js');
+const { Input, InputError } = require('./input.js');
 
 const MESSAGE_LEN = 9;
 const WHOLE = 1;

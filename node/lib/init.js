@@ -10,7 +10,7 @@ const net = require('node:net');
 
 const output = require('./output.js');
 
-/** @typedef {import('./inputs.js').Input} Input */
+/** @typedef {import('./input.js').Input} Input */
 
 const PREFIX = 'init.';
 const CONNECTION_PREFIX = 'init.conn.';

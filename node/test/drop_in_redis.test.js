@@ -5,7 +5,7 @@ const { beforeEach, test } = require('node:test');
 
 const redis = require('../lib/drop_in_redis.js');
 
-/** @typedef {import('../lib/inputs.js').Input} Input */
+/** @typedef {import('../lib/input.js').Input} Input */
 
 const STORE = { host: 'localhost', port: 6379, database: 0, key: 'state' };
 const NUMBER = { ...STORE, key: '5' };

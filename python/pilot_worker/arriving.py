@@ -16,7 +16,7 @@ import struct
 import threading
 from collections import deque
 
-from . import inputs as _inputs
+from . import received as _received
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,10 +48,10 @@ class Arriving:
         self._is_reading = False
         self._has_ended = False
         self._problem = ""
-        self._given: Dict[str, _inputs.Input] = {}
+        self._given: Dict[str, _received.Input] = {}
         self._failed: Dict[str, str] = {}
 
-    def message(self, name: str) -> Tuple[Optional[_inputs.Input], str]:
+    def message(self, name: str) -> Tuple[Optional[_received.Input], str]:
         """Waits for a message, or for the end of the script. The message, or None and why there is none, if that is known."""
         with self._changed:
             self._wait(lambda: name in self._given or name in self._failed)
@@ -187,14 +187,14 @@ class Arriving:
             self._has_ended = True
             self._problem = problem
         elif note["op"] == "message":
-            name = _inputs.MESSAGE_PREFIX + note["id"]
+            name = _received.MESSAGE_PREFIX + note["id"]
             if problem:
                 self._failed[name] = problem
             else:
                 store = note.get("store")
-                self._given[name] = one = _inputs.Input(name, "memory", note["len"], self._descriptors.popleft(), store)
-                if _inputs.watcher is not None:
-                    _inputs.watcher.begin((one,))
+                self._given[name] = one = _received.Input(name, "memory", note["len"], self._descriptors.popleft(), store)
+                if _received.watcher is not None:
+                    _received.watcher.begin((one,))
         elif note["op"] == "connection":
             given = (problem, None) if problem else (note["address"], self._descriptors.popleft())
             self._connections[int(note["id"])] = given
@@ -205,8 +205,8 @@ class Arriving:
             self._has_ended = True
             self._problem = self._problem or _INTERRUPTED
             self._socket.close()
-            if _inputs.watcher is not None:
-                _inputs.watcher.end(self._given.values())
+            if _received.watcher is not None:
+                _received.watcher.end(self._given.values())
         self.__del__()
 
     def __del__(self) -> None:

@@ -10,6 +10,7 @@ Only the functions named here are held back, and only while `hold_back` is activ
 from __future__ import annotations
 
 import os
+import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -53,6 +54,8 @@ def hold_back(modules: List[str]) -> None:
             __import__(name)
     finally:
         os.register_at_fork = register
+    # `threading._after_fork` would renew the number that the object keeps. That of a main thread is the process id.
+    sys.modules["threading"]._MainThread.native_id = property(lambda self: os.getpid())
 
 
 def now_a_worker(channel: Channel) -> None:

@@ -22,7 +22,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Collection, Deque, Dict, Optional, Set, Tuple
 
-    from .inputs import Input
+    from .received import Input
 
     Answer = Tuple[Dict[str, Any], bytes]
 

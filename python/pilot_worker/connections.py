@@ -52,7 +52,7 @@ def lost(rows: List[Descriptor]) -> List[Lost]:
         if module not in RECONNECT:
             found.append((row, what, "not known to reconnect by itself"))
         elif row.link in links_in_use or library in in_use:
-            found.append((row, what, "a response was not read to its end"))
+            found.append((row, what, "its client keeps it" if library == "redis" else "a response was not read to its end"))
     return found
 
 
@@ -71,8 +71,8 @@ def _connected(rows: List[Descriptor]) -> List[Tuple[Descriptor, sockets.Socket]
 
 
 def _in_use() -> List[object]:
-    """The numbers of the sockets on which a response is awaited or was not read to its end. For httpx, whose connections do not
-    tell their number: the name of the library."""
+    """The numbers of the sockets on which a response is awaited or was not read to its end, or which a client keeps for itself.
+    For httpx, whose connections do not tell their number: the name of the library."""
     checks: Dict[type, Callable[[Any], object]] = {}
     for (module, name), check in _EXCHANGES.items():
         kind = getattr(sys.modules.get(module), name, None)
@@ -86,7 +86,9 @@ def _in_use() -> List[object]:
                 use = check(one) if issubclass(type(one), kind) else None
             except Exception:  # an object with surprises: it has no response that could be read
                 continue
-            if use is not None:
+            if isinstance(use, list):
+                found.extend(use)
+            elif use is not None:
                 found.append(use)
     return found
 
@@ -104,9 +106,20 @@ def _library_of_exchange(connection: Any) -> object:
     return None if connection.is_idle() or connection.is_closed() else "httpcore"
 
 
+def _numbers_of_pool(pool: Any) -> object:
+    """redis: a subscription or a client with `single_connection_client` keeps its connection, and does not look at it before it
+    sends."""
+    if hasattr(pool, "_connections"):  # of a BlockingConnectionPool, which notes only what it has at present
+        kept = [one for one in pool._connections if not any(one is other for other in pool.pool.queue)]
+    else:
+        kept = list(pool._in_use_connections)
+    return [one._sock.fileno() for one in kept if one._sock is not None]
+
+
 _EXCHANGES: Dict[Tuple[str, str], Callable[[Any], object]] = {
     ("http.client", "HTTPConnection"): _number_of_request,
     ("http.client", "HTTPResponse"): _number_of_response,
     ("httpcore", "HTTP11Connection"): _library_of_exchange,
     ("httpcore", "HTTP2Connection"): _library_of_exchange,
+    ("redis.connection", "ConnectionPool"): _numbers_of_pool,
 }

@@ -7,10 +7,11 @@ What lies where was checked by the daemon, but for the ends of texts, which are 
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping, Sequence
 from math import prod
 
-from .inputs import Input
+from .received import Input
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -200,5 +201,38 @@ def _shaped(view: memoryview, element: str, shape: Tuple[int, ...]) -> Any:
 
 
 def _cast(view: memoryview, form: str, shape: Tuple[int, ...]) -> memoryview:
-    # A memoryview has no dimension of length 0.
-    return view.cast(form, list(shape)) if prod(shape) else view.cast(form)  # type: ignore[call-overload,no-any-return]  # letters of `struct`
+    if prod(shape):
+        return view.cast(form, list(shape))  # type: ignore[call-overload,no-any-return]  # letters of `struct`
+    return view.cast(form) if len(shape) == 1 else _empty(form, shape)  # type: ignore[call-overload]  # as above
+
+
+def _empty(form: str, shape: Tuple[int, ...]) -> memoryview:
+    """An array of several dimensions without values. No cast makes a dimension of length 0."""
+    row = struct.calcsize(form) * prod(shape[1:])
+    if 0 < row <= _ROW_LEN_MAX:
+        return memoryview(bytes(row)).cast(form, [1, *shape[1:]])[:0]  # type: ignore[call-overload,no-any-return]  # as above
+    import ctypes
+
+    # The format of this one names the byte order, too. It takes no memory, however long the other dimensions are.
+    kind: Any = getattr(ctypes, _TYPES[form])
+    for length in reversed(shape):
+        kind = kind * length
+    return memoryview(kind()).toreadonly()
+
+
+# Of ctypes, which has no halves.
+_TYPES = {
+    "?": "c_bool",
+    "b": "c_int8",
+    "B": "c_uint8",
+    "h": "c_int16",
+    "H": "c_uint16",
+    "i": "c_int32",
+    "I": "c_uint32",
+    "q": "c_int64",
+    "Q": "c_uint64",
+    "e": "c_uint16",
+    "f": "c_float",
+    "d": "c_double",
+}
+_ROW_LEN_MAX = 1 << 20

@@ -29,6 +29,7 @@ from .fresh import (
     Descriptor,
     Epoll,
     Fresh,
+    Locks,
     duplicates,
     file_maker,
     identity,
@@ -65,6 +66,7 @@ class _State:
         self.dead: Dict[int, Identity] = {}
         self.plan: List[Fresh] = []
         self.epolls: List[Epoll] = []
+        self.locks: List[Locks] = []
         self.findings: List[Dict[str, str]] = []
         self.must_not_fork = ""
 
@@ -84,6 +86,7 @@ def must_not_fork() -> str:
 
 def begin() -> None:
     """Before the imports of a template: what is open now, and is not of an upper template's imports, is ours."""
+    leftovers.begin()
     inherited = {number: found for number in _state.inherited if (found := identity(number)) is not None}
     _state.inherited = inherited
     _state.ours = {number: found for number in numbers() if number not in inherited and (found := identity(number)) is not None}
@@ -98,7 +101,7 @@ def settle(threads: int) -> List[Dict[str, str]]:
     try:
         _settle(report)
     except Exception as error:  # a kind of descriptor that we do not know must not make the deployment fail
-        _state.plan, _state.epolls, _state.has_work = [], [], False
+        _state.plan, _state.epolls, _state.locks, _state.has_work = [], [], [], False
         what = f"left descriptors that could not be examined: {type(error).__name__}: {error}"
         report.add("", what, "workers would share them, so each worker imports the module itself")
         _state.must_not_fork = findings.printable(what)
@@ -109,9 +112,19 @@ def _settle(report: findings.Report) -> None:
     if _user_descriptors():
         gc.collect()  # nothing may be closed after this, because its number could then be used for something else
     rows = _user_descriptors()
-    lost = connections.lost([row for row in rows if _state.inherited.get(row.number) != row.identity])
-    for row, what, why in lost:
-        report.add(opened.descriptors.get(row.link, ""), what, f"{why}, so each worker imports the module itself")
+    lost = [
+        (opened.descriptors.get(row.link, ""), what, why)
+        for row, what, why in connections.lost([row for row in rows if _state.inherited.get(row.number) != row.identity])
+    ]
+    if _has_own_folders():
+        # SQLite knows a file by its number, which is another one for the worker's copy. Two connections of a worker would not
+        # see each other's locks. The index in shared memory, which only WAL has, is locked all the time.
+        lost += [
+            ("", f"opened {path} in WAL mode at import", "SQLite would not know the worker's copy of its index again")
+            for path in unnamed.indexes_of_sqlite()
+        ]
+    for where, what, why in lost:
+        report.add(where, what, f"{why}, so each worker imports the module itself")
     if lost:
         _, what, why = lost[0]
         _state.must_not_fork = findings.printable(f"{what} ({why})")
@@ -121,6 +134,7 @@ def _settle(report: findings.Report) -> None:
     _close_http_connections()
     _state.plan = plan.fresh
     _state.epolls = plan.epolls
+    _state.locks = plan.locks
     others = unnamed.has_work() or leftovers.has_work() or forkable.has_work()
     _state.has_work = bool(plan.fresh or plan.epolls or others)
     _state.inherited = {row.number: found for row in rows if (found := identity(row.number)) is not None}
@@ -136,6 +150,8 @@ def in_child(is_template: bool = False) -> None:
         fresh.carry_out()
         if is_template and fresh.is_pair:
             opened.pairs.add(tuple((identity(group[0][0]) or (0, 0))[1] for group in fresh.groups))  # type: ignore[arg-type]
+    for locks in _state.locks:
+        locks.take()
     if _state.epolls:
         make_epolls(_state.epolls)
     if not is_template:
@@ -149,6 +165,7 @@ class _Plan:
 
     def __init__(self, rows: List[Descriptor], report: findings.Report) -> None:
         self.fresh: List[Fresh] = []
+        self.locks: List[Locks] = []
         self._report = report
         self._kept = _numbers_kept()
         rows = [row for row in rows if row.number not in self._kept]
@@ -253,7 +270,7 @@ class _Plan:
             reading = [row for row in group if row.flags & ACCESS == os.O_RDONLY]
             writing = [row for row in group if row.flags & ACCESS != os.O_RDONLY]
             if reading and writing:
-                waiting = kernel.tee(reading[0].number, sockets.unread(reading[0].number))
+                waiting = _waiting(reading[0].number, writing[0].number)
                 blocking = [not ends[0].flags & os.O_NONBLOCK for ends in (reading, writing)]
                 self.fresh.append(Fresh("pipe", [reading, writing], pair_maker(os.pipe, waiting, b"", blocking)))
                 continue
@@ -269,11 +286,13 @@ class _Plan:
             row = group[0]
             name = row.link.rpartition("/")[2]
             locks = re.findall(r"^lock:.*?(POSIX|FLOCK|OFDLCK|OFD)", row.details, re.MULTILINE)
-            if any(lock != "POSIX" for lock in locks):
+            if locks and row.own_path() and _has_own_folders():
+                self.locks += [Locks(each) for each in group if "lock:" in each.details]
+            elif any(lock != "POSIX" for lock in locks):
                 # Another open file description could not get the lock that the template's has.
                 self._say(group, f"locked {name} at import", "workers share the lock and the position in the file")
                 continue
-            if locks:
+            elif locks:
                 self._say(group, f"locked {name} at import", "each worker is without the lock")
             modes = {os.O_RDONLY: os.R_OK, os.O_WRONLY: os.W_OK}
             if not os.access(f"/proc/self/fd/{row.number}", modes.get(row.flags & ACCESS, os.R_OK | os.W_OK)):
@@ -342,6 +361,24 @@ class _Plan:
         if is_to_process and where and where in opened.processes.values():
             return  # one row for the process is enough
         self._report.add(where, what, instead)
+
+
+def _has_own_folders() -> bool:
+    """Whether a worker's files in `/tmp` are copies, as in every sandbox."""
+    return os.path.ismount("/tmp")
+
+
+def _waiting(reading: int, writing: int) -> bytes:
+    """The bytes that wait in a pipe, both ends of which are here. They are taken out and written again, because the filter of
+    sandboxes refuses tee(2)."""
+    count = sockets.unread(reading)
+    text = b""
+    while len(text) < count:
+        text += os.read(reading, count - len(text))
+    at = 0
+    while at < count:
+        at += os.write(writing, text[at:])
+    return text
 
 
 def _user_descriptors() -> List[Descriptor]:

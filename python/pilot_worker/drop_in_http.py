@@ -14,14 +14,14 @@ import hashlib
 import io
 from functools import wraps
 
-from .drop_ins import Given
+from .drop_in_given import Given
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 
-    from .inputs import Input
+    from .received import Input
 
     Place = Tuple[str, str, str]
 

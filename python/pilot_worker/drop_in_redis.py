@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from functools import wraps
 
-from .drop_ins import Given
+from .drop_in_given import Given
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -85,11 +85,17 @@ def _note(client: Any, command: str, arguments: Tuple[Any, ...]) -> None:
         server = _server(client)
     except (AttributeError, TypeError, ValueError):
         server = None
-    of_all = server is None
-    host_and_port = () if server is None else server[:2]
-    named = None if command.startswith(_CHANGING_ALL) else _named(client, arguments)
     # In all databases, because COPY and MOVE write to another one.
-    given.forget(lambda place: (of_all or place[:2] == host_and_port) and (named is None or place[3] in named))
+    places: List[Any] = list(given.by_place)
+    places = [place for place in places if server is None or (place[1] == server[1] and place[0] == server[0])]
+    if not places:
+        return  # most writes go to a server without inputs
+    if not command.startswith(_CHANGING_ALL):
+        named = _named(client, arguments)
+        if named is not None:
+            places = [place for place in places if place[3] in named]
+    if places:
+        given.forget(places.__contains__)
 
 
 def _named(client: Any, arguments: Tuple[Any, ...]) -> Optional[Set[bytes]]:

@@ -15,14 +15,14 @@ from functools import wraps
 from io import RawIOBase
 from urllib.parse import quote
 
-from .drop_ins import Given
+from .drop_in_given import Given
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any, Dict, Iterator, List, Optional, Tuple
 
-    from .inputs import Input
+    from .received import Input
 
 # What does not change which bytes are the answer.
 _HARMLESS_HEADERS = frozenset(

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 _RANDOM_NODE_BIT = 1 << 40  # uuid sets this bit in a random node, RFC 4122 section 4.5
 _MT19937_WORDS = 624
+_SQLITE_MODULES = ("_sqlite3", "pysqlite3._sqlite3")
 
 # Set if the native loop cannot fill the state of `random`, so that a child must reseed it.
 _is_random_reseeded_in_child = [False]
@@ -58,6 +59,7 @@ def before_forks() -> None:
     tempfile: Any = modules.get("tempfile")
     if tempfile is not None:
         tempfile._name_sequence = None  # it depends on the process id, which may be the same in two namespaces
+    _reset_sqlite()
 
 
 def before_native_forks() -> List[Tuple[int, int]]:
@@ -121,13 +123,43 @@ def in_child() -> None:
         _state.renew()
 
 
+def _leave_libuuid(uuid: Any, made: bytes) -> None:
+    """libuuid keeps its node and its clock sequence until the process ends, so workers would differ only by the time. Python's
+    own way takes a sequence for each UUID, and a node for each process if the machine has none."""
+    uuid._generate_time_safe = None
+    uuid._GETTERS = []  # they would start processes to find a node
+    node = int.from_bytes(made[10:], "big")
+    if uuid._node is None and not node & _RANDOM_NODE_BIT:
+        uuid._node = node
+
+
 def _reseed_uuid(uuid: Any) -> None:
+    made = generators.uuid_of_libuuid()
+    if made is not None:
+        _leave_libuuid(uuid, made)
     for name in ("_last_timestamp", "_last_timestamp_v6", "_last_timestamp_v7"):
         if getattr(uuid, name, None) is not None:
             setattr(uuid, name, None)
     node = getattr(uuid, "_node", None)
     if node is not None and node & _RANDOM_NODE_BIT:
         uuid._node = None  # a real hardware address is kept, because looking it up starts processes
+
+
+def _reset_sqlite() -> None:
+    """SQLite has one generator per process: `random()`, `randomblob()`. It notices a new process id only when it opens a file.
+    After a reset it takes a seed from the system for the next number (https://sqlite.org/c3ref/randomness.html)."""
+    for name in _SQLITE_MODULES:
+        file = getattr(sys.modules.get(name), "__file__", None)
+        try:
+            if file:
+                reset = ctypes.CDLL(file).sqlite3_randomness  # of the library that the module is linked with
+                reset.argtypes, reset.restype = (ctypes.c_int, ctypes.c_void_p), None
+                reset(0, None)
+        except (AttributeError, OSError):
+            pass  # it is part of the module, which does not show it
+    reset_apsw = getattr(sys.modules.get("apsw"), "randomness", None)
+    if reset_apsw is not None:
+        reset_apsw(0)
 
 
 def _numpy_global() -> Any:

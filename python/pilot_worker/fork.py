@@ -105,3 +105,5 @@ def _take_ids(spec: TemplateSpec, keeps_capabilities: bool) -> None:
         if keeps_capabilities:
             kernel.prctl(kernel.PR_SET_KEEPCAPS, 1)
         os.setresuid(spec.uid, spec.uid, spec.uid)
+        if keeps_capabilities:
+            kernel.prctl(kernel.PR_SET_KEEPCAPS, 0)  # workers inherit it

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import posix
 import re
 import select
+import struct
 
 from . import kernel, sockets
 
@@ -22,7 +24,11 @@ STATUS = os.O_APPEND | os.O_NONBLOCK | os.O_SYNC | os.O_DSYNC | os.O_DIRECT | os
 _REGISTRATION = re.compile(r"tfd:\s*(\d+)\s+events:\s*([0-9a-f]+)\s+data:\s*([0-9a-f]+)(?:\s+pos:\S+\s+ino:([0-9a-f]+))?")
 
 # What a worker sees there is an overlay over the template's files (crates/path/sandbox/src/init/folders.rs).
-_OWN_FOLDERS = ("/tmp/", "/dev/shm/")
+OWN_FOLDERS = ("/tmp/", "/dev/shm/")
+
+# Of /proc/PID/fdinfo, from `lock_get_status` in the kernel's fs/locks.c.
+_LOCK = re.compile(r"^lock:\s*\d+: (POSIX|OFDLCK|FLOCK)\s+\S+\s+(READ|WRITE)\s+\S+\s+\S+\s+(\d+) (\d+|EOF)$", re.MULTILINE)
+_F_OFD_SETLK = 37
 
 # eventlet and gevent take it out of the module at import.
 _new_epoll = select.epoll
@@ -56,6 +62,10 @@ class Descriptor:
 
     def is_inheritable(self) -> bool:
         return not self.flags & os.O_CLOEXEC
+
+    def own_path(self) -> str:
+        """Where a worker finds its own copy of this file. Empty: it has none, or the file has no name."""
+        return self.link if self.link.startswith(OWN_FOLDERS) and self.links else ""
 
     def detail(self, key: str, base: int = 10) -> int:
         found = re.search(rf"^{re.escape(key)}:\s*([0-9a-fA-F]+)", self.details, re.MULTILINE)
@@ -122,6 +132,38 @@ class Epoll:
                 value = int(data, 16)
                 is_plain = value & 0xFFFFFFFF == int(number)  # as Python and libuv do; what is above it is not used
                 self.registered.append((int(number), int(events, 16), None if is_plain else value))
+
+
+class Locks:
+    """The locks that the import has taken with a descriptor of a file. A worker takes them of its own copy of that file."""
+
+    __slots__ = ("number", "identity", "locks")
+
+    def __init__(self, row: Descriptor) -> None:
+        self.number, self.identity = row.number, row.identity
+        self.locks = [
+            (
+                kind,
+                fcntl.F_WRLCK if how == "WRITE" else fcntl.F_RDLCK,
+                int(first),
+                0 if last == "EOF" else int(last) - int(first) + 1,
+            )
+            for kind, how, first, last in _LOCK.findall(row.details)
+        ]
+
+    def take(self) -> None:
+        """In a child, after all its descriptors were made: a close of one of them would release a lock of fcntl(2)."""
+        if identity(self.number) == self.identity:
+            return  # no copy: the file is the template's, which has the lock
+        for kind, how, start, length in self.locks:
+            try:
+                if kind == "FLOCK":
+                    fcntl.flock(self.number, (fcntl.LOCK_EX if how == fcntl.F_WRLCK else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+                else:
+                    command = fcntl.F_SETLK if kind == "POSIX" else _F_OFD_SETLK
+                    fcntl.fcntl(self.number, command, struct.pack("hhqqi4x", how, os.SEEK_SET, start, length, 0))
+            except OSError:
+                pass  # the program's own function after the fork has closed it
 
 
 def make_epolls(epolls: List[Epoll]) -> None:
@@ -208,7 +250,7 @@ def _is_duplicate(first: Descriptor, second: Descriptor) -> bool:
 def file_maker(row: Descriptor) -> Callable[[], List[int]]:
     path = f"/proc/self/fd/{row.number}"
     # A worker has a copy of what the template wrote there. The inherited descriptor belongs to the original.
-    own_path = row.link if row.link.startswith(_OWN_FOLDERS) and row.links else ""
+    own_path = row.own_path()
     flags = row.flags & (ACCESS | STATUS) | os.O_CLOEXEC | os.O_NOCTTY
     position = row.position
 

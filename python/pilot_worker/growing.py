@@ -12,7 +12,7 @@ import posix
 import struct
 import threading
 
-from .inputs import Input, InputError
+from .received import Input, InputError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from . import inputs as _inputs
 from . import output as _output
+from . import received as _received
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def recv_msg(id: int) -> memoryview:
     sent = _sent()
     if sent is None:
         raise NoMessage(f"message {id}: {_NO_SCRIPT}")
-    name = f"{_inputs.MESSAGE_PREFIX}{id}"
+    name = f"{_received.MESSAGE_PREFIX}{id}"
     found = sent.given.get(name)
     problem = ""
     if found is None and sent.arriving is not None:
@@ -108,7 +109,7 @@ def messages() -> List[int]:
     if sent is None:
         return []
     names = [*sent.given, *(sent.arriving.names() if sent.arriving is not None else ())]
-    return sorted({int(name[len(_inputs.MESSAGE_PREFIX) :]) for name in names})
+    return sorted({int(name[len(_received.MESSAGE_PREFIX) :]) for name in names})
 
 
 def module() -> ModuleType:
@@ -128,7 +129,7 @@ def _sent() -> Optional[_inputs.Messages]:
 
 def _why(sent: _inputs.Messages, *names: str) -> Optional[str]:
     """Why something is not there."""
-    reasons = (*names, f"{_inputs.MESSAGE_PREFIX}script", f"{_inputs.MESSAGE_PREFIX}shared")
+    reasons = (*names, f"{_received.MESSAGE_PREFIX}script", f"{_received.MESSAGE_PREFIX}shared")
     return next((sent.problems[reason] for reason in reasons if reason in sent.problems), None)
 
 

@@ -1,7 +1,7 @@
 """Descriptors that come with an invocation: memory to map and connected sockets (PROTOCOL.md, section 1).
 
 A descriptor arrives with the first byte of its frame, so it is here before the frame can be decoded. It waits in `_arrived`,
-then under its frame's stream. From then on it belongs to the function's `Input`.
+then under its frame's stream. From then on it belongs to the function's `Input` (`received.py`).
 """
 
 from __future__ import annotations
@@ -9,94 +9,26 @@ from __future__ import annotations
 import _socket
 import array
 import os
-import posix
 from collections import deque
 from collections.abc import Mapping
 
+from . import received
+from .received import MESSAGE_PREFIX, Input, InputError
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import mmap
-    import socket
-    from typing import Any, BinaryIO, Deque, Dict, Iterable, Iterator, List, Optional, Tuple
+    from typing import Any, BinaryIO, Deque, Dict, Iterable, Iterator, List, Tuple
 
 DESCRIPTORS_MAX = 64
 ANCILLARY_LEN = _socket.CMSG_SPACE(DESCRIPTORS_MAX * array.array("i").itemsize)
-
-# Learns which inputs with a store begin and end, if the function has drop-ins (`drop_ins.py`).
-watcher: Any = None
 
 # By request id, of invocations that run.
 messages: Dict[str, Messages] = {}
 _READER_LEN = 64 * 1024
 SCRIPT_NAME = ":init"  # the socket of a script that goes on, which is no input of the handler
-MESSAGE_PREFIX = "init."  # no input that a user declares has a dot in its name (PROTOCOL.md)
 
 _arrived: Deque[int] = deque()
 _of_stream: Dict[int, Tuple[int, ...]] = {}
-
-
-class Input:
-    """One input. It closes its descriptor when nobody refers to it any more."""
-
-    __slots__ = ("name", "kind", "size", "store", "mapped", "_descriptor", "_view")
-
-    is_whole = True  # False: it is a `growing.Growing`, also when all of it is there
-    by = ""  # its decoder: then it is a `decoded.Decoded`
-
-    def __init__(self, name: str, kind: str, size: int, descriptor: int, store: Optional[Dict[str, Any]] = None) -> None:
-        self.name = name
-        self.kind = kind  # "memory", "socket" or "body"
-        self.size = size  # of memory, bytes; otherwise 0
-        self.store: Any = store  # where it is, as clients of its store name it (PROTOCOL.md), or None
-        self.mapped: Optional[mmap.mmap] = None  # by the last `map`
-        self._descriptor = descriptor
-        self._view: Optional[memoryview] = None
-
-    def map(self) -> mmap.mmap:
-        """The memory, read-only and without a copy. Memory of size 0 cannot be mapped: ValueError."""
-        import mmap
-
-        if self.kind != "memory":
-            raise TypeError(f"input {self.name!r} is a {self.kind}: use socket()")
-        self.mapped = mmap.mmap(self._descriptor, self.size, prot=mmap.PROT_READ)
-        return self.mapped
-
-    def view(self) -> memoryview:
-        """The memory as a view, always the same one."""
-        if self._view is None:
-            self._view = memoryview(self.map() if self.size else b"")
-        return self._view
-
-    def whole(self) -> None:
-        """Waits until all of it is there (`growing.py`)."""
-
-    def piece(self, start: int, end: int) -> bytes:
-        """A copy of these bytes of the memory. Fewer if it has fewer."""
-        return bytes(self.view()[start:end])
-
-    def socket(self) -> socket.socket:
-        """A socket object of its own, to be closed by the caller."""
-        import socket
-
-        if self.kind != "socket":
-            raise TypeError(f"input {self.name!r} is {self.kind}: use map()")
-        return socket.socket(fileno=os.dup(self._descriptor))
-
-    def fileno(self) -> int:
-        """The descriptor. It stays this object's."""
-        return self._descriptor
-
-    def detach(self) -> int:
-        """The descriptor, which is the caller's from now on."""
-        descriptor, self._descriptor = self._descriptor, -1
-        return descriptor
-
-    def __del__(self) -> None:
-        if self._descriptor >= 0:
-            posix.close(self._descriptor)
-
-    def __repr__(self) -> str:
-        return f"Input(name={self.name!r}, kind={self.kind!r}, size={self.size})"
 
 
 class Messages:
@@ -108,10 +40,6 @@ class Messages:
         self.given = given
         self.problems = problems  # why there is no message, by its name
         self.arriving = arriving  # what still comes: an `arriving.Arriving`, or None
-
-
-class InputError(LookupError):
-    """An optional input that could not be fetched. The text says why."""
 
 
 class Inputs(Mapping):  # type: ignore[type-arg]  # a type parameter would be evaluated at run time
@@ -147,7 +75,7 @@ class Inputs(Mapping):  # type: ignore[type-arg]  # a type parameter would be ev
         If the input still arrives, reading waits for what is read."""
         given = self.raw(name)
         if given.is_whole:
-            return open(self.path(name), "rb")
+            return open(self._own_path(name), "rb")
         import io
 
         from .growing import Reader
@@ -156,6 +84,11 @@ class Inputs(Mapping):  # type: ignore[type-arg]  # a type parameter would be ev
 
     def path(self, name: str) -> str:
         """A path that programs can open to read the input, valid during the invocation. Waits for the whole input."""
+        path = self._own_path(name)
+        _let_children_look()
+        return path
+
+    def _own_path(self, name: str) -> str:
         given = self.raw(name)
         given.whole()
         return f"/proc/{os.getpid()}/fd/{given.fileno()}"
@@ -180,6 +113,15 @@ class Inputs(Mapping):  # type: ignore[type-arg]  # a type parameter would be ev
 
     def __repr__(self) -> str:
         return f"Inputs({list(self._given.values())}, failed={self._failed})"
+
+
+def _let_children_look() -> None:
+    """Lets processes that the function starts open this one's descriptors by `/proc`. They have its user, and no more rights.
+
+    At its start, a worker does not let them: see PR_SET_DUMPABLE(2const). It is a limit that prevents core dumps."""
+    from . import kernel  # imports ctypes
+
+    kernel.prctl(kernel.PR_SET_DUMPABLE, 1)
 
 
 def arrived(ancillary: List[Tuple[int, int, bytes]]) -> None:
@@ -219,8 +161,8 @@ def take(stream: int, described: List[Dict[str, Any]]) -> Dict[str, Input]:
             taken[name].follow(descriptor)
         else:
             taken[name] = Input(name, kind, entry.get("len", 0), descriptor, entry.get("store"))
-    if watcher is not None:
-        watcher.begin(taken.values())
+    if received.watcher is not None:
+        received.watcher.begin(taken.values())
     return taken
 
 
@@ -241,8 +183,8 @@ def begin_messages(meta: Dict[str, Any]) -> None:
 
 def end(meta: Dict[str, Any]) -> None:
     """An invocation with inputs has ended. What the function still has of them remains valid."""
-    if watcher is not None:
-        watcher.end(meta["inputs"].values())
+    if received.watcher is not None:
+        received.watcher.end(meta["inputs"].values())
     sent = messages.pop(meta["id"], None)
     if sent is not None and sent.arriving is not None:
         sent.arriving.close()

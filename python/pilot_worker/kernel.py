@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-import posix
 import struct
 import sys
 
@@ -22,7 +21,6 @@ CLONE_NEWPID = 0x20000000
 # linux/prctl.h
 PR_SET_DUMPABLE = 4
 PR_SET_KEEPCAPS = 8
-PR_SET_NAME = 15
 PR_CAPBSET_READ = 23
 PR_CAPBSET_DROP = 24
 PR_SET_NO_NEW_PRIVS = 38
@@ -72,13 +70,10 @@ _libc.syscall.restype = ctypes.c_long
 _libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
 _libc.mmap.restype = ctypes.c_void_p
 _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-_libc.tee.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_size_t, ctypes.c_uint)
-_libc.tee.restype = ctypes.c_ssize_t
 
 _EPOLL_CTL_ADD = 1
 _MAP_SHARED = 1
 _MAP_FIXED = 16
-_SPLICE_F_NONBLOCK = 2
 
 # Created once, in the first template, so that nothing has to be created after a fork.
 _cap_header = _CapHeader(_CAPABILITY_VERSION_3, 0)
@@ -114,12 +109,6 @@ def setns(fd: int, kind: int) -> None:
 
 def prctl(option: int, value: int = 0, third: int = 0) -> int:
     return _checked(_libc.prctl(option, value, third, 0, 0), "prctl")
-
-
-def set_name(name: str) -> None:
-    """Sets the name that `ps` and `top` show. The kernel cuts it off after 15 bytes."""
-    text = ctypes.c_char_p(name.encode())
-    prctl(PR_SET_NAME, ctypes.cast(text, ctypes.c_void_p).value or 0)
 
 
 def release_free_memory() -> None:
@@ -203,19 +192,6 @@ def signalfd_maker(mask: int, flags: int) -> Callable[[], int]:
 
 def inotify_maker(flags: int) -> Callable[[], int]:
     return lambda: _checked(_libc.inotify_init1(flags), "inotify_init1")
-
-
-def tee(fd: int, length: int) -> bytes:
-    """At most `length` bytes that wait in a pipe. They stay there."""
-    if length == 0:
-        return b""
-    reading, writing = os.pipe()
-    try:
-        copied = _checked(_libc.tee(fd, writing, length, _SPLICE_F_NONBLOCK), "tee")
-        return os.read(reading, copied) if copied else b""
-    finally:
-        posix.close(reading)
-        posix.close(writing)
 
 
 def map_shared(address: int, length: int, protection: int, fd: int, offset: int) -> None:

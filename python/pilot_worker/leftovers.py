@@ -1,5 +1,5 @@
-"""What a fork does not carry and is not a descriptor: threads, processes, timers, locked memory, devices. It is reported at the
-deployment. Interval timers are set again in each worker."""
+"""What a fork does not carry and is not a descriptor: threads, processes, timers, locked memory, devices. It is reported at
+the deployment. Interval timers are set again in each worker, and a working directory that the import has chosen is entered."""
 
 from __future__ import annotations
 
@@ -23,9 +23,16 @@ _IN_A_WORKER = "an after_restore hook"
 class _State:
     def __init__(self) -> None:
         self.timers: Dict[int, Tuple[float, float]] = {}
+        self.first_directory = ""  # before the imports
+        self.directory = ""  # empty: the imports have not changed it
 
 
 _state = _State()
+
+
+def begin() -> None:
+    """Before the imports of a template."""
+    _state.first_directory = _directory()
 
 
 def threads(say: Say) -> None:
@@ -48,6 +55,8 @@ def find(say: Say, links: List[str]) -> None:
     """In a template with one thread, after the imports. `links` are the targets of the user's descriptors."""
     _processes(say)
     _timers(say)
+    directory = _directory()
+    _state.directory = directory if directory != _state.first_directory else ""
     count = len(re.findall(r"^ID:", _text("/proc/self/timers"), re.MULTILINE))
     if count:
         say("", f"created {count} POSIX timers at import", f"they do not run in workers: create them in {_IN_A_WORKER}")
@@ -60,10 +69,15 @@ def find(say: Say, links: List[str]) -> None:
 
 
 def has_work() -> bool:
-    return bool(_state.timers)
+    return bool(_state.timers or _state.directory)
 
 
 def in_child() -> None:
+    if _state.directory:
+        try:
+            os.chdir(_state.directory)  # the isolation has changed to the directory of the code
+        except OSError:
+            pass  # the import has changed to a folder that only its own sandbox has
     for which, (first, interval) in _state.timers.items():
         signal.setitimer(which, first, interval)
 
@@ -87,6 +101,13 @@ def _timers(say: Say) -> None:
             signal.setitimer(which, 0)
             _state.timers[which] = (first, interval)
             say("", f"set the timer {name} at import", f"each worker starts it with the {first:.1f} s that remained")
+
+
+def _directory() -> str:
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""  # it was removed
 
 
 def _listed(path: str) -> List[str]:

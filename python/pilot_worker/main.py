@@ -12,7 +12,7 @@ import signal
 import sys
 import time
 
-from . import descriptors, folders, fork, hooks, kernel, output, sentry, worker
+from . import descriptors, folders, fork, hooks, kernel, output, parent, sentry, worker
 from .channel import Channel
 from .spec import TemplateSpec
 from .template import Template
@@ -43,10 +43,12 @@ def run(argv: List[str], started_ns: int) -> NoReturn:
     faulthandler.enable()
     hooks.offer()
     sentry.offer()
-    del sys.argv[1:]
+    for arguments in (sys.argv, getattr(sys, "orig_argv", [role])):  # the latter since Python 3.10
+        del arguments[arguments.index(role) :]
     if role == "worker":
         _name_what_site_names()
         _run_alone(started_ns)
+    parent.offer()
     _name_what_site_names()
     for name in _PREIMPORTED:
         __import__(name)

@@ -18,7 +18,7 @@ import sys
 
 from . import calls as _calls
 from . import init
-from .inputs import Input
+from .received import Input
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -123,6 +123,10 @@ class Buffer:
             except _calls.Closed:
                 pass  # it went with the invocation
 
+    def _tell(self, there: int) -> None:
+        """The first bytes are there, and do not change any more: they may go to another node."""
+        self._calls.tell(op="filled", buffer=self._number, len=there)
+
     def seal(self) -> None:
         """Ends writing. `invoke` and `map` do it by themselves."""
         if not self._number:
@@ -180,19 +184,21 @@ class Buffer:
 
 def buffer(size: int) -> Buffer:
     """Memory of `size` bytes, zero at first. It counts as memory of this function (`memory_mb`) as it is written."""
-    size = operator.index(size)
-    if not 0 <= size < 1 << 63:
-        raise ValueError(f"a buffer of {size} bytes cannot be made: give a number from 0 to 2 ** 63 - 1")
-    return Buffer(_connection(), size)
+    return Buffer(_connection(), _size(size))
 
 
-def invoke(function: str, event: Any = _NO_EVENT, *, data: Optional[Data] = None) -> Any:
+def invoke(
+    function: str, event: Any = _NO_EVENT, *, data: Union[Data, Iterable[Any], None] = None, size: Optional[int] = None
+) -> Any:
     """Invokes `function` and returns what its handler returned. Refused or FunctionError if there is no answer.
 
     `data` is a `Buffer`, an input of this invocation (both without a copy), or bytes (copied once). The function has it as
     `context.inputs["data"]`. It starts while the bytes are copied. The call ends with this invocation, at the latest.
+
+    With `size`, `data` is an iterable of parts that have `size` bytes together. If the function is on another node, a part is
+    sent while the next one is made.
     """
-    result = _run(function, [event], data)[0]
+    result = _run(function, [event], data, size)[0]
     try:
         if isinstance(result, InvokeError):
             raise result
@@ -201,13 +207,21 @@ def invoke(function: str, event: Any = _NO_EVENT, *, data: Optional[Data] = None
         del result  # otherwise the exception's traceback refers to it, and the cycle keeps what the handler had
 
 
-def map(function: str, events: Iterable[Any], *, data: Optional[Data] = None, return_exceptions: bool = False) -> List[Any]:
-    """Invokes `function` once for each event, up to 16 at a time. Returns the results in order. All get the same `data`.
+def map(
+    function: str,
+    events: Iterable[Any],
+    *,
+    data: Union[Data, Iterable[Any], None] = None,
+    size: Optional[int] = None,
+    return_exceptions: bool = False,
+) -> List[Any]:
+    """Invokes `function` once for each event, up to 16 at a time. Returns the results in order. All get the same `data`, which
+    is that of `invoke`.
 
     If some fail, the others are finished. Then MapError is raised, which has all results; or, with `return_exceptions`, the
     exceptions are in the list.
     """
-    results = _run(function, events, data)
+    results = _run(function, events, data, size)
     if not return_exceptions and any(isinstance(result, InvokeError) for result in results):
         raise MapError(function, results)
     return results
@@ -225,7 +239,7 @@ def module() -> ModuleType:
     return made
 
 
-def _run(function: str, events: Iterable[Any], data: Optional[Data]) -> List[Any]:
+def _run(function: str, events: Iterable[Any], data: Any, size: Optional[int]) -> List[Any]:
     if not isinstance(function, str):
         raise TypeError(f"a function is named by a str, not by {type(function).__name__}")
     function.encode()  # what is no text ends all calls of the invocation
@@ -233,8 +247,11 @@ def _run(function: str, events: Iterable[Any], data: Optional[Data]) -> List[Any
     ask: Dict[str, Any] = {"function": function}
     fill: Optional[Callable[[], None]] = None
     made: Optional[Buffer] = None
-    name = _input_name(connection, data)
-    if name is not None:
+    name = None if size is not None else _input_name(connection, data)
+    if size is not None:
+        made, fill = _made_of(connection, data, size)
+        ask["buffer"] = made._number
+    elif name is not None:
         ask["input"] = name
     elif isinstance(data, Buffer):
         ask["buffer"] = _number_of(data, connection)
@@ -262,6 +279,13 @@ def _run(function: str, events: Iterable[Any], data: Optional[Data]) -> List[Any
     return results
 
 
+def _size(size: int) -> int:
+    size = operator.index(size)
+    if not 0 <= size < 1 << 63:
+        raise ValueError(f"a buffer of {size} bytes cannot be made: give a number from 0 to 2 ** 63 - 1")
+    return size
+
+
 def _result(function: str, answer: Dict[str, Any], body: bytes) -> Any:
     if answer["end"] == "refused":
         return Refused(answer["reason"], answer["problem"])
@@ -276,7 +300,36 @@ def _copied(connection: _calls.Calls, data: Any) -> tuple[Buffer, Callable[[], N
         made = Buffer(connection, view.nbytes)
 
     def fill() -> None:
-        made.write(data)
+        with _bytes_of(data) as rest:
+            for at in range(0, len(rest), _TOLD_LEN):
+                if at:
+                    made._tell(at)
+                made.write(rest[at : at + _TOLD_LEN], at)
+        made.seal()
+
+    return made, fill
+
+
+def _made_of(connection: _calls.Calls, parts: Iterable[Any], size: int) -> tuple[Buffer, Callable[[], None]]:
+    """A buffer for `size` bytes, and what fills it with the parts."""
+    given = iter(parts)
+    made = Buffer(connection, _size(size))
+    step = max(_TOLD_LEN_MIN, made.size // _TOLD_MAX)
+
+    def fill() -> None:
+        at = told = 0
+        for part in given:
+            with memoryview(part) as view:
+                length = view.nbytes
+            if at + length > made.size:
+                raise ValueError(f"data has more than the {made.size} bytes of size")
+            made.write(part, at)
+            at += length
+            if at - told >= step:
+                made._tell(at)
+                told = at
+        if at < made.size:
+            raise ValueError(f"data has {at} bytes, and size says {made.size}")
         made.seal()
 
     return made, fill
@@ -340,4 +393,7 @@ def _connection() -> _calls.Calls:
 
 _OVER = "the invocation is over, and its calls ended with it"
 _WRITE_LEN = 1 << 30  # one write(2) takes less than 2 GiB
+_TOLD_LEN = 8 << 20  # of bytes that are copied, so many are told at a time
+_TOLD_LEN_MIN = 256 << 10  # the daemon counts in such steps
+_TOLD_MAX = 128  # so often per buffer: after 200 messages at once, the daemon takes one per millisecond
 _PUBLIC = ["Buffer", "BufferInUse", "FunctionError", "InvokeError", "MapError", "Refused", "buffer", "invoke", "map"]

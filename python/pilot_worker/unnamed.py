@@ -2,8 +2,11 @@
 locks of `multiprocessing`, memfds, temporary files.
 
 Separate processes would each have their own. So each worker gets a copy with the content of the end of the imports. It is
-mapped shared again at the same address, because a worker's own children share it with the worker. What has a name (a file, a
-segment of `shared_memory`) is shared by separate processes as well, and stays. What is large stays shared, and is reported.
+mapped shared again at the same address, because a worker's own children share it with the worker. What is large stays shared,
+and is reported.
+
+What has a name is in `/tmp` or `/dev/shm`, if it can be written: `numpy.memmap`, the index of SQLite's WAL, a segment of
+`shared_memory`. A worker has its own copy of that file (`fresh.py`), and maps it in the place of the template's.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ import os
 import posix
 
 from . import kernel
-from .fresh import ACCESS, ROUNDS, STATUS, identity
+from .fresh import ACCESS, OWN_FOLDERS, ROUNDS, STATUS, identity
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -94,9 +97,25 @@ class _Copy:
         posix.close(memory)
 
 
+class _Named:
+    """A file of the own folders, with where it is mapped."""
+
+    def __init__(self, mappings: List[_Mapping]) -> None:
+        self.path, self.mappings = mappings[0].name, mappings
+
+    def make(self) -> None:
+        """In a worker. A failure ends it, as above."""
+        # Only an open for writing makes the overlay copy the file. A mapping made before would not see what is written later.
+        number = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+        for one in self.mappings:
+            kernel.map_shared(one.address, one.length, one.protection, number, one.offset)
+        posix.close(number)
+
+
 class _State:
     def __init__(self) -> None:
         self.copies: List[_Copy] = []
+        self.named: List[_Named] = []
         self.covered: Set[Identity] = set()
 
 
@@ -104,7 +123,7 @@ _state = _State()
 
 
 def has_work() -> bool:
-    return bool(_state.copies)
+    return bool(_state.copies or _state.named)
 
 
 def covers(file: Identity) -> bool:
@@ -112,21 +131,40 @@ def covers(file: Identity) -> bool:
     return file in _state.covered
 
 
+def indexes_of_sqlite() -> List[str]:
+    """The databases of the own folders whose connections have an index in shared memory, as those in WAL mode do."""
+    end = "-shm"
+    names = {one.name for one in _shared_mappings() if one.name.startswith(OWN_FOLDERS) and one.name.endswith(end)}
+    return sorted(name[: -len(end)] for name in names if os.path.exists(name[: -len(end)]))
+
+
 def settle(groups: List[List[Descriptor]], say: Say) -> None:
     """In a template, after the imports. `groups` are the descriptors of regular files. Those of a group share a position."""
-    _state.copies, _state.covered = [], set()
+    _state.copies, _state.named, _state.covered = [], [], set()
     mappings: Dict[Identity, List[_Mapping]] = {}
+    named: Dict[Identity, List[_Mapping]] = {}
     for one in _shared_mappings():
-        if not one.name.endswith(_DELETED) or one.name.startswith("/SYSV"):
-            if one.name.startswith(("/dev/shm/", "/SYSV")) and one.protection & _PROT_WRITE:
+        if one.name.startswith("/SYSV"):
+            if one.protection & _PROT_WRITE:
                 say("", f"mapped the shared memory {one.name} at import", "all workers share it")
-            continue
-        mappings.setdefault(one.file, []).append(one)
+        elif one.name.endswith(_DELETED):
+            mappings.setdefault(one.file, []).append(one)
+        elif one.name.startswith(OWN_FOLDERS):
+            named.setdefault(one.file, []).append(one)
     files: Dict[Identity, List[List[Descriptor]]] = {}
     for group in groups:
         if group[0].links == 0 and not any("lock:" in row.details for row in group):
             files.setdefault(group[0].identity, []).append(group)
     room = ALL_MAX
+    for file, mapped in named.items():
+        if not _is_writable(mapped, [group for group in groups if group[0].identity == file]):
+            continue  # nobody can change it, so the pages stay shared
+        length = _length(mapped)
+        if length < 0 or length > min(EACH_MAX, room):
+            say("", f"mapped {mapped[0].name} at import", "all workers share this memory")
+            continue
+        room -= length
+        _state.named.append(_Named(mapped))
     for file in {**mappings, **files}:
         mapped, opened = mappings.get(file, []), files.get(file, [])
         if not _is_writable(mapped, opened):
@@ -149,6 +187,8 @@ def settle(groups: List[List[Descriptor]], say: Say) -> None:
 def in_child() -> None:
     for copy in _state.copies:
         copy.make()
+    for named in _state.named:
+        named.make()
 
 
 def _warm_up() -> None:
@@ -193,6 +233,18 @@ def _take(copy: _Copy, mapped: List[_Mapping], opened: List[List[Descriptor]]) -
     finally:
         posix.close(number)
     return True
+
+
+def _length(mapped: List[_Mapping]) -> int:
+    """The length of the file at the path of these mappings. -1: it is another file, or cannot be opened, or contains code."""
+    path = mapped[0].name
+    try:
+        status = os.stat(path)
+    except OSError:
+        return -1
+    if (status.st_dev, status.st_ino) != mapped[0].file or not os.access(path, os.R_OK | os.W_OK):
+        return -1
+    return -1 if any(one.protection & _PROT_EXEC for one in mapped) else status.st_size
 
 
 def _is_writable(mapped: List[_Mapping], opened: List[List[Descriptor]]) -> bool:

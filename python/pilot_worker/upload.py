@@ -11,7 +11,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, Optional
 
-    from .inputs import Input
+    from .received import Input
 
 _LENGTH = struct.Struct("<I")
 _READ_LEN = 64 * 1024

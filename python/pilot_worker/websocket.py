@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from typing import Any, Dict, Optional, Tuple
 
     from .aio import AsyncChannel
-    from .inputs import Input
+    from .received import Input
 
 _HEADER = struct.Struct("<IB")
 _CODE = struct.Struct(">H")
@@ -70,10 +70,6 @@ class Exchange(HttpAnswer):
         self._is_connected = False  # `websocket.connect` was received
         self._closed: Optional[Tuple[int, str]] = None  # by either side
         self._writing = asyncio.Lock()
-
-    @property
-    def is_accepted(self) -> bool:
-        return self.is_head_sent and not self.is_complete
 
     async def receive(self) -> Dict[str, Any]:
         if not self._is_connected:

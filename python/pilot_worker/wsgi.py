@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from .channel import Channel
     from .handler import Function
-    from .inputs import Input
+    from .received import Input
 
 
 class WsgiCall:

@@ -157,6 +157,121 @@ def test_bytes_are_written_after_the_call_has_begun(start: Start) -> None:
     assert daemon.asked()[0]["op"] == "release"
 
 
+PARTS = """
+import pilotlight
+
+KIB = 1024
+
+def handler(event, context):
+    def parts():
+        for length in event["parts"]:
+            yield bytes([length % 251]) * length
+        if event.get("raise"):
+            raise RuntimeError("no more of it")
+    try:
+        return pilotlight.invoke("next", 1, data=parts(), size=event["size"])
+    except (ValueError, TypeError, RuntimeError) as error:
+        return [type(error).__name__, str(error)]
+"""
+
+
+def test_parts_are_told_as_they_are_made(start: Start) -> None:
+    worker = start(PARTS)
+    kib = 1024
+    lengths = [300 * kib, 1, 255 * kib, 0, 2 * kib, 600 * kib]
+    daemon = Daemon(worker, {"parts": lengths, "size": sum(lengths)})
+    made, _ = daemon.asked()
+    assert (made["op"], made["len"]) == ("buffer", sum(lengths))
+    file = os.memfd_create("test")
+    os.ftruncate(file, made["len"])
+    daemon.answer(made["id"], fds=(file,))
+    call, _ = daemon.asked()
+    assert (call["op"], call["buffer"]) == ("call", made["id"])
+    # What is told does not change any more. Not each small part is told.
+    told = []
+    while (asked := daemon.asked()[0])["op"] == "filled":
+        assert asked["buffer"] == made["id"]
+        told.append(asked["len"])
+    assert told == [300 * kib, 557 * kib + 1, sum(lengths)]
+    assert asked["op"] == "seal"
+    expected = b"".join(bytes([length % 251]) * length for length in lengths)
+    assert os.pread(file, made["len"], 0) == expected
+    os.close(file)
+    daemon.answer(asked["id"])
+    daemon.answer(call["id"], b'"taken"')
+    assert result(worker) == "taken"
+
+
+def test_much_data_in_parts_is_told_a_limited_number_of_times(start: Start) -> None:
+    worker = start(PARTS)
+    length = 512 << 10
+    daemon = Daemon(worker, {"parts": [length] * 150, "size": 150 * length})
+    made, _ = daemon.asked()
+    file = os.memfd_create("test")
+    os.ftruncate(file, made["len"])
+    daemon.answer(made["id"], fds=(file,))
+    os.close(file)
+    call, _ = daemon.asked()
+    told = 0
+    while (asked := daemon.asked()[0])["op"] == "filled":
+        told += 1
+    assert 64 <= told <= 128
+    daemon.answer(asked["id"])
+    daemon.answer(call["id"], b'"taken"')
+    assert result(worker) == "taken"
+
+
+@pytest.mark.parametrize(
+    ("event", "said"),
+    [
+        ({"parts": [3, 4], "size": 8}, ["ValueError", "data has 7 bytes, and size says 8"]),
+        ({"parts": [3, 4], "size": 6}, ["ValueError", "data has more than the 6 bytes of size"]),
+        ({"parts": [3], "size": 3, "raise": 1}, ["RuntimeError", "no more of it"]),
+    ],
+    ids=["short", "long", "raises"],
+)
+def test_parts_that_do_not_fit_give_the_call_up(start: Start, event: Any, said: list[str]) -> None:
+    worker = start(PARTS)
+    daemon = Daemon(worker, event)
+    made, _ = daemon.asked()
+    file = os.memfd_create("test")
+    os.ftruncate(file, made["len"])
+    daemon.answer(made["id"], fds=(file,))
+    os.close(file)
+    assert daemon.asked()[0]["op"] == "call"
+    # Nothing is sealed.
+    assert daemon.asked()[0] == {"op": "release", "buffer": made["id"]}
+    assert result(worker) == said
+    # A size that cannot be, and data that is no iterable, ask for nothing.
+    for wrong in ({"parts": [], "size": -1}, {"parts": [], "size": "x"}):
+        daemon = Daemon(worker, wrong)
+        assert result(worker)[0] in ("ValueError", "TypeError")
+
+
+def test_large_bytes_are_told_while_they_are_copied(start: Start) -> None:
+    worker = start(
+        """
+import pilotlight
+def handler(event, context):
+    return pilotlight.invoke("next", 1, data=bytes(event))
+"""
+    )
+    length = (16 << 20) + 1
+    daemon = Daemon(worker, length)
+    made, _ = daemon.asked()
+    file = os.memfd_create("test")
+    os.ftruncate(file, length)
+    daemon.answer(made["id"], fds=(file,))
+    call, _ = daemon.asked()
+    assert [daemon.asked()[0] for _ in range(2)] == [{"op": "filled", "buffer": made["id"], "len": n << 20} for n in (8, 16)]
+    sealed, _ = daemon.asked()
+    assert sealed["op"] == "seal" and os.fstat(file).st_blocks * 512 >= length
+    os.close(file)
+    daemon.answer(sealed["id"])
+    daemon.answer(call["id"], b"1")
+    assert result(worker) == 1
+
+
 def test_an_invocation_without_calls_and_one_that_is_over_say_so(start: Start) -> None:
     worker = start(CODE)
     worker.ask({})

@@ -83,6 +83,31 @@ def test_a_redis_client_of_the_import_reconnects(functions: Functions, redis_por
     assert_no_answer_crosses(template)
 
 
+SUBSCRIBED = """
+import redis
+client = redis.Redis(port=%d, socket_timeout=10)
+subscription = client.pubsub(ignore_subscribe_messages=True)
+subscription.subscribe("channel")
+subscription.get_message(timeout=10)
+pool = redis.BlockingConnectionPool(port=%d, socket_timeout=10)
+shared = redis.Redis(connection_pool=pool)
+shared.ping()
+alone = redis.Redis(port=%d, socket_timeout=10, single_connection_client=True)
+def handler(event, context):
+    return [subscription.get_message(timeout=0), alone.echo("mine").decode()]
+"""
+
+
+def test_a_subscription_to_redis_is_each_workers_own(functions: Functions, redis_port: int) -> None:
+    needs("redis")
+    template = functions.template(SUBSCRIBED % (redis_port, redis_port, redis_port), sys_path=[str(functions.directory), SITE])
+    rows = findings(template)
+    assert [where for where, _, _ in rows] == ["app.py:5", "app.py:10"]
+    assert all(instead == "its client keeps it, so each worker imports the module itself" for _, _, instead in rows)
+    workers = assert_each_worker_imports(functions, template, rows)
+    assert [worker.result({}) for worker in workers] == [[None, "mine"]] * 4
+
+
 # With a hook, the program says that it expects to lose its connections.
 HOOK = "import snapshot_restore_py\nsnapshot_restore_py.register_after_restore(list)\n"
 

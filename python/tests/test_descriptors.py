@@ -378,6 +378,14 @@ def test_memory_and_files_without_a_name_are_not_shared(functions: Functions) ->
         assert worker.result(event) == expected
 
 
+def test_large_memory_with_a_name_is_reported(functions: Functions) -> None:
+    template = functions.template(
+        "import mmap\nf = open('big', 'w+b')\nf.truncate(9 << 20)\nm = mmap.mmap(f.fileno(), 0)\ndef handler(e, c): pass\n"
+    )
+    path = functions.directory / "big"
+    assert [row[1:] for row in findings(template)] == [(f"mapped {path} at import", "all workers share this memory")]
+
+
 def test_large_shared_memory_is_reported(functions: Functions) -> None:
     template = functions.template("import mmap\nm = mmap.mmap(-1, 64 << 20)\ndef handler(e, c): pass\n")
     assert [row[1:] for row in findings(template)] == [
@@ -388,7 +396,6 @@ def test_large_shared_memory_is_reported(functions: Functions) -> None:
 SQLITE = """
 import sqlite3
 connection = sqlite3.connect("db", timeout=20, isolation_level=None, check_same_thread=False)
-connection.execute("PRAGMA journal_mode=%s")
 connection.execute("create table t (worker int)")
 def handler(event, context):
     connection.execute("insert into t values (?)", (int(event),))
@@ -396,19 +403,35 @@ def handler(event, context):
 """
 
 
-@pytest.mark.parametrize("journal", ["delete", "wal"])
-def test_an_sqlite_connection_of_the_import_works_in_all_workers(functions: Functions, journal: str) -> None:
-    workers = ready(functions.template(SQLITE % journal))
+def test_an_sqlite_connection_of_the_import_works_in_all_workers(functions: Functions) -> None:
+    workers = ready(functions.template(SQLITE))
     for call in range(CALLS):
         got = all_at_once(workers, [str(index) for index in range(len(workers))])
         assert [body for _, body in got] == [str(call + 1)] * len(workers)
 
 
+# Not in /tmp, where a worker has copies (tests/e2e/fidelity/folders.rs).
+MOVED = """
+import os
+os.makedirs("below")
+os.chdir("below")
+open("written", "w").close()
+def handler(event, context):
+    return [os.path.basename(os.getcwd()), os.path.exists("written")]
+"""
+
+
+def test_the_working_directory_of_the_import_is_that_of_the_workers(functions: Functions) -> None:
+    template = functions.template(MOVED)
+    assert [worker.result({}) for worker in ready(template, 2)] == [["below", True]] * 2
+
+
 LOCKED = """
-import fcntl
-file = open("guard", "w")
+import fcntl, os, tempfile
+folder = tempfile.mkdtemp(dir="/var/tmp")
+file = open(folder + "/guard", "w")
 fcntl.flock(file, fcntl.LOCK_EX)
-posix = open("posix", "w")
+posix = open(folder + "/posix", "w")
 fcntl.lockf(posix, fcntl.LOCK_EX)
 def handler(event, context):
     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -567,10 +590,9 @@ def handler(event, context):
 """
 
 
-def test_named_shared_memory_and_locked_memory_are_reported(functions: Functions) -> None:
+def test_locked_memory_is_reported_and_named_memory_is_found(functions: Functions) -> None:
     template = functions.template(NAMED)
     texts = [what for _, what, _ in findings(template)]
-    assert any(text.startswith("mapped the shared memory /dev/shm/psm_") for text in texts)
     assert any(text.startswith("locked ") and text.endswith(" kB of memory at import") for text in texts)
     # The tracker of multiprocessing, which removes segments, still has its pipe.
     assert [worker.result({}) for worker in ready(template, 2)] == ["abcd"] * 2

@@ -54,7 +54,8 @@ def test_traces_that_are_not_recorded_take_no_memory(start: Start) -> None:
     worker = start("def handler(e, c): return int(open('/proc/self/statm').read().split()[1])\n")
     text = "Root=1-%08x-aaaaaaaaaaaaaaaaaaaaaaaa;Parent=bbbbbbbbbbbbbbbb;Sampled=0"
     pages = [worker.result({}, trace=text % number) for number in range(6000)]
-    assert pages[-1] - pages[1000] < 100, "kB per invocation are lost"
+    # Python's allocator takes 64 pages at a time; a kilobyte per invocation would be 1,250.
+    assert pages[-1] - pages[1000] < 400, "kB per invocation are lost"
 
 
 def test_the_trace_is_there_only_during_its_invocation(start: Start) -> None:

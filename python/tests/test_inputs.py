@@ -169,6 +169,18 @@ def test_a_script_that_failed_says_why(start: Start, script: str) -> None:
     assert worker.result(3, failed_inputs=failed) == [[], "NoMessage", "message 3: it computed without end"]
 
 
+EMPTY = """
+import sys
+
+
+def handler(event, context):
+    if event["without"]:
+        sys.modules["numpy"] = None
+    array = context.inputs["x"].array
+    is_read_only = array.readonly if isinstance(array, memoryview) else not array.flags.writeable
+    return [type(array).__name__, list(array.shape), array.nbytes, array.itemsize, is_read_only]
+"""
+
 DECODED = """
 import sys
 
@@ -205,6 +217,24 @@ def test_a_decoded_input_is_an_array(start: Start, kind: str) -> None:
     found, _, _, body = worker.frame()
     assert found == wire.RESULT, body
     assert json.loads(body) == [kind, [2, 3], [[1, 2, 3], [4, 5, 6]], [2, 3], "<u2", 12, True]
+
+
+@pytest.mark.parametrize("kind", ["memoryview", "ndarray"])
+@pytest.mark.parametrize("element", ["<f8", "|b1", "<f2"])
+@pytest.mark.parametrize("shape", [[0], [0, 5], [0, 3, 2], [5, 0], [2, 0, 3], [0, 1 << 40]])
+def test_an_array_without_values_keeps_its_shape(start: Start, kind: str, element: str, shape: list[int]) -> None:
+    code = EMPTY
+    if kind == "ndarray":
+        if SITE_PACKAGES is None:
+            pytest.skip("arrays are not tested with numpy: PILOT_TEST_SITE_PACKAGES is not set")
+        code = f"import sys\nsys.path.append({SITE_PACKAGES!r})\n{EMPTY}"
+    worker = start(code)
+    decoded = {"by": "npy", "array": {"element": element, "shape": shape}}
+    described = invoke_meta(inputs=[{"name": "x", "kind": "memory", "len": 0, "decoded": decoded}])
+    send(worker, 1, described, json.dumps({"without": kind == "memoryview"}).encode(), [memory(b"")])
+    found, _, _, body = worker.frame()
+    assert found == wire.RESULT, body
+    assert json.loads(body) == [kind, shape, 0, int(element[2:]), True]
 
 
 @pytest.mark.parametrize("shape", [[1, 2], [0, 2]])

@@ -75,24 +75,48 @@ def test_an_event_may_lie_in_the_socket_before_the_worker_is_up(functions: Funct
 
 
 RANDOMS = """
-import copy, random, ssl, uuid, tempfile, multiprocessing.process
+import copy, os, pickle, random, secrets, sqlite3, ssl, time, uuid, tempfile, multiprocessing.process
 try:
     import numpy.random
 except ImportError:
     numpy = None
 own = random.Random()
 twin = copy.deepcopy(own)
+pickled = pickle.loads(pickle.dumps(random.Random()))
+taken = [random.Random(os.urandom(16)), random.Random(secrets.randbits(130)), random.Random(secrets.token_hex()), random.Random(time.time()),
+         random.Random(time.time_ns()), random.Random(int(time.time()))]
+parent = random.Random()
+def long(draw): return next(number for number in iter(draw, None) if number >> 24)
+taken += [random.Random(random.getrandbits(64)), random.Random(long(lambda: random.getrandbits(32))), random.Random(long(lambda: random.randint(1, 10**9))),
+          random.Random(random.random()), random.Random(parent.getrandbits(128)), random.Random(random.getrandbits(128).to_bytes(16, "little"))]
+for _ in range(700):
+    taken.append(random.Random(random.getrandbits(64)))  # at each position of the state
+drawn_for_numpy = random.getrandbits(128)
+before = random.getstate()
+random.seed(1)
+random.random()
+random.setstate(before)
+database = sqlite3.connect(":memory:")
+database.execute("select random()").fetchone()
 random.random(); ssl.RAND_bytes(1); uuid.uuid1(); tempfile.mktemp()
 if numpy:
     generators = [numpy.random.default_rng(), numpy.random.Generator(numpy.random.SFC64()), numpy.random.RandomState()]
     generators.append(generators[0].spawn(1)[0] if hasattr(generators[0], "spawn") else numpy.random.default_rng())
     generators[2].standard_normal()  # keeps the second of a pair
+    generators.append(numpy.random.default_rng(secrets.randbits(128)))
+    generators.append(numpy.random.default_rng(drawn_for_numpy))
+    before = numpy.random.get_state()
+    numpy.random.seed(1)
+    numpy.random.standard_normal()
+    numpy.random.set_state(before)
     numpy.random.standard_normal()
 def handler(event, context):
     return {"random": random.random(), "ssl": ssl.RAND_bytes(8).hex(), "uuid1": str(uuid.uuid1()), "uuid4": str(uuid.uuid4()),
-            "tempfile": tempfile.mktemp(), "authkey": bytes(multiprocessing.process.current_process().authkey).hex(),
-            "own": own.random(), "bits": own.getrandbits(64), **({"numpy": numpy.random.standard_normal(), "numpy seeds": str(
-            [one.standard_normal() for one in generators])} if numpy else {})}
+            "uuid1 without the time": str(uuid.uuid1())[19:], "tempfile": tempfile.mktemp(), "authkey": bytes(multiprocessing.process.current_process().authkey).hex(),
+            "own": own.random(), "bits": own.getrandbits(64), "twin": twin.random(), "pickled": pickled.random(),
+            **{f"taken {index}": one.random() for index, one in enumerate(taken)},
+            "sqlite": database.execute("select hex(randomblob(16))").fetchone()[0], **({"numpy": numpy.random.standard_normal(),
+            **{f"numpy seed {index}": one.standard_normal() for index, one in enumerate(generators)}} if numpy else {})}
 """
 
 SEEDED = """
@@ -101,12 +125,15 @@ try:
     import numpy.random
 except ImportError:
     numpy = None
+random.getrandbits(1 << 14)
+drawn_before = [random.Random(seed) for seed in (42, 20261125, (1 << 32) + 42, 0.5, b"constant")]
 random.seed(1)
+drawn_before.append(random.Random(random.getrandbits(64)))
 own, again, from_state = random.Random(1), random.Random(), random.Random()
 again.seed(2)
 from_state.setstate(own.getstate())
 class Own(random.Random): pass
-generators = [random, own, again, from_state, Own(3), random.Random("x")]
+generators = [random, own, again, from_state, Own(3), random.Random("x"), *drawn_before]
 if numpy:
     numpy.random.seed(1)
     generators += [numpy.random, numpy.random.default_rng(1), numpy.random.RandomState(1), numpy.random.default_rng(2**127 + 1)]
@@ -126,6 +153,15 @@ def test_siblings_share_no_randomness(functions: Functions) -> None:
         assert len({values[key] for values in drawn}) == len(workers), key
 
 
+def test_a_worker_knows_the_number_of_its_main_thread(functions: Functions) -> None:
+    worker = functions.worker(
+        "import os, threading\n"
+        "def handler(event, context):\n"
+        "    return [threading.main_thread().native_id == threading.get_native_id() == os.getpid()]\n"
+    )
+    assert worker.result({}) == [True]
+
+
 def test_what_a_program_seeds_stays_as_it_is(functions: Functions) -> None:
     site = os.environ.get("PILOT_TEST_SITE_PACKAGES")
     template = functions.template(SEEDED, sys_path=[str(functions.directory), *([site] if site else [])])
@@ -134,6 +170,25 @@ def test_what_a_program_seeds_stays_as_it_is(functions: Functions) -> None:
         worker.ready()
     first, second = [worker.result({}) for worker in workers]
     assert first == second
+
+
+def test_data_that_the_import_takes_from_the_system_costs_its_size_once(functions: Functions) -> None:
+    source = (
+        "import os, resource, uuid\n"
+        "def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10\n"
+        "before = peak()\n"
+        "data = os.urandom(48 << 20)\n"
+        "many = [uuid.uuid4() for _ in range(50_000)]\n"
+        "taken = peak() - before\n"
+        "def handler(event, context): return taken\n"
+    )
+    functions.write(source)
+    template = functions.template()
+    worker = template.worker()
+    worker.ready()
+    assert worker.result({}) < 48 + 32
+    worker.close()
+    template.close()
 
 
 LAZY = """

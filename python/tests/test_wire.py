@@ -17,6 +17,7 @@ from harness import Template
 
 from pilot_worker import inputs, wire
 from pilot_worker.growing import BrokenInput, Growing
+from pilot_worker.received import InputError
 
 VECTORS = Path(__file__).parents[2] / "crates" / "path" / "wire" / "vectors"
 FRAMES = json.loads((VECTORS / "frames.json").read_text())
@@ -112,7 +113,7 @@ def test_an_input_that_still_arrives_has_its_progress(vector: dict[str, Any]) ->
     ]
     assert taken["video"].size == 4096
     # Nobody will say more: its other end is closed.
-    with pytest.raises(inputs.InputError, match="when the invocation ended"):
+    with pytest.raises(InputError, match="when the invocation ended"):
         taken["log"].whole()
     taken.clear()
     for pipe in pipes:

@@ -176,6 +176,17 @@ def test_a_request_without_a_context_begins_a_trace(traced: Daemon, collector: C
         assert abs(int(root.trace[:8], 16) - time.time()) < 3600
 
 
+@pytest.mark.parametrize(
+    "header", ["Root=1-2-3", "Self=1-67891233-abcdef012345678912345678", "nonsense", "Root=1-2-3;Sampled=0"]
+)
+def test_an_x_ray_header_that_names_no_trace_is_no_context(traced: Daemon, collector: Collector, header: str) -> None:
+    told = invoke(traced, "told", **{"X-Amzn-Trace-Id": header})["environment"]
+    trace = told["TRACEPARENT"].split("-")[1]
+    root = one(collector.trace(trace, "told"), "told")
+    assert root.parent == ""
+    assert told["_X_AMZN_TRACE_ID"].startswith(f"Root=1-{trace[:8]}-{trace[8:]};")
+
+
 @pytest.mark.parametrize(("function", "status"), [("page", 203), ("server", 201)])
 def test_functions_that_take_requests_get_headers(traced: Daemon, collector: Collector, function: str, status: int) -> None:
     caller = Caller()

@@ -142,6 +142,7 @@ def test_an_array_of_numpy_keeps_its_shape_and_values(world: World, array: numpy
     _, answer = invoke(world.daemon, "npy", {"key": "array", "whole": True})
     little = array.dtype.newbyteorder("<").str
     assert (answer["shape"], answer["dtype"], answer["size"]) == (list(array.shape), little, array.nbytes), answer
+    assert answer["form"][1:] == [list(array.shape), True]
     assert answer["values"] == (array.tolist() if array.size else [])
 
 

@@ -18,9 +18,9 @@ from typing import Any
 import numpy
 import pytest
 from conftest import HERE, eventually
-from pilot_daemon import Daemon, binary
+from pilot_daemon import Daemon, binary, open_descriptors
 from test_inputs import timing
-from test_many import open_files, workers
+from test_many import workers
 from test_other_runtimes import BOOTSTRAP, SERVER, sha256
 
 pytestmark = pytest.mark.timeout(240)
@@ -60,7 +60,7 @@ def described(daemon: Daemon, function: str) -> Any:
 
 
 def nothing_is_left(daemon: Daemon) -> None:
-    eventually("the memory to be given back", lambda: not any("pilot-input" in file for file in open_files(daemon)))
+    eventually("the memory to be given back", lambda: not any("pilot-input" in file for file in open_descriptors(daemon.process.pid).values()))
 
 
 @pytest.mark.parametrize("function", ["body", "body-stream", "body-node", "body-node-stream"])

@@ -120,7 +120,7 @@ def test_a_handler_waits_for_a_message_of_a_script_that_goes_on(daemon: Daemon, 
 def test_a_script_that_fails_while_the_handler_waits_says_why(daemon: Daemon, tmp_path: Path) -> None:
     scripts = {
         "exit": (module(("send_msg", 0, b"here"), ("exit", 7)), "it exited with status 7"),
-        "trap": (module(("send_msg", 0, b"here"), ("send_msg", 1, 65_000, 5_000)), "a place outside of its memory"),
+        "trap": (module(("send_msg", 0, b"here"), ("send_msg", 1, 65_000, 5_000)), "an address outside of its memory"),
         "loop": (module(("send_msg", 0, b"here"), loops=True), "it computed for"),
     }
     for script, problem in scripts.values():

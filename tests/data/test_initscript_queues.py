@@ -9,11 +9,12 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import pytest
 from conftest import KEY_ID, SECRET, Bucket
 from pilot_daemon import ROOT, Daemon
 from test_initscript_kit import deploy, encoded
-from test_initscripts import cold, logs
-from test_inputs import timing
+from test_initscripts import HERE, cold, logs
+from test_inputs import invoke, timing
 from wasm import module, needs_rust
 
 MANIFEST = """
@@ -26,6 +27,42 @@ scale.max = 1
 module = "init.wasm"
 timeout_ms = 20000
 allow = {allow}
+"""
+CLIENT = """
+[functions.client-{name}]
+runtime = "{runtime}"
+handler = "{handler}"
+network = "host"
+timeout_s = 20
+scale.max = 1
+[functions.client-{name}.environment]
+AWS_ENDPOINT_URL = "{server}"
+AWS_REGION = "us-east-1"
+AWS_DEFAULT_REGION = "us-east-1"
+AWS_ACCESS_KEY_ID = "{key}"
+AWS_SECRET_ACCESS_KEY = "{secret}"
+[functions.client-{name}.initscript]
+module = "init.wasm"
+timeout_ms = 20000
+allow = ["sqs://jobs/{name}"]
+"""
+# It knows of no script.
+NODE = """
+const { DeleteMessageCommand, ReceiveMessageCommand, SendMessageCommand, SQSClient } = require('@aws-sdk/client-sqs');
+
+const client = new SQSClient({});
+const COMMANDS = { receive_message: ReceiveMessageCommand, send_message: SendMessageCommand };
+
+exports.queue = async ({ calls, queue: QueueUrl, deletes }) => {
+  const told = [];
+  for (const [call, asked] of calls) {
+    const answer = await client.send(new COMMANDS[call]({ QueueUrl, ...asked }));
+    const [message] = answer.Messages ?? [];
+    if (deletes && message) await client.send(new DeleteMessageCommand({ QueueUrl, ReceiptHandle: message.ReceiptHandle }));
+    told.push([answer.$metadata.requestId === 'PILOTLIGHT' ? 'script' : null, message?.Body ?? answer.MessageId]);
+  }
+  return told;
+};
 """
 RECEIVE = b'ReceiveMessage scripted\n\n{"MaxNumberOfMessages": 1, "QueueUrl": "%s"}'
 
@@ -135,7 +172,12 @@ def test_a_script_reaches_only_the_queues_that_it_may_and_never_the_secret(daemo
     # A request that is refused at once cannot be handed over: its message is sent by the one after it.
     handed = [("send_reply", at, 0, at) for at in (0, 2, 3, 4, 5)]
     content = module(
-        ("connect", b"sqs://jobs"), *sent, *handed, ("recv_rpc_reply", 0, 0), ("reply_read", 0, 0, 40_000, 500), ("send_msg", 9, 0, 65_536)
+        ("connect", b"sqs://jobs"),
+        *sent,
+        *handed,
+        ("recv_rpc_reply", 0, 0),
+        ("reply_read", 0, 0, 40_000, 500),
+        ("send_msg", 9, 0, 65_536),
     )
     deploy(daemon, tmp_path, MANIFEST.format(name="queues", allow='["sqs://jobs/scripted"]'), init=content)
     _, told = cold(daemon, "queues", {"ids": [0, 2, 3, 4, 5, 9]})
@@ -153,10 +195,53 @@ def test_a_script_reaches_only_the_queues_that_it_may_and_never_the_secret(daemo
     assert b"a task" in memory and SECRET.encode() not in memory and KEY_ID.encode() not in memory
 
 
+@pytest.mark.timeout(300)  # packages may have to be installed
+@pytest.mark.parametrize("runtime", ["python", "node"])
+def test_an_unmodified_function_gets_once_what_its_script_received_and_sent(
+    daemon: Daemon, sqs: Any, tmp_path: Path, runtime: str
+) -> None:
+    name = f"unmodified-{runtime}"
+    if runtime == "node":
+        if shutil.which("npm") is None:
+            pytest.skip("a queue's client in Node.js is not tested: there is no npm on PATH")
+        (tmp_path / "index.js").write_text(NODE)
+        shutil.copy(HERE / "node" / "package.json", tmp_path)
+    script = module(
+        ("connect", b"sqs://jobs"),
+        ("send_rpc", 0, 0, f'ReceiveMessage {name}\n\n{{"WaitTimeSeconds": 0, "MaxNumberOfMessages": 1}}'.encode()),
+        ("send_rpc", 0, 1, f'SendMessage {name}\n\n{{"MessageBody": "done: \\u00e4"}}'.encode()),
+        # Two messages have the same reply: it answers one call.
+        *[("send_reply", message, 0, rpc) for message, rpc in [(0, 0), (1, 1), (2, 0), (3, 1)]],
+    )
+    handler = {"python": "app.queue", "node": "index.queue"}[runtime]
+    values = {"name": name, "runtime": runtime, "handler": handler, "key": KEY_ID, "secret": SECRET}
+    queue = new_queue(sqs, name, "first", "second")
+    deploy(daemon, tmp_path, CLIENT.format(**values, server=sqs.meta.endpoint_url), init=script)
+    take: list[object] = ["receive_message", {"MaxNumberOfMessages": 1, "WaitTimeSeconds": 0}]
+    others: list[object] = ["receive_message", {"MaxNumberOfMessages": 1}]
+    send: list[object] = ["send_message", {"MessageBody": "done: ä"}]
+    event = {"queue": queue, "deletes": True, "calls": [others, take, take, send, send]}
+    _, told = cold(daemon, name, event)
+    by_script = [by is not None for by, _ in told]
+    assert by_script == [False, True, False, True, False], told
+    # Each message was got once, whether the script took it or the function: also the one that the script sent.
+    assert sorted(text for _, text in told[:3]) == ["done: ä", "first", "second"], told
+    assert told[3][1] != told[4][1], told
+    # Of both equal messages, the function sent the other one. It has deleted what it got.
+    (last,) = sqs.receive_message(QueueUrl=queue, MaxNumberOfMessages=10)["Messages"]
+    assert last["Body"] == "done: ä"
+    # A warm invocation has no script.
+    sqs.send_message(QueueUrl=queue, MessageBody="third")
+    _, told = invoke(daemon, f"client-{name}", {"queue": queue, "calls": [take]})
+    assert told == [[None, "third"]]
+
+
 def test_a_connection_that_is_not_for_the_function_is_refused_when_it_is_deployed(daemon: Daemon, tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text("def handler(event, context): pass\n")
     (tmp_path / "init.wasm").write_bytes(module())
-    manifest = '[functions.{}]\nhandler = "app.handler"\n[functions.{}.initscript]\nmodule = "init.wasm"\nallow = ["sqs://{}"]\n'
+    manifest = (
+        '[functions.{}]\nhandler = "app.handler"\n[functions.{}.initscript]\nmodule = "init.wasm"\nallow = ["sqs://{}"]\n'
+    )
     for function, connection in [("stranger", "jobs"), ("client-bad-queue", "none")]:
         (tmp_path / "pilot.toml").write_text(manifest.format(function, function, connection))
         done = daemon.up(tmp_path)

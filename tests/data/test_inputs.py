@@ -119,6 +119,27 @@ def test_every_kind_of_store_says_why_there_is_no_object(daemon: Daemon, store: 
     assert kind == "Input.TooLarge" and "it has 111 MB" in message and "data.input_mb" in message
 
 
+def test_an_object_that_was_changed_in_the_store_is_broken(daemon: Daemon, bucket: Bucket) -> None:
+    for algorithm in ("CRC32", "SHA256"):
+        bucket.client.put_object(Bucket="photos", Key="changed", Body=b"right", ChecksumAlgorithm=algorithm)
+        _, said = invoke(daemon, "digest", {"key": "changed"})
+        assert said["sha256"] == hashlib.sha256(b"right").hexdigest(), said
+        # Of the same length, behind the server's back. Another key has nothing that is kept.
+        bucket.client.put_object(Bucket="photos", Key=f"changed-{algorithm}", Body=b"right", ChecksumAlgorithm=algorithm)
+        with (bucket.folder / f"changed-{algorithm}").open("r+b") as file:
+            file.write(b"wrong")
+        kind, problem = failure(daemon, "digest", {"key": f"changed-{algorithm}"})
+        assert kind == "Input.Broken" and algorithm in problem, problem
+
+
+@pytest.mark.parametrize("function", ["digest-by-program", "digest-by-program-fresh"])
+def test_a_program_that_the_function_starts_reads_an_input_by_its_path(daemon: Daemon, folder: Folder, function: str) -> None:
+    body = os.urandom(100_000)
+    folder.put("for-programs", body)
+    _, said = invoke(daemon, function, {"key": "for-programs"})
+    assert said == {"sha256": hashlib.sha256(body).hexdigest(), "problem": ""}
+
+
 def test_a_server_whose_certificate_is_not_known_gets_no_request(daemon: Daemon, tmp_path: Path) -> None:
     status, said = deployed(daemon, tmp_path, "https://untrusted/x")
     assert status == 0, said

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from conftest import KEY_ID, SECRET, Bucket
-from pilot_daemon import Daemon
+from pilot_daemon import Daemon, open_descriptors
 from test_inputs import invoke
 from test_sharing import wait_until
 
@@ -174,17 +174,6 @@ url = "http://127.0.0.1:{site.port}"
         daemon.stop()
 
 
-def open_files(daemon: Daemon) -> list[str]:
-    folder = Path(f"/proc/{daemon.process.pid}/fd")
-    files = []
-    for number in os.listdir(folder):
-        try:
-            files.append(os.readlink(folder / number))
-        except OSError:
-            continue
-    return files
-
-
 class Watch:
     """Looks at the memory of the daemon's inputs, all the time."""
 
@@ -258,7 +247,7 @@ def test_a_thousand_inputs_at_a_time_take_turns_and_leave_nothing(many: Daemon, 
         assert answers == digests[: len(round)]
         assert watch.looks > 3 and MIB <= watch.most <= MEMORY_MB * MIB, (watch.looks, watch.most)
         # Nothing of the inputs is left, and in the end no more open files than after the first round.
-        wait_until(lambda: not any("pilot-input" in file for file in open_files(many)))
+        wait_until(lambda: not any("pilot-input" in file for file in open_descriptors(many.process.pid).values()))
         many.retire(function)
         wait_until(lambda: workers(many, function) == 0)
         if left is None:
@@ -276,7 +265,7 @@ def workers(daemon: Daemon, function: str) -> int:
 
 def files(daemon: Daemon) -> int:
     """Open files but sockets: connections to stores are kept for a while."""
-    return sum(not file.startswith("socket:") for file in open_files(daemon))
+    return sum(not file.startswith("socket:") for file in open_descriptors(daemon.process.pid).values())
 
 
 def test_who_has_no_room_waits_alone_and_without_a_connection(many: Daemon, site: Site) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -167,6 +168,24 @@ def test_the_target_starts_while_its_data_arrives(nodes: Nodes) -> None:
         nodes.cable.rate(None)
         said = call.result()
     assert said["answers"][0]["got"] == said["sent"]
+
+
+def test_a_part_is_on_its_way_while_the_next_one_is_made(nodes: Nodes) -> None:
+    nodes.invoke("first", {"to": "next", "size": 1})  # workers and the connection are there
+    # 20 MiB take 1.7 s on the link, and 2 s until they are made: 3.7 s one after the other.
+    nodes.cable.rate(100)
+    began = time.monotonic()
+    said = nodes.invoke("first", {"to": "next", "parts": 20, "pause_s": 0.1})
+    took = time.monotonic() - began
+    assert said["answer"]["got"] == said["made"] and said["answer"]["bytes"] == 20 * MIB, said
+    assert took < 3.2, took
+    # The function there is not called with a part of it.
+    last = described(nodes.b, "next")["last"]["id"]
+    said = nodes.invoke("first", {"to": "next", "parts": 4, "pause_s": 0.05, "fails": True})
+    assert said == ["raised", "no more of it"]
+    after = described(nodes.b, "next")["last"]
+    assert after["id"] == last or after["timeline"]["started"] is None, after
+    nothing_is_left(nodes.a, nodes.b)
 
 
 def test_what_fails_there_is_the_callers_exception(nodes: Nodes) -> None:

@@ -237,6 +237,11 @@ def test_a_request_names_inputs_where_the_function_allows_it(sharing: Daemon, bu
     response, answer = invoke(sharing, "asked", {}, "more=s3://photos/ä {x}.txt", "own-copy = s3://photos/own.txt")
     assert answer == {"own": "own", "more": "asked for", "own-copy": "own"}
     assert "fetch.more;" in (response.getheader("server-timing") or "")
+    # What is between may put two headers into one.
+    _, answer = invoke(sharing, "asked", {}, "a=s3://photos/own.txt, b=s3://photos/ä {x}.txt")
+    assert answer == {"own": "own", "a": "own", "b": "asked for"}
+    bucket.put("a, b=c.txt", b"with a comma")
+    assert invoke(sharing, "asked", {}, "a=s3://photos/a, b=c.txt")[1] == {"own": "own", "a": "with a comma"}
     for texts, said in (
         (["own=s3://photos/own.txt"], "declares the input"),
         (["more"], "write NAME=SCHEME://STORE/KEY"),

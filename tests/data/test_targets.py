@@ -81,8 +81,8 @@ def test_a_chain_with_a_wrong_name_does_not_begin(targets: Daemon) -> None:
     response, answer = invoke(targets, "chain-first", {}, "chain-next", "chain-none")
     assert response.status == 404 and "chain-none" in answer["Message"], answer
     for wrong, said in (
-        ("a/b", "is no name of a function"),
-        ("", "is no name"),
+        ("a/b", "is not a function name"),
+        ("", "is not a function name"),
         (", ".join(["chain-next"] * 16), "more than 15"),
     ):
         response, answer = invoke(targets, "chain-first", {}, wrong)

@@ -210,6 +210,25 @@ def test_entries_of_a_stream_are_acknowledged_and_those_of_a_dead_consumer_are_t
     eventually("the count", lambda: is_counted_as_pubsub(triggered, "mails"))
 
 
+def test_a_stream_with_an_entry_that_is_too_large_waits_longer_each_time_and_goes_on_without_it(
+    redis: Redis, triggered: Daemon, tmp_path: Path
+) -> None:
+    # More than the daemon reads at once. The consumer has it from the first read on, so each new connection meets it again.
+    large = redis.ask(b"XADD", b"photos", b"*", b"text", b"x" * (13 << 20)).splitlines()[1]
+    keys = '[[functions.photos.triggers]]\ntype = "redis"\nconnection = "main"\nstream = "photos"\ngroup = "team"\n'
+    deploy(triggered, tmp_path, "photos", keys)
+    shown = eventually("failures", lambda: (shown := trigger(triggered, "photos"))["errors"] >= 4 and shown)
+    assert "lower batch_size" in shown["last_error"], shown
+    lines = [line for line in triggered.log.read_text().splitlines() if "photos" in line]
+    # Failures that follow each other, with nothing that works in between: only the first one is reported.
+    assert len([line for line in lines if "a trigger fails" in line]) == 1, lines
+    assert not [line for line in lines if "works again" in line], lines
+    redis.ask(b"XDEL", b"photos", large)
+    redis.ask(b"XADD", b"photos", b"*", b"text", b"small")
+    eventually("the next entry", lambda: got(triggered, "photos") == ["small"])
+    assert trigger(triggered, "photos")["state"] == "active"
+
+
 def test_records_arrive_at_urls_queues_and_streams(
     sqs: Any, redis: Redis, hook: Hook, triggered: Daemon, tmp_path: Path
 ) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import fcntl
 import http.client
 import json
@@ -15,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from pilot_daemon import PATIENCE, UnixConnection, binary
+from pilot_daemon import PATIENCE, UnixConnection, binary, open_descriptors
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -48,6 +50,8 @@ async def app(scope, receive, send):
         time.sleep(0.05)
     await send({"type": "http.response.body", "body": b"end\\n", "more_body": False})
 """
+# The number of the system call, the same on all processors.
+PIDFD_GETFD = 438
 CONFIG = """
 [functions.quick]
 handler = "app.handler"
@@ -220,8 +224,7 @@ exports.handler = async () => ({
     supervisor.start()
     try:
         supervisor.hear(b"READY=1")
-        daemon = f"/proc/{supervisor.process.pid}/fd"
-        assert listener in {os.readlink(f"{daemon}/{number}") for number in os.listdir(daemon)}, "the daemon has it"
+        assert listener in open_descriptors(supervisor.process.pid).values(), "the daemon has it"
         control = f"unix:{supervisor.data / 'control.sock'}"
         done = subprocess.run([binary(), "up", project, "--endpoint", control], capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, done.stdout + done.stderr
@@ -273,4 +276,47 @@ def test_a_stopped_daemon_is_not_reported_alive(tmp_path: Path) -> None:
         assert connection.getresponse().status == 200
     finally:
         supervisor.process.send_signal(signal.SIGCONT)
+        supervisor.stop()
+
+
+def copies_of_sockets(pid: int) -> list[int]:
+    """Copies of the sockets that a process has open, which stay open when it ends (pidfd_getfd(2))."""
+    process = os.pidfd_open(pid)
+    system = ctypes.CDLL(None, use_errno=True)
+    sockets = [number for number, what in open_descriptors(pid).items() if what.startswith("socket:")]
+    copies = []
+    for number in sockets:
+        copy = system.syscall(PIDFD_GETFD, process, number, 0)
+        if copy >= 0:
+            copies.append(copy)
+        else:
+            assert ctypes.get_errno() == errno.EBADF, os.strerror(ctypes.get_errno())  # closed meanwhile
+    os.close(process)
+    assert copies
+    return copies
+
+
+def test_a_spawner_that_ends_just_after_the_start_is_noticed(tmp_path: Path) -> None:
+    supervisor = Supervisor(tmp_path)
+    supervisor.start()
+    copies = []
+    try:
+        supervisor.hear(b"READY=1")
+        daemon = supervisor.process.pid
+        (spawner,) = map(int, Path(f"/proc/{daemon}/task/{daemon}/children").read_text().split())
+        # As a process has them that the spawner has just made, and that lives a moment longer.
+        copies = copies_of_sockets(spawner)
+        os.kill(spawner, signal.SIGKILL)
+        # Long enough that the daemon has got the signal and looked, in vain.
+        time.sleep(1)
+        assert supervisor.process.poll() is None
+        while copies:
+            os.close(copies.pop())
+        assert supervisor.process.wait(30) != 0
+        assert "the spawner has ended" in (tmp_path / "daemon.log").read_text()
+        supervisor.start()
+        supervisor.hear(b"READY=1")
+    finally:
+        for copy in copies:
+            os.close(copy)
         supervisor.stop()

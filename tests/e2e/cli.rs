@@ -49,6 +49,48 @@ fn new_makes_a_project_that_deploys_and_answers() {
 }
 
 #[test]
+fn new_names_the_address_at_which_the_daemon_serves_functions() {
+    let daemon = daemon();
+    let home = Project::empty();
+    let folder = home.path().join("pages");
+    let said = daemon.cli_ok(&["new", "--template", "asgi", &folder.display().to_string()]);
+    let wanted = format!("curl http://{}/fn/pages/", daemon.address());
+    assert!(said.contains(&wanted), "{wanted}: {said}");
+}
+
+#[test]
+fn a_request_without_lines_in_the_log_is_an_error() {
+    let daemon = lab(ECHO, plain());
+    let output = daemon.cli(&["logs", "lab", "--request", "none"]);
+    assert_eq!(output.status.code(), Some(1));
+    let wanted = "error: the log of 'lab' has no lines of request none\n";
+    assert_eq!(String::from_utf8_lossy(&output.stderr), wanted);
+}
+
+#[test]
+fn a_token_for_a_function_that_is_not_deployed_comes_with_a_warning() {
+    let daemon = lab(ECHO, plain());
+    let create = |token: &str, function: &str| {
+        let all = [
+            "token",
+            "create",
+            token,
+            "--role",
+            "invoke",
+            "--function",
+            function,
+        ];
+        let output = daemon.cli(&all);
+        assert!(output.status.success(), "{}", text(&output));
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let warned = create("one", "lap");
+    let wanted = "warning: there is no function 'lap' yet; did you mean 'lab'?";
+    assert!(warned.contains(wanted), "{warned}");
+    assert!(!create("two", "lab").contains("warning"));
+}
+
+#[test]
 fn new_refuses_a_name_that_commands_would_read_as_an_option() {
     let home = Project::empty();
     let output = std::process::Command::new(env!("CARGO_BIN_EXE_pilot"))
@@ -130,7 +172,7 @@ fn invoking_a_version_that_is_not_there_names_those_that_are() {
         let output = daemon.cli(&["invoke", target]);
         let printed = String::from_utf8_lossy(&output.stderr);
         assert!(
-            printed.contains("function 'lab' has no version '7': there is 2 (the live one), 1"),
+            printed.contains("function 'lab' has no version '7': there are 1, 2 (the live one)"),
             "{printed}"
         );
         assert_eq!(output.status.code(), Some(1));

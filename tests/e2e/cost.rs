@@ -175,7 +175,47 @@ fn a_trace_says_how_much_of_its_allocation_is_used() {
         analysis["rounding"][1],
         json!({"step_ms": 100, "min_ms": 0, "mean_us": 60_000})
     );
+    // 32 and 128 MB, 0.03 and 0.18 CPUs, for 40 ms each; 128 MB and 0.3 vCPU for as long. A bin is up to a 32nd too large.
+    let found = &analysis["distribution"];
+    let near = |amounts: &Value, at: usize, exact: u64| {
+        let amount = amounts[at].as_u64().unwrap();
+        assert!(
+            (exact..=exact + exact / 32 + 1).contains(&amount),
+            "{amount} {found}"
+        );
+    };
+    assert_eq!(
+        (&found["percents"][0], &found["percents"][20]),
+        (&json!(1), &json!(99))
+    );
+    let used = &found["used"];
+    for (at, memory, cpu) in [(0, 32, 1_200_000), (20, 128, 7_200_000)] {
+        near(&used["memory_kb_ms"], at, memory * 1024 * 40);
+        near(&used["cpu_ns"], at, cpu);
+    }
+    let platforms = found["platforms"].as_array().unwrap();
+    let of = |id: &str| platforms.iter().find(|it| it["id"] == id);
+    let huawei = of("huawei").unwrap();
+    for at in [0, 20] {
+        near(&huawei["memory_kb_ms"], at, 128 * 1024 * 40);
+    }
+    assert_eq!(
+        huawei["cpu_ns"],
+        json!(null),
+        "its CPU is in its memory: {huawei}"
+    );
+    // 100 ms at least.
+    near(&of("gcp-request").unwrap()["cpu_ns"], 0, 300 * 100_000);
+    near(&of("cloudflare").unwrap()["cpu_ns"], 20, 8_000_000);
+    assert!(
+        of("own").is_none() && of("gcp-instance").is_none(),
+        "{found}"
+    );
     let told = daemon.cli_ok(&["cost", "--trace", &file]);
+    assert!(
+        told.contains("BILLED PER REQUEST") && told.contains("(used)"),
+        "{told}"
+    );
     assert!(
         told.contains("50.0 % of the requests used less than half of their CPU"),
         "{told}"
@@ -426,6 +466,52 @@ fn a_function_is_sized_by_its_calls() {
     assert!(svg.contains("AWS Lambda (x86)"), "{svg}");
     let text = daemon.cli_ok(&["rightsize", "lab"]);
     assert!(text.contains("as fast as it gets"), "{text}");
+    // With prices of one's own, and from records whose end may be cut off.
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    let (records, billing) = (at("calls.csv"), at("billing.toml"));
+    let csv = daemon.cli_ok(&["cost", "export", "lab"]);
+    fs::write(&records, csv.trim_end()).unwrap();
+    let platforms = daemon.cli_ok(&["cost", "platforms"]);
+    let (_, rest) = platforms
+        .split_once("[platforms.aws-lambda-x86]\n")
+        .unwrap();
+    let (lambda, _) = rest.split_once("\n[platforms").unwrap();
+    let free = lambda.replace("fee = \"0.0000002\"", "fee = \"1\"");
+    fs::write(&billing, format!("[platforms.aws-lambda-x86]\n{free}\n")).unwrap();
+    let all = [
+        "rightsize",
+        "--trace",
+        &records,
+        "--json",
+        "--billing",
+        &billing,
+    ];
+    let dear: Value = serde_json::from_str(&daemon.cli_ok(&all)).unwrap();
+    let note = format!("{records}:5: the last row has no line end");
+    let notes = dear["notes"].as_array().unwrap();
+    assert!(
+        notes
+            .iter()
+            .any(|told| told.as_str().unwrap().starts_with(&note)),
+        "{dear}"
+    );
+    let price = |report: &Value, at: usize| {
+        let size = &report["settings"][at]["sizes"][0];
+        size["per_million"]
+            .as_str()
+            .unwrap()
+            .parse::<f64>()
+            .unwrap()
+    };
+    let more = price(&dear, 1) - price(&report, 1);
+    assert!((more - 999_999.8).abs() < 1e-3, "a fee of a dollar: {more}");
+    assert!((price(&dear, 2) - price(&report, 2)).abs() < 1e-6, "{dear}");
+    fs::write(&billing, "[platforms.shop]\n").unwrap();
+    let refused = daemon.cli(&["rightsize", "lab", "--billing", &billing]);
+    assert_eq!(refused.status.code(), Some(2));
+    let told = String::from_utf8(refused.stderr).unwrap();
+    assert!(told.contains("billing.toml"), "{told}");
+    assert!(told.contains("[platforms.shop]"), "{told}");
     let unknown = daemon.cli(&["rightsize", "labb"]);
     assert_eq!(unknown.status.code(), Some(1));
     let told = String::from_utf8(unknown.stderr).unwrap();

@@ -38,6 +38,25 @@ fn no_worker_has_the_process_id_of_its_template_or_of_a_running_worker() {
     }
 }
 
+#[test]
+fn a_workers_parent_is_the_init_of_its_sandbox_with_and_without_a_template() {
+    let code = r#"
+import os, pickle, posix, subprocess, sys
+from os import getppid
+AT_IMPORT = getppid()
+ASK = "import os; print(os.getppid())"
+def handler(event, context):
+    child = subprocess.run([sys.executable, "-c", ASK], capture_output=True, check=True)
+    kept = pickle.loads(pickle.dumps(getppid))
+    return [AT_IMPORT, getppid(), os.getppid(), posix.getppid(), kept(), int(child.stdout) == os.getpid()]
+"#;
+    for template in ["on", "off"] {
+        let daemon = lab(code, json!({"template": template}));
+        let seen = answer(&daemon, "lab", json!({}));
+        assert_eq!(seen, json!([1, 1, 1, 1, 1, true]), "template = {template}");
+    }
+}
+
 const FILES: &str = r#"
 import os, sqlite3, time
 with open("/tmp/model.bin", "wb") as file:
@@ -174,6 +193,99 @@ def handler(event, context):
     ] {
         assert!(findings.contains(found), "no {found} in {findings}");
     }
+}
+
+#[test]
+fn what_the_import_did_with_files_is_so_in_each_worker() {
+    let code = r#"
+import fcntl, mmap, multiprocessing, os, time
+os.makedirs("/tmp/work")
+os.chdir("/tmp/work")
+flocked = open("flocked", "w")
+fcntl.flock(flocked, fcntl.LOCK_EX)
+locked = open("locked", "w")
+fcntl.lockf(locked, fcntl.LOCK_EX, 10, 5)
+mapped = open("mapped", "w+b")
+mapped.truncate(8192)
+view = mmap.mmap(mapped.fileno(), 8192)
+view[:6] = b"import"
+queue = multiprocessing.SimpleQueue()
+queue.put("waiting")
+IMPORTED = os.getpid()
+
+def is_flocked():
+    with open("flocked", "w") as again:
+        try:
+            fcntl.flock(again, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+def is_locked(start, length):
+    child = os.fork()
+    if child == 0:
+        try:
+            fcntl.lockf(open("locked", "w"), fcntl.LOCK_EX | fcntl.LOCK_NB, length, start)
+        except BlockingIOError:
+            os._exit(1)
+        os._exit(0)
+    return os.waitpid(child, 0)[1] != 0
+
+def handler(event, context):
+    before = view[:10].decode()
+    view[6:10] = b"mine"
+    time.sleep(0.2)
+    return {
+        "forked": os.getpid() != IMPORTED,
+        "directory": os.getcwd(),
+        "locks": [is_flocked(), is_locked(0, 5), is_locked(5, 1), is_locked(14, 1), is_locked(15, 5)],
+        "mapped": [before, open("mapped", "rb").read(10).decode()],
+        "queue": queue.get(),
+    }
+"#;
+    let daemon = lab(code, json!({"reuse": "once", "scale": {"max": 4}}));
+    for _ in 0..2 {
+        for seen in at_once(&daemon, 4, &json!({})) {
+            assert_eq!(seen["forked"], true);
+            assert_eq!(seen["directory"], "/tmp/work");
+            assert_eq!(seen["locks"], json!([true, false, true, true, false]));
+            assert_eq!(seen["mapped"], json!(["import\0\0\0\0", "importmine"]));
+            assert_eq!(seen["queue"], "waiting");
+        }
+    }
+    let report = daemon.get("/_pilot/v1/functions/lab").ok().json();
+    assert_eq!(report["template"]["findings"], json!([]));
+}
+
+/// Two connections of one process must see each other's locks, or the end of one removes what the other has written.
+#[test]
+fn an_sqlite_database_in_wal_mode_is_each_workers_own() {
+    let code = r#"
+import sqlite3
+kept = sqlite3.connect("/tmp/words.db", isolation_level=None, check_same_thread=False)
+kept.execute("pragma journal_mode = wal")
+kept.execute("create table words (word text)")
+
+def handler(event, context):
+    kept.execute("insert into words values ('kept')")
+    other = sqlite3.connect("/tmp/words.db", isolation_level=None)
+    other.execute("insert into words values ('other')")
+    other.close()
+    kept.execute("insert into words values ('kept')")
+    words = [word for word, in kept.execute("select word from words")]
+    return [words, kept.execute("pragma integrity_check").fetchone()[0]]
+"#;
+    let daemon = lab(code, json!({"reuse": "once"}));
+    for _ in 0..3 {
+        let seen = answer(&daemon, "lab", json!({}));
+        assert_eq!(seen, json!([["kept", "other", "kept"], "ok"]));
+    }
+    let report = daemon.get("/_pilot/v1/functions/lab").ok().json();
+    let findings = report["template"]["findings"].to_string();
+    assert!(
+        findings.contains("opened /tmp/words.db in WAL mode at import"),
+        "{findings}"
+    );
 }
 
 #[test]

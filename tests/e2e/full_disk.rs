@@ -262,6 +262,29 @@ fn an_event_that_cannot_be_stored_is_503_and_the_accepted_ones_run() {
 }
 
 #[test]
+fn an_event_is_accepted_as_soon_as_a_full_disk_has_room() {
+    needs_root!();
+    let mut daemon = on_a_small_disk();
+    daemon.stop();
+    fill(&filler(&daemon));
+    daemon.resume();
+    assert_eq!(reserve(&daemon), 0, "its room is in use");
+    let event = pilot_harness::Request::new("POST", "/2015-03-31/functions/lab/invocations")
+        .header("x-amz-invocation-type", "Event")
+        .body("1");
+    let refused = daemon.send(&event);
+    assert_eq!(refused.status, 503, "{}", refused.text());
+    fs::remove_file(filler(&daemon)).unwrap();
+    // The first one. Nothing else that would need room has asked for it.
+    let accepted = daemon.send(&event);
+    assert_eq!(accepted.status, 202, "{}", accepted.text());
+    assert_eq!(reserve(&daemon), 4 << 20, "the reserve is there again");
+    eventually("the end of the accepted event", || {
+        (daemon.cli_ok(&["async", "list", "--json"]).trim() == "[]").then_some(())
+    });
+}
+
+#[test]
 fn a_slow_body_on_a_full_disk_stays_in_memory() {
     needs_root!();
     let daemon = on_a_small_disk();

@@ -230,7 +230,8 @@ fn a_node_with_libraries_of_a_layer_is_started_with_their_folder() {
         .file("tools/lib/libx.so", "");
     let daemon = daemon();
     up(&daemon, &project);
-    let wanted = json!([["LD_LIBRARY_PATH=/opt/lib"], "/opt/lib", ["libx.so"]]);
+    let path = "/var/task:/var/task/lib:/opt/lib";
+    let wanted = json!([[format!("LD_LIBRARY_PATH={path}")], path, ["libx.so"]]);
     assert_eq!(answer(&daemon, "lab", plain()), wanted);
 }
 

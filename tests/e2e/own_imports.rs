@@ -1,7 +1,9 @@
 //! Packages that read variables or replace modules when they are imported, and variables that an interpreter reads when it starts: a
 //! function must not notice that its worker was forked.
 
+use std::fs::Permissions;
 use std::io::{Cursor, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
 
 use pilot_harness::{Daemon, Project};
 use serde_json::{Value, json};
@@ -187,6 +189,44 @@ fn libraries_of_the_code_are_found_by_name() {
         assert_eq!(answer(&daemon, template, json!({})), json!([42, 42]));
     }
     assert_eq!(reason(&daemon, "on"), Value::Null, "it shares its packages");
+}
+
+/// A bootstrap that answers one event after another with what its libraries say.
+const WITH_LIBRARIES: &str = r#"#!/usr/bin/env python3
+import ctypes, json, os, urllib.request
+api = "http://" + os.environ["AWS_LAMBDA_RUNTIME_API"] + "/2018-06-01/runtime/invocation/"
+while True:
+    with urllib.request.urlopen(api + "next") as event:
+        id = event.headers["Lambda-Runtime-Aws-Request-Id"]
+        event.read()
+    answer = [ctypes.CDLL(name).answer() for name in ("libone.so", "libtwo.so.1")]
+    urllib.request.urlopen(urllib.request.Request(api + id + "/response", json.dumps(answer).encode()))
+"#;
+
+#[test]
+fn libraries_of_the_code_of_other_runtimes_are_found_by_name() {
+    let manifest = "[functions.provided]\npath = \"provided\"\nruntime = \"provided\"\n\
+                    [functions.node]\npath = \"node\"\nruntime = \"node\"\n\
+                    [functions.own]\npath = \"node\"\nruntime = \"node\"\nenvironment = { LD_LIBRARY_PATH = \"/elsewhere\" }\n";
+    // A library that is found is refused because it is no addon.
+    let node = "exports.handler = async () => ['libone.so', 'libtwo.so.1'].map((name) => {\n\
+                  try { process.dlopen({ exports: {} }, name); } catch (error) { return /self-register/.test(error.message); }\n\
+                });\n";
+    let project = Project::empty()
+        .file("pilot.toml", manifest)
+        .file("node/index.js", node)
+        .file("provided/bootstrap", WITH_LIBRARIES);
+    let bootstrap = project.path().join("provided/bootstrap");
+    std::fs::set_permissions(bootstrap, Permissions::from_mode(0o755)).unwrap();
+    for function in ["node", "provided"] {
+        library(&project, &format!("{function}/libone.so"));
+        library(&project, &format!("{function}/lib/libtwo.so.1"));
+    }
+    let daemon = daemon();
+    daemon.cli_ok(&["up", &project.path().display().to_string()]);
+    assert_eq!(answer(&daemon, "provided", json!({})), json!([42, 42]));
+    assert_eq!(answer(&daemon, "node", json!({})), json!([true, true]));
+    assert_eq!(answer(&daemon, "own", json!({})), json!([false, false]));
 }
 
 #[test]

@@ -87,14 +87,14 @@ fn a_version_that_is_not_there_is_an_error_that_lists_those_that_are() {
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(
         said(&output),
-        "error: function 'lab' has no version 7: there is 2 (the live one), 3, 1\n"
+        "error: function 'lab' has no version 7: there are 1, 2 (the live one), 3\n"
     );
     daemon.cli_ok(&["rollback", "lab"]);
     let output = daemon.cli(&["rollback", "lab"]);
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(
         said(&output),
-        "error: function 'lab' has no version older than 1: there is 1 (the live one), 3, 2\n"
+        "error: function 'lab' has no version older than 1: there are 1 (the live one), 2, 3\n"
     );
     let output = daemon.cli(&["rollback", "lap"]);
     assert!(

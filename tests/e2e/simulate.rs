@@ -200,7 +200,7 @@ fn simulate_refuses_what_it_cannot_do_and_says_what_would_do() {
         (&["nowhere.toml"], "nowhere.toml"),
         (
             &["burst.toml", "--start-ms", "1e9"],
-            "1000000000 ms is no time",
+            "1000000000 ms is out of range",
         ),
         (&["burst.toml", "--max", "0"], "--max"),
         (&["burst.toml", "--service-cpu", "3"], "--cores"),

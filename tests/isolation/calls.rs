@@ -122,6 +122,13 @@ pub(crate) fn attempts() -> Vec<Attempt> {
             "SO_ATTACH_REUSEPORT_CBPF",
             "IP_OPTIONS",
             "IPV6_2292PKTOPTIONS",
+            "IPV6_JOIN_GROUP",
+            "IP_ADD_SOURCE_MEMBERSHIP",
+            "TCP_MD5SIG",
+            "TCP_MD5SIG_EXT",
+            "TCP_AO_ADD_KEY",
+            "TCP_ULP",
+            "UDP_ENCAP",
         ] {
             attempts.push(Attempt::new(
                 format!("{worker}: {option} of a socket is refused"),

@@ -675,11 +675,24 @@ def try_option(what):
     """Options of sockets that take what no limit counts, and filters."""
     program = (ctypes.c_uint64 * 1)(0x7FFF000000000006)  # return
     filters = struct.pack("HxxxxxxP", 1, ctypes.addressof(program))
+    peer = struct.pack("=HH4s", socket.AF_INET, 0, socket.inet_aton("127.0.0.1"))
+    md5_key = peer.ljust(128, b"\0") + struct.pack("=BBHI80s", 0, 0, 4, 0, b"abcd")  # struct tcp_md5sig, linux/tcp.h
     attempts = {
         "SO_ATTACH_FILTER": lambda: socket.socket(socket.AF_UNIX).setsockopt(socket.SOL_SOCKET, 26, filters),
         "SO_ATTACH_REUSEPORT_CBPF": lambda: socket.socket(socket.AF_INET).setsockopt(socket.SOL_SOCKET, 51, filters),
         "IP_OPTIONS": lambda: socket.socket(socket.AF_INET).setsockopt(socket.IPPROTO_IP, 4, b"\1" * 40),
         "IPV6_2292PKTOPTIONS": lambda: socket.socket(socket.AF_INET6).setsockopt(socket.IPPROTO_IPV6, 6, bytes(1000)),
+        "TCP_MD5SIG": lambda: socket.socket().setsockopt(socket.IPPROTO_TCP, 14, md5_key),
+        "TCP_MD5SIG_EXT": lambda: socket.socket().setsockopt(socket.IPPROTO_TCP, 32, md5_key),
+        "TCP_AO_ADD_KEY": lambda: socket.socket().setsockopt(socket.IPPROTO_TCP, 38, bytes(300)),
+        "TCP_ULP": lambda: socket.socket().setsockopt(socket.IPPROTO_TCP, 31, b"tls"),
+        "IPV6_JOIN_GROUP": lambda: socket.socket(socket.AF_INET6, socket.SOCK_DGRAM).setsockopt(
+            socket.IPPROTO_IPV6, 20, socket.inet_pton(socket.AF_INET6, "ff12::1") + struct.pack("=I", 1)
+        ),
+        "IP_ADD_SOURCE_MEMBERSHIP": lambda: socket.socket(type=socket.SOCK_DGRAM).setsockopt(
+            socket.IPPROTO_IP, 39, b"".join(map(socket.inet_aton, ("232.0.0.1", "127.0.0.1", "127.0.0.2")))
+        ),
+        "UDP_ENCAP": lambda: socket.socket(type=socket.SOCK_DGRAM).setsockopt(socket.IPPROTO_UDP, 100, 2),
     }
     try:
         said = attempts[what]()
@@ -927,6 +940,56 @@ def try_inotify(limit):
             return [False, [len(kept), errno.errorcode.get(ctypes.get_errno(), "E?")]]
         kept.append(descriptor)
     return [True, [len(kept), "no limit"]]
+
+
+def try_unaccepted(seconds):
+    """Sends to connections that nobody accepts. What they hold stays after they are closed."""
+    listeners, sent, until = [], 0, time.monotonic() + seconds
+    while time.monotonic() < until:
+        listener = socket.create_server(("127.0.0.1", 0), backlog=4096)
+        listeners.append(listener)
+        for _ in range(1000):
+            if time.monotonic() > until:
+                break
+            with socket.socket() as connection:
+                connection.setblocking(False)
+                try:
+                    connection.connect_ex(listener.getsockname())
+                    sent += connection.send(bytes(100_000))
+                except OSError:
+                    pass
+    return [True, f"{sent >> 20} MB sent"]
+
+
+def try_kept_back(seconds, sockets):
+    """Holds datagrams that are not complete."""
+    kept_back = []
+    for _ in range(sockets):
+        one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        one.connect(("127.0.0.1", 9))
+        for _ in range(20):
+            one.send(bytes(3000), socket.MSG_MORE)
+        kept_back.append(one)
+    time.sleep(seconds)
+    return [True, f"{len(kept_back)} datagrams kept back"]
+
+
+def try_serve(connections, seconds):
+    """What servers and clients do: many connections, and datagrams, that are accepted and read. Returns how many had an echo."""
+    echoes = 0
+    with socket.create_server(("127.0.0.1", 0), backlog=connections) as listener:
+        clients = [socket.create_connection(listener.getsockname()) for _ in range(connections)]
+        for client in clients:
+            client.sendall(bytes(20_000))
+        servers = [listener.accept()[0] for _ in clients]
+        time.sleep(seconds)
+        for client, server in zip(clients, servers):
+            got = server.recv(20_000, socket.MSG_WAITALL)
+            server.sendall(got)
+            echoes += client.recv(20_000, socket.MSG_WAITALL) == got
+            client.close()
+            server.close()
+    return [echoes != connections, echoes]
 
 
 def try_release():

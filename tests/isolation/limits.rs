@@ -81,6 +81,7 @@ pub(crate) fn attempts() -> Vec<Attempt> {
     ));
     attempts.extend(pids());
     attempts.extend(inotify());
+    attempts.extend(sockets());
     attempts
 }
 
@@ -107,6 +108,45 @@ fn inotify() -> impl Iterator<Item = Attempt> {
             )
         })
         .into_iter()
+}
+
+/// Memory of the kernel that no control group is charged for.
+fn sockets() -> Vec<Attempt> {
+    let mut attempts = Vec::new();
+    for worker in ["hostile", "spawned"] {
+        for (what, with) in [
+            ("unaccepted", json!([15])),
+            ("kept_back", json!([15, 2500])),
+        ] {
+            attempts.push(Attempt::new(
+                format!("sockets: {worker} with {what} ends, and says why"),
+                move |ground| {
+                    let before = ground.victim_count();
+                    let response = ground.raw(worker, what, with.clone());
+                    let after = ground.victim_count();
+                    let seen = format!("{} after {:?}", response.text(), response.head_after);
+                    let ended = response.header("x-amz-function-error").is_some();
+                    let next = ground.ask(worker, "count", json!([]));
+                    if ended && response.text().contains("sockets") && after == before + 1 {
+                        Verdict::Pass(format!("{seen} then {next}"))
+                    } else {
+                        Verdict::Fail(seen)
+                    }
+                },
+            ));
+        }
+    }
+    attempts.push(Attempt::new(
+        "sockets: connections that are accepted and read are allowed",
+        |ground| {
+            let (failed, echoes) = ground.attempt("roomy", "serve", json!([800, 3.0]));
+            match failed {
+                true => Verdict::Fail(echoes.to_string()),
+                false => Verdict::Pass(echoes.to_string()),
+            }
+        },
+    ));
+    attempts
 }
 
 fn pids() -> Vec<Attempt> {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import os
@@ -25,6 +26,15 @@ def binary() -> Path:
     if not built:
         pytest.exit("there is no pilot binary: run `cargo build -p pilot`, or set PILOT_BIN", returncode=3)
     return max(built, key=lambda path: path.stat().st_mtime)
+
+
+def open_descriptors(pid: int) -> dict[int, str]:
+    """What the descriptors of a process are (proc_pid_fd(5)). One that is closed meanwhile is left out."""
+    found = {}
+    for number in os.listdir(f"/proc/{pid}/fd"):
+        with contextlib.suppress(FileNotFoundError):
+            found[int(number)] = os.readlink(f"/proc/{pid}/fd/{number}")
+    return found
 
 
 class UnixConnection(http.client.HTTPConnection):

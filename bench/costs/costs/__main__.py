@@ -10,7 +10,7 @@ from pathlib import Path
 
 from benchlib.command import Run, add_experiments, options_of
 
-from . import bills, idle, pictures, quota, serving
+from . import bills, idle, metered, pictures, quota, serving
 from .bench import FULL, SMOKE, Bench
 
 EXPERIMENTS = {
@@ -22,6 +22,7 @@ EXPERIMENTS = {
     "concurrency": (serving.concurrency, "Fig. 6: durations by the rate of requests, with one and many in a worker"),
     "overhead": (serving.overhead, "Fig. 8: durations of a function that does nothing"),
     "metering": (serving.metering, "what the records of invocations cost"),
+    "cputime": (metered.cpu_time, "the CPU time in the records beside the kernel's"),
     "keepalive": (idle.keep_alive, "Fig. 9: cold starts by the idle time"),
     "frozen": (idle.frozen, "memory, CPU time and wake of a frozen worker"),
     "durations": (quota.durations, "Fig. 10: duration by size, beside PyAES on AWS and Google Cloud"),
@@ -36,6 +37,9 @@ def options() -> argparse.ArgumentParser:
     parser = options_of("costs", __doc__, smoke="seconds of everything: does it run at all")
     add_experiments(parser, "costs", EXPERIMENTS)
     parser.add_argument("--rows", metavar="N", type=int, help="rows of the trace of `rate`; the bar is for 100,000,000")
+    parser.add_argument(
+        "--runs", metavar="N", type=int, help="how often `rate` bills it (5), and `throttles` profiles each setting (5)"
+    )
     return parser
 
 
@@ -45,7 +49,7 @@ def main() -> int:
     effort = SMOKE if wanted.smoke else FULL
     reports = []
     with tempfile.TemporaryDirectory(prefix="pilot-costs-") as home:
-        bench = Bench(run.binary, Path(home), wanted.data, effort, wanted.rows or effort.rows)
+        bench = Bench(run.binary, Path(home), wanted.data, effort, wanted.rows or effort.rows, wanted.runs or effort.runs)
         for name in wanted.only or EXPERIMENTS:
             measure, what = EXPERIMENTS[name]
             reports.append(run.experiment(name, what, partial(measure, bench), pictures.DRAWN))

@@ -26,6 +26,8 @@ class Effort:
     # Of the meter: turns, and seconds of each.
     turns: int
     turn_seconds: int
+    # Of the metered CPU time: calls of each turn.
+    cpu_calls: int
     # Of each behaviour of idle workers: functions, and tries of each at each idle time, which are parts of `idle_s`.
     functions: int
     rounds: int
@@ -49,6 +51,7 @@ FULL = Effort(
     calls=2000,
     turns=5,
     turn_seconds=5,
+    cpu_calls=10_000,
     functions=10,
     rounds=10,
     idle_s=3.3,
@@ -69,6 +72,7 @@ SMOKE = Effort(
     calls=10,
     turns=1,
     turn_seconds=1,
+    cpu_calls=100,
     functions=1,
     rounds=1,
     idle_s=1.0,
@@ -86,7 +90,9 @@ class Bench:
     home: Path
     data: Path
     effort: Effort
+    # Of `rate`: rows, and how often.
     rows: int
+    runs: int
 
     def folder(self, name: str) -> Path:
         """A new folder, for a daemon."""

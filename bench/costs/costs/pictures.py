@@ -7,17 +7,42 @@ from typing import Any
 from benchlib.pictures import Pictures, pyplot
 from benchlib.report import Report
 
+from .quota import amounts_ms
+
 
 def axes_of(columns: int = 1) -> tuple[Any, Any]:
     figure, axes = pyplot.subplots(1, columns, figsize=(6.5 * columns, 4.4), layout="constrained", squeeze=False)
     return figure, axes[0]
 
 
+# The models that the paper's Figure 2 shows, and what it calls the consumption.
+MODELS = ("aws-lambda-x86", "huawei", "gcp-request", "azure-consumption", "cloudflare")
+
+
+def distribution(axes: tuple[Any, Any], told: dict[str, Any]) -> None:
+    """Figure 2: how many of the requests are billed at most so much memory, and so much CPU time."""
+    shares = [percent / 100 for percent in told["percents"]]
+    curves = [("used", told["used"], {"color": "black", "linestyle": "--"})]
+    curves += [(one["name"], one, {}) for one in told["platforms"] if one["id"] in MODELS]
+    for axis, key, unit, label in (
+        (axes[0], "memory_kb_ms", 2**-20 / 1000, "memory, GB-s"),
+        (axes[1], "cpu_ns", 1e-9, "CPU time, vCPU-s"),
+    ):
+        for name, amounts, style in curves:
+            if amounts[key]:
+                axis.plot([value * unit for value in amounts[key]], shares, label=name, **style)
+        axis.set_xscale("log")
+        axis.set_xlabel(f"{label} per request")
+        axis.set_ylabel("share of the requests")
+        axis.legend(fontsize=6)
+
+
 def billable(report: Report) -> Any:
-    names = list(dict.fromkeys(row["trace"] for row in report.data))
-    figure, axes = axes_of(len(names))
-    for axis, name in zip(axes, names):
-        rows = [row for row in report.data if row["trace"] == name]
+    means, told = report.data["means"], report.data["distributions"]
+    figure, axes = axes_of(2 + len(told))
+    distribution((axes[0], axes[1]), told["generated"])
+    for axis, name in zip(axes[2:], told):
+        rows = [row for row in means if row["trace"] == name]
         for at, key in enumerate(("memory", "cpu")):
             places = [place + 0.4 * at for place in range(len(rows))]
             axis.barh(places, [(row[key] or 0) / 100 for row in rows], 0.4, label=key)
@@ -194,20 +219,27 @@ def logs(report: Report) -> Any:
 
 
 def throttles(report: Report) -> Any:
-    figure, axes = axes_of(3)
-    settings = dict.fromkeys((one["period_us"], one["quota_us"]) for one in report.data)
-    for setting in settings:
-        runs = [one["log"] for one in report.data if (one["period_us"], one["quota_us"]) == setting]
-        pairs = [(before, after) for run in runs for before, after in zip(run, run[1:])]
-        if not pairs:
-            continue
-        label = f"P {setting[0] / 1000:g}, Q {setting[1] / 1000:g} ms"
-        cumulated(axes[0], [(after[0] - before[0]) / 1e6 for before, after in pairs], label)
-        cumulated(axes[1], [after[1] / 1e6 for _, after in pairs], label)
-        cumulated(axes[2], [(after[0] - after[1] - before[0]) / 1e6 for before, after in pairs], label)
-    for axis, name in zip(axes, ("interval, ms", "length, ms", "obtained CPU, ms")):
-        axis.set_xlabel(name)
-        axis.legend(fontsize=7)
+    """A row for each setting: measured here, as the model says, and as in the published log."""
+    models, logs = report.data["model"], report.data["published"]
+    figure, grid = pyplot.subplots(len(models), 3, figsize=(19.5, 3.4 * len(models)), layout="constrained", squeeze=False)
+    for axes, model, log in zip(grid, models, logs):
+        setting = (model["period_us"], model["quota_us"])
+        measured = [one["log"] for one in report.data["runs"] if (one["period_us"], one["quota_us"]) == setting]
+        for label, runs, style in (
+            ("here", measured, "-"),
+            ("model", [model["log"]], "--"),
+            ("the paper's log", log["runs"], ":"),
+        ):
+            found: dict[str, list[float]] = {}
+            for run in runs:
+                for name, values in amounts_ms(run).items():
+                    found.setdefault(name, []).extend(values)
+            for axis, values in zip(axes, found.values()):
+                if values:
+                    cumulated(axis, values, label, linestyle=style)
+        for axis, name in zip(axes, ("interval, ms", "length, ms", "obtained CPU, ms")):
+            axis.set_xlabel(f"P {setting[0] / 1000:g}, Q {setting[1] / 1000:g} ms: {name}")
+            axis.legend(fontsize=7)
     return figure
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import json
 import os
 import subprocess
@@ -12,6 +13,7 @@ from typing import Any
 
 from benchlib.pilot import ask
 from benchlib.report import Bar, Report
+from benchlib.stats import Estimate
 
 from .bench import Bench
 
@@ -141,12 +143,68 @@ def logs(bench: Bench) -> Report:
 SETTINGS = ((20_000, 1_447), (10_000, 2_500), (100_000, 25_000), (100_000, 50_000))
 
 
+# So much of a published log is drawn.
+PUBLISHED_RUNS, PUBLISHED_MAX = 5, 500
+DISTANCES = ("intervals", "lengths", "obtained")
+# A log is like the model if each distance is at most that.
+DISTANCE_MAX = 0.1
+
+
+def amounts_ms(log: list[tuple[int, int]]) -> dict[str, list[float]]:
+    """The three quantities of Figure 12 for each throttle of a log, ms."""
+    pairs = list(zip(log, log[1:]))
+    return {
+        "intervals": [(after[0] - before[0]) / 1e6 for before, after in pairs],
+        "lengths": [after[1] / 1e6 for _, after in pairs],
+        "obtained": [(after[0] - after[1] - before[0]) / 1e6 for before, after in pairs],
+    }
+
+
+def modelled(bench: Bench, period: int, quota: int) -> list[tuple[int, int]]:
+    """The log of the model for a setting, with the ticks of most kernels."""
+    log = ask_log(bench, "model", "--period", str(period), "--quota", str(quota), "--tick-hz", "250")
+    return [(noticed, lasted) for noticed, lasted in log["data"]]
+
+
+def ask_log(bench: Bench, *arguments: str) -> dict[str, Any]:
+    """The log that `pilot profile` writes."""
+    done = subprocess.run([bench.binary, "profile", *arguments], capture_output=True, text=True)
+    if done.returncode != 0:
+        raise RuntimeError(done.stderr.strip())
+    log: dict[str, Any] = json.loads(done.stdout)
+    return log
+
+
+def published_log(bench: Bench, period: int, quota: int) -> list[list[tuple[int, int]]]:
+    """The runs of a published log of this setting, if there is one."""
+    path = bench.published / "sched" / f"local-EEVDF-H250P{period}Q{quota}.json.gz"
+    if not path.exists():
+        return []
+    runs = json.loads(gzip.decompress(path.read_bytes()))
+    return [json.loads(run["data"]["body"])["data"][:PUBLISHED_MAX] for run in runs][:PUBLISHED_RUNS]
+
+
+def summary_of(name: str, limit: tuple[int, int], runs: list[dict[str, Any]]) -> list[str]:
+    """The row of a setting: means of its runs with intervals. A log that nothing is found in has no distances."""
+    found = [one["found"] for one in runs if "found" in one]
+    right = sum(one["period_us"] == limit[0] and abs(one["quota_us"] - limit[1]) * 20 <= limit[1] for one in found)
+    fits = sum(max(one["model"]["with_latencies"].values()) <= DISTANCE_MAX for one in found)
+    obtained = [fmean(amounts_ms(one["log"])["obtained"]) for one in runs if len(one["log"]) > 1]
+    cells = [name, str(len(runs)), f"{right} of {len(runs)}", f"{fits} of {len(runs)}"]
+    cells += [Estimate.of([one["model"]["with_latencies"][key] for one in found]).text(3) if found else "" for key in DISTANCES]
+    cells.append(Estimate.of(obtained).text(2) if obtained else "")
+    cells.append(Estimate.of([one["probe_ns"] for one in runs]).text(0))
+    return cells
+
+
 def throttles(bench: Bench) -> Report:
-    """As root. Other load on the machine is in the measurement."""
-    report = Report("throttles", "Fig. 12: `pilot profile sched` on this machine, and the model's distances from it", HEADER)
-    data = []
-    for period, quota in SETTINGS[: bench.effort.settings]:
-        for number in range(bench.effort.runs):
+    """As root. Other load on the machine is in the measurement. The settings take turns, so that it disturbs all of them alike."""
+    header = ["limit", "n", "named right", "within 0.1", *DISTANCES, "obtained ms", "probe ns"]
+    report = Report("throttles", "Fig. 12: `pilot profile sched` on this machine, and the model's distances from it", header)
+    data: list[dict[str, Any]] = []
+    settings = SETTINGS[: bench.effort.settings]
+    for number in range(bench.runs):
+        for period, quota in settings:
             log = bench.home / f"P{period}Q{quota}-{number}.json"
             command = [
                 "profile",
@@ -164,16 +222,30 @@ def throttles(bench: Bench) -> Report:
             measured = json.loads(log.read_text())
             probe_ns = (bench.effort.seconds * 1e9 - sum(length for _, length in measured["data"])) / measured["probes"]
             one: dict[str, Any] = {"period_us": period, "quota_us": quota, "probe_ns": probe_ns, "log": measured["data"]}
-            name = f"P {period / 1000:g} ms, Q {quota / 1000:g} ms"
             try:
                 one["found"] = infer(bench, log)
-                report.rows.append(row(name, one["found"]))
             except RuntimeError as error:
                 # A run on a busy machine need not say anything.
-                report.rows.append([name, *[""] * (len(HEADER) - 2), str(error).rsplit(": ", 1)[-1][:60]])
+                one["nothing"] = str(error).rsplit(": ", 1)[-1][:60]
             data.append(one)
-    slowest = max(one["probe_ns"] for one in data)
-    report.bars = [Bar("a reading of the clock", "≤ 1 µs", f"{slowest:.0f} ns at most", slowest <= 1000)]
+    for limit in settings:
+        runs = [one for one in data if (one["period_us"], one["quota_us"]) == limit]
+        name = f"P {limit[0] / 1000:g} ms, Q {limit[1] / 1000:g} ms"
+        report.rows.append(summary_of(name, limit, runs))
+    probes = [one["probe_ns"] for one in data]
+    slowest = max(probes)
+    report.bars = [
+        Bar("a reading of the clock", "≤ 1 µs", f"{Estimate.of(probes).text(0)} ns, {slowest:.0f} at most", slowest <= 1000)
+    ]
+    report.notes.append("named right: the period exactly, and the quota to within 5 %; within 0.1: each of the three distances")
     report.notes.append(f"load average {os.getloadavg()[0]:.1f}: what else ran took CPU time from the loop")
-    report.data = data
+    report.data = {
+        "runs": data,
+        "model": [
+            {"period_us": period, "quota_us": quota, "log": modelled(bench, period, quota)} for period, quota in settings
+        ],
+        "published": [
+            {"period_us": period, "quota_us": quota, "runs": published_log(bench, period, quota)} for period, quota in settings
+        ],
+    }
     return report

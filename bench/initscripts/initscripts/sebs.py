@@ -13,7 +13,7 @@ from benchlib.report import Bar, Report
 
 from . import made
 from .measure import HEADER, NOTES, SIDES, Cell, geometric, turn_order
-from .world import BUCKET, CONTAINER, FORK, FRESH, KINDS, World
+from .world import BUCKET, CONTAINER, FORK, FRESH, KINDS, MODEL_PACKAGES, World
 
 DISTANCES_MS = (0.5, 10.0)
 # The paper's averages, and the bars of issue 14.
@@ -42,12 +42,14 @@ def functions(is_smoke: bool) -> list[Function]:
     ]
     if is_smoke:
         return few
+    model = {"in/weights.onnx": made.network(made.weights()), "in/image.png": image}
     files = {f"in/file-{at}": os.urandom(1 << 20) for at in range(3)}
     return [
         *few,
         Function("compression", {"bucket": BUCKET, "object": {"keys": list(files)}}, files),
         Function("dna", {"bucket": BUCKET, "object": {"key": "in/dna.fasta"}}, {"in/dna.fasta": made.fasta(200_000)}),
         Function("graph", {"size": 10_000}, {}),
+        Function("recognition", {"bucket": BUCKET, "object": {"keys": list(model)}}, model),
     ]
 
 
@@ -55,7 +57,7 @@ def measure(world: World) -> Report:
     all_functions = functions(world.is_smoke)
     kinds = world.kinds((FORK, FRESH) if world.is_smoke else KINDS)
     if CONTAINER in kinds:
-        world.make_image(["requirements.txt"])
+        world.make_image(["requirements.txt", MODEL_PACKAGES])
     plan = [(function, kind) for function in all_functions for kind in kinds if kind in function.kinds]
     for function in all_functions:
         for key, body in function.objects.items():

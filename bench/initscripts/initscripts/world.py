@@ -42,7 +42,7 @@ PROGRAM = "program"
 SERVICES = ("cached", "vecdb")
 IMAGE = "pilot-initscripts/functions:1"
 # Functions with a model, which need a module and packages more than the others.
-WITH_MODEL, MODEL_PACKAGES = ("imgrec", "recognise", "classify"), "requirements-imgrec.txt"
+WITH_MODEL, MODEL_PACKAGES = ("imgrec", "recognise", "recognition", "classify"), "requirements-imgrec.txt"
 
 
 class Queues:

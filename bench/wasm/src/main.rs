@@ -21,13 +21,13 @@ use wasmtime_wasi_http::io::TokioIo;
 use wasmtime_wasi_http::types::{HostFutureIncomingResponse, OutgoingRequestConfig};
 use wasmtime_wasi_http::{HttpResult, WasiHttpCtx, WasiHttpView};
 
-struct State {
+struct InstanceState {
     wasi: WasiCtx,
     http: WasiHttpCtx,
     table: ResourceTable,
 }
 
-impl WasiView for State {
+impl WasiView for InstanceState {
     fn ctx(&mut self) -> WasiCtxView<'_> {
         WasiCtxView {
             ctx: &mut self.wasi,
@@ -36,7 +36,7 @@ impl WasiView for State {
     }
 }
 
-impl WasiHttpView for State {
+impl WasiHttpView for InstanceState {
     fn ctx(&mut self) -> &mut WasiHttpCtx {
         &mut self.http
     }
@@ -87,10 +87,10 @@ async fn main() -> Result<()> {
 }
 
 async fn answer(
-    proxy: ProxyPre<State>,
+    proxy: ProxyPre<InstanceState>,
     request: Request<Incoming>,
 ) -> Result<Response<HyperOutgoingBody>> {
-    let state = State {
+    let state = InstanceState {
         wasi: WasiCtx::builder().inherit_stdio().build(),
         http: WasiHttpCtx::new(),
         table: ResourceTable::new(),

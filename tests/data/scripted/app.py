@@ -100,6 +100,20 @@ def floods(event, context):
     return told
 
 
+def queue(event, context):
+    """Makes these calls of a queue as on Lambda: the message that was got, or of a sent one the id; and whether the server was asked."""
+    client = boto3.client("sqs")
+    told = []
+    for call, arguments in event["calls"]:
+        answer = getattr(client, call)(QueueUrl=event["queue"], **arguments)
+        (message,) = answer.get("Messages") or [{}]
+        if event.get("deletes") and message:
+            client.delete_message(QueueUrl=event["queue"], ReceiptHandle=message["ReceiptHandle"])
+        headers = answer["ResponseMetadata"]["HTTPHeaders"]
+        told.append([headers.get("x-pilot-input"), message.get("Body") or answer.get("MessageId")])
+    return told
+
+
 def kept(event, context):
     """A connection that stays the worker's, as one of a database would."""
     global connection

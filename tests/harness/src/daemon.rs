@@ -17,6 +17,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 use tempfile::TempDir;
 
+use crate::compiled_worker;
 use crate::{Connection, Project, Request, Response, archive, multipart};
 
 /// The options of a daemon.
@@ -127,6 +128,8 @@ impl Daemon {
         };
         if daemon.options.machine == Machine::WithoutRoot {
             daemon.give_to_nobody();
+        } else {
+            compiled_worker::give(&daemon.binary, &daemon.data_dir());
         }
         daemon.resume();
         daemon
@@ -174,6 +177,11 @@ impl Daemon {
             }
             std::thread::sleep(Duration::from_millis(5));
         }
+    }
+
+    /// Whether nothing but the test itself can have made the daemon's files different from those of any other.
+    fn is_ordinary(&self) -> bool {
+        self.options.machine == Machine::AsItIs && self._disk.is_none()
     }
 
     /// Makes the program and the folder accessible for another user.
@@ -655,6 +663,9 @@ impl Drop for Daemon {
             return;
         };
         terminate(&mut child);
+        if self.is_ordinary() && !std::thread::panicking() {
+            compiled_worker::keep(&self.binary, &self.data_dir());
+        }
     }
 }
 

@@ -9,6 +9,7 @@
     reason = "the whole crate is test code; a panic is how a test fails"
 )]
 
+mod compiled_worker;
 mod daemon;
 mod groups;
 mod http;

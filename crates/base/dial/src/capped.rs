@@ -18,7 +18,7 @@ pub struct Capped<S> {
 }
 
 impl<S> Capped<S> {
-    /// At most so many bytes until something is written. The problem is what a reader is told beyond that.
+    /// At most this many bytes until something is written. The problem is what a reader is told beyond that.
     pub fn new(stream: S, bytes_max: usize, problem: &'static str) -> Self {
         Self {
             stream,

@@ -55,7 +55,7 @@ pub enum DialError {
     #[error("cannot connect: {0}")]
     Connect(io::Error),
     /// The host is nothing that a certificate can name.
-    #[error("the host cannot have a certificate")]
+    #[error("the host's name is not valid in a certificate")]
     Name,
     /// The certificates of authorities cannot be used.
     #[error("{0}")]

@@ -1,4 +1,4 @@
-//! Who may do what: the roles of a token, and the caller of a request. The gateway finds out who calls; the control API asks whether
+//! Who may do what: the roles of a token, and the caller of a request. The gateway identifies the caller; the control API asks whether
 //! that caller may do what it asks for.
 
 use std::collections::BTreeSet;

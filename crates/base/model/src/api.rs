@@ -105,7 +105,7 @@ pub struct PruneRequest {
     /// Also versions that are not live. Then there is nothing to roll back to.
     #[serde(default)]
     pub versions: bool,
-    /// Of these, only versions that were deployed so many seconds ago, or earlier.
+    /// Of these, only versions that were deployed this many seconds ago, or earlier.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub older_than_s: Option<u64>,
 }

@@ -91,7 +91,7 @@ pub(crate) fn check_variable(key: &str, value: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// A path below which an application is told to be: empty, or `/a/b` as it is in a URL.
+/// A path prefix that an application is given: empty, or `/a/b` as it is in a URL.
 pub(crate) fn check_root_path(
     path: Option<&str>,
     interface: Interface,

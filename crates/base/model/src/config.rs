@@ -90,6 +90,9 @@ pub struct FunctionConfig {
     /// Whether clients of stores in its workers answer from the inputs.
     #[serde(default = "yes", skip_serializing_if = "is_yes")]
     pub drop_ins: bool,
+    /// Whether the data that it hands to another function goes there by reference.
+    #[serde(default = "yes", skip_serializing_if = "is_yes")]
+    pub by_reference: bool,
     /// A program that runs while a worker starts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub initscript: Option<InitscriptConfig>,
@@ -102,7 +105,7 @@ pub struct FunctionConfig {
     /// How `cpu` is enforced.
     #[serde(default, skip_serializing_if = "CpuLimit::is_default")]
     pub cpu_limit: CpuLimit,
-    /// Where an application is told to be. `None`: where it is called, `/fn/NAME`.
+    /// The path prefix that an application is given. `None`: where it is called, `/fn/NAME`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub root_path: Option<String>,
 }
@@ -172,10 +175,10 @@ impl FunctionConfig {
             .filter_map(|scheme| match scheme {
                 Scheme::S3 => Some("s3"),
                 Scheme::Redis | Scheme::Rediss => Some("redis"),
+                Scheme::Sqs => Some("sqs"),
                 Scheme::Http
                 | Scheme::Https
                 | Scheme::File
-                | Scheme::Sqs
                 | Scheme::Grpc
                 | Scheme::Grpcs
                 | Scheme::Tcp

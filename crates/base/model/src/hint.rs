@@ -2,10 +2,8 @@
 //! package is not installed. Hints go to the log, to the header `X-Pilot-Hint` and to the report of a deployment. The error body stays
 //! the function's own, as in Lambda.
 
-use serde::Deserialize;
-
 use crate::config::FunctionConfig;
-use crate::{Network, TemplateMode};
+use crate::{Exception, Network, TemplateMode};
 
 /// The hint for Lambda's error body (JSON), in one line of ASCII. `None`: there is nothing to add.
 #[must_use]
@@ -13,7 +11,7 @@ pub fn of_error(config: &FunctionConfig, body: &[u8]) -> Option<String> {
     if body.len() > BODY_BYTES_MAX {
         return None;
     }
-    let error: ErrorBody = serde_json::from_slice(body).ok()?;
+    let error = Exception::read(body)?;
     if let Some(module) = missing_python_module(&error.error_message) {
         return Some(python_package(config, module));
     }
@@ -83,15 +81,6 @@ fn named(rest: &str) -> Option<&str> {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"._-/@".contains(&byte);
     (!module.is_empty() && module.len() <= NAME_LEN_MAX && module.bytes().all(fits))
         .then_some(module)
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct ErrorBody {
-    #[serde(default)]
-    error_type: String,
-    #[serde(default)]
-    error_message: String,
 }
 
 /// What the C library, Node.js and botocore say when there is no resolver and no route.

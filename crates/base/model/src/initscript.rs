@@ -35,14 +35,14 @@ pub struct InitscriptSpec {
     /// Memory of the script, MiB.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_mb: Option<u32>,
-    /// An invocation waits at most so long for the script, milliseconds.
+    /// An invocation waits at most this long for the script, milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<u32>,
     /// `start`: the handler is called when the script has ended. `invocation`: the handler is called as soon as there is a worker, and waits
     /// for a message when it asks for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub during: Option<String>,
-    /// Only of a shared one: the node uses its messages for so long before it runs the script again, seconds.
+    /// Only of a shared one: the node uses its messages for this long before it runs the script again, seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_age_s: Option<u32>,
 }
@@ -62,12 +62,12 @@ pub struct InitscriptConfig {
     pub allow: Vec<Allowed>,
     /// Memory of the script, MiB.
     pub memory_mb: u32,
-    /// An invocation waits at most so long for the script, milliseconds.
+    /// An invocation waits at most this long for the script, milliseconds.
     pub timeout_ms: u32,
     /// What it runs beside.
     #[serde(default, skip_serializing_if = "During::is_start")]
     pub during: During,
-    /// `Some`: it is shared, and its messages are used for so long, seconds. `None`: it runs for each invocation that waits for a start.
+    /// `Some`: it is shared, and its messages are used for this long, seconds. `None`: it runs for each invocation that waits for a start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_age_s: Option<u32>,
 }

@@ -220,6 +220,30 @@ pub fn value_at(event: &[u8], path: &str) -> Option<String> {
     pick(event, &[&path]).into_iter().next().flatten()
 }
 
+/// The inputs that a header names: `NAME=SCHEME://STORE/KEY`, and more of them after commas, because whatever is between a client and the
+/// daemon may put several headers of a name into one (RFC 9110, section 5.3). A comma that no `NAME=SCHEME://` follows is part of the key.
+pub fn requested_of(header: &str) -> impl Iterator<Item = &str> {
+    let mut rest = Some(header);
+    std::iter::from_fn(move || {
+        let all = rest?;
+        let mut commas = all.match_indices(',').map(|(at, _)| at);
+        let end = commas.find(|at| begins_input(all.get(at + 1..).unwrap_or_default()));
+        rest = end.and_then(|at| all.get(at + 1..));
+        Some(end.map_or(all, |at| all.get(..at).unwrap_or(all)))
+    })
+}
+
+fn begins_input(text: &str) -> bool {
+    let Some(at) = text.find(['=', ',']) else {
+        return false;
+    };
+    let (name, from) = text.split_at(at);
+    let from = from.strip_prefix('=').unwrap_or_default().trim_start();
+    let is_end = |char: char| !char.is_ascii_alphanumeric();
+    let (scheme, rest) = from.split_at(from.find(is_end).unwrap_or(from.len()));
+    rest.starts_with("://") && Scheme::named(scheme).is_some() && check_name(name.trim()).is_ok()
+}
+
 /// Reads `NAME=SCHEME://STORE/KEY`, by which a request names an input. The key is taken as it is.
 ///
 /// # Errors
@@ -378,6 +402,30 @@ mod tests {
                 one(runtime, &format!("decode = \"{decoder}\"")).unwrap();
             }
         }
+    }
+
+    #[test]
+    fn a_header_may_name_several_inputs_and_a_comma_may_be_part_of_a_key() {
+        let of = |header| requested_of(header).map(str::trim).collect::<Vec<_>>();
+        assert_eq!(of("a=s3://p/x"), ["a=s3://p/x"]);
+        assert_eq!(
+            of("a=s3://p/x, b=s3://p/y,c = redis://q/z"),
+            ["a=s3://p/x", "b=s3://p/y", "c = redis://q/z"]
+        );
+        for one in [
+            "a=s3://p/x, y.jpg",
+            "a=s3://p/x,b=y",
+            "a=s3://p/x,b=c://y",
+            "a=s3://p/x, a b=s3://p/y",
+            "a=s3://p/x,",
+            "",
+        ] {
+            assert_eq!(of(one), [one]);
+        }
+        assert_eq!(
+            of("a=s3://p/x, y, b=s3://p/z"),
+            ["a=s3://p/x, y", "b=s3://p/z"]
+        );
     }
 
     #[test]

@@ -25,13 +25,17 @@ impl Invokes {
     /// Whether one of the entries names this function.
     #[must_use]
     pub fn names(&self, function: &str) -> bool {
-        self.names
-            .iter()
-            .any(|entry| match entry.strip_suffix('*') {
-                Some(beginning) => function.starts_with(beginning),
-                None => function == entry,
-            })
+        is_named(&self.names, function)
     }
+}
+
+/// Whether one of the entries is this function's name, or the beginning of it and `*`.
+#[must_use]
+pub fn is_named(entries: &[String], function: &str) -> bool {
+    entries.iter().any(|entry| match entry.strip_suffix('*') {
+        Some(beginning) => function.starts_with(beginning),
+        None => function == entry,
+    })
 }
 
 /// The message for a function that is not in the list.
@@ -74,6 +78,17 @@ pub(crate) fn check(names: &[String], own_only: bool, can_invoke: bool) -> Resul
         names: names.to_vec(),
         own_only,
     })
+}
+
+/// Checks whether data goes to other functions by reference.
+pub(crate) fn check_by_reference(
+    by_reference: Option<bool>,
+    invokes: &Invokes,
+) -> Result<bool, String> {
+    if by_reference.is_some() && invokes.is_empty() {
+        return Err("says how data goes to other functions, and invokes names none: leave it out, or add invokes".to_owned());
+    }
+    Ok(by_reference.unwrap_or(true))
 }
 
 /// Maximum number of entries.
@@ -123,6 +138,24 @@ mod tests {
         assert!(caller.may_invoke(&ours).is_ok());
         let problem = caller.may_invoke(&theirs).unwrap_err();
         assert!(problem.contains("for the owner 'us'"), "{problem}");
+    }
+
+    #[test]
+    fn data_goes_by_reference_unless_that_is_switched_off() {
+        for (toml, by_reference) in [
+            ("", true),
+            ("invokes = [\"next\"]", true),
+            ("invokes = [\"next\"]\nby_reference = true", true),
+            ("invokes = [\"next\"]\nby_reference = false", false),
+        ] {
+            assert_eq!(config("first", toml).unwrap().by_reference, by_reference);
+        }
+        let found = config("first", "by_reference = false").unwrap_err();
+        assert!(
+            found.contains("functions.first.by_reference: ")
+                && found.contains("invokes names none"),
+            "{found}"
+        );
     }
 
     #[test]

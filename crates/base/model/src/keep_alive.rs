@@ -1,4 +1,4 @@
-//! What an idle worker does until the next invocation, or until it is reaped, and how it is told to end: the table
+//! What an idle worker does until the next invocation, or until it is reaped, and how it is asked to end: the table
 //! `[functions.NAME.keep_alive]`. The behaviours and ends are those of Table 2 of *Demystifying Serverless Costs on Public Platforms*.
 
 use std::time::Duration;
@@ -25,7 +25,7 @@ words! {
 }
 
 words! {
-    /// How a worker is told to end between invocations.
+    /// How a worker is asked to end between invocations.
     Stop {
         /// It gets SIGTERM, and time to end (AWS Lambda with extensions; Azure gives no time).
         Sigterm = "sigterm",
@@ -51,7 +51,7 @@ pub struct KeepAliveSpec {
     /// `sigterm` or `kill`. Absent: as usual for the runtime.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stop: Option<String>,
-    /// For `sigterm`: what still runs after so long is killed, seconds.
+    /// For `sigterm`: what still runs after this long is killed, seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub grace_s: Option<f64>,
 }
@@ -70,7 +70,7 @@ pub struct KeepAlive {
     #[serde(rename = "reclaim_after_s", with = "crate::seconds")]
     #[cfg_attr(feature = "openapi", schema(value_type = f64))]
     pub reclaim_after: Duration,
-    /// How it is told to end. Absent: as usual for the runtime.
+    /// How it is asked to end. Absent: as usual for the runtime.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop: Option<Stop>,
     /// From SIGTERM to SIGKILL. Absent unless it gets SIGTERM.

@@ -17,9 +17,11 @@ pub mod cpu_limit;
 pub mod deployment;
 mod environment;
 pub mod event;
+pub mod exception;
 pub mod forecast;
 pub mod hint;
 pub mod ids;
+pub mod image;
 pub mod initscript;
 pub mod inputs;
 pub mod invocation;
@@ -55,6 +57,7 @@ pub use config::FunctionConfig;
 pub use cpu_limit::{CpuLimit, Enforcement};
 pub use environment::{Environment, Node, Python};
 pub use event::{EndReason, Event, RuntimeOrigin, WorkerRecord};
+pub use exception::Exception;
 pub use ids::{EnvironmentId, FunctionName, InvalidName, InvocationId, VersionId, WorkerId};
 pub use invocation::{
     CpuTime, FailedInput, HttpRequestHead, InvocationHead, InvocationRecord, Outcome, SharedWorker,

@@ -131,6 +131,16 @@ pub fn without_controls(text: &str) -> String {
     text.chars().map(plain).collect()
 }
 
+/// A text from outside in one line of at most `chars_max` characters: control characters are spaces.
+#[must_use]
+pub fn one_line(text: &str, chars_max: usize) -> String {
+    let plain = |character: char| match character.is_control() {
+        true => ' ',
+        false => character,
+    };
+    text.chars().map(plain).take(chars_max).collect()
+}
+
 /// Category Cc, bidirectional formatting, line and paragraph separators.
 fn is_unsafe(character: char) -> bool {
     character.is_control()
@@ -188,6 +198,11 @@ mod tests {
         );
         assert_eq!(visible("grüße 東京 \\x1b"), "grüße 東京 \\x1b");
         assert_eq!(visible_lines("a\x1b\nb"), "a\\u{1b}\nb");
+    }
+
+    #[test]
+    fn a_text_from_outside_is_one_short_line() {
+        assert_eq!(one_line("a\tb\n\x1b[2J grüße", 12), "a b  [2J grü");
     }
 
     proptest! {

@@ -149,7 +149,7 @@ fn check(
             function: name.to_string(),
             key: "layers",
             problem: format!(
-                "has \"{}\", which is no layer; {hint}",
+                "has \"{}\", which is not a layer; {hint}",
                 unknown.escape_default()
             ),
         });

@@ -46,15 +46,15 @@ pub use input::{INPUTS_MAX, Input, InputKind, InputMemory, StoreObject};
 pub use inputs::{Fetched, InputFault, InputFaultKind, InputSource, NoInputs};
 pub use nodes::{
     Arrived, ArrivingCall, CallAnswer, CallEnd, CallHead, HandedData, Local, NodeCall, NodeFault,
-    NodeTarget, Peer, Placement, Ran,
+    NodeTarget, Peer, Placement, Ran, There,
 };
 pub use runtime::{PrewarmedRuntime, RuntimeHost};
 pub use secrets::Secrets;
 pub use tokens::{Signer, Tokens};
 pub use trigger::{Deliver, Mark, NoDelivery, TriggerControl, TriggerStore};
 pub use worker::{
-    Answer, Call, Done, HttpHead, MemoryShortage, Part, ShownInputs, StartStamps, Worker,
-    WorkerFault, WorkerMemory,
+    Answer, Call, Done, HttpHead, MemoryShortage, Part, Resources, ShownInputs, StartStamps,
+    Worker, WorkerFault, WorkerMemory,
 };
 
 /// A boxed future, so that a port can be used as `dyn`.

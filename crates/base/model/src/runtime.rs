@@ -183,6 +183,16 @@ pub trait RuntimeKind: fmt::Debug + Send + Sync {
         Some(self.command()?.first()?)
     }
 
+    /// Its command if that is the program that Lambda would run: a layer may contain it.
+    fn default_command(&mut self) -> Option<&mut Vec<String>> {
+        None
+    }
+
+    /// The image of its containers, as written. `None`: it does not run in containers.
+    fn image(&self) -> Option<&str> {
+        None
+    }
+
     /// The path of the function's server that answers 2xx when it is ready.
     fn ready(&self) -> Option<&str> {
         None
@@ -196,6 +206,17 @@ pub trait RuntimeKind: fmt::Debug + Send + Sync {
     /// The WebAssembly component that its workers run, relative to the code's folder. A deployment compiles it.
     fn component(&self) -> Option<&str> {
         None
+    }
+
+    /// The header with which its workers mark a response that they made because the function failed (`error`) or did not answer in
+    /// time (`timeout`). `None`: the function makes every response.
+    fn failure_header(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// What to do instead of setting Lambda's `AWS_LAMBDA_EXEC_WRAPPER`. `None`: it may have an effect.
+    fn instead_of_wrapper(&self) -> Option<&'static str> {
+        Some("the command is started without it. Name the script first in command")
     }
 
     /// Whether the function needs code to be deployed.
@@ -393,6 +414,9 @@ pub fn shown(command: &[String]) -> String {
     text
 }
 
+/// What to do instead, where Pilotlight's own workers run the handler.
+const NO_SCRIPT_STARTS_WORKERS: &str = "workers are not started by a script. Import the instrumentation in the code, or set \
+     what the script sets (PYTHONPATH, NODE_OPTIONS) in environment. For Lambda Web Adapter: runtime = \"http\"";
 const COMMAND_CHARS_MAX: usize = 80;
 /// The beginnings of Lambda's runtime names that Pilotlight does not have.
 const OTHER_LANGUAGES: [&str; 6] = ["go", "java", "ruby", "dotnet", "rust", "deno"];

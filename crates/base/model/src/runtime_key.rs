@@ -15,6 +15,7 @@ use std::path::{Component, Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::choices::{Network, RootAccess};
+use crate::image;
 
 /// Settings of a runtime from a manifest, a version or an image, in any order and any spelling.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -211,7 +212,7 @@ impl RuntimeSpec {
                     }
                 }
                 Base::Container { image, disk } => Base::Container {
-                    image: full_image(&image),
+                    image: image::full(&image),
                     disk,
                 },
             },
@@ -481,62 +482,6 @@ fn normal(path: &Path) -> PathBuf {
         .filter(|part| !matches!(part, Component::CurDir))
         .collect()
 }
-
-/// `qr` becomes `docker.io/library/qr:latest`, as the engine reads it (distribution/reference, `ParseAnyReference` and "familiar"
-/// names). Case is kept: the engine does not change the case of a registry's host.
-fn full_image(image: &str) -> String {
-    if is_sha256(image) {
-        return format!("sha256:{image}");
-    }
-    if image.strip_prefix("sha256:").is_some_and(is_sha256) {
-        return image.to_owned();
-    }
-    let (name, rest) = match image.split_once('@') {
-        // The digest identifies the image; a tag beside it has no effect.
-        Some((name, digest)) => (split_tag(name).0, format!("@{digest}")),
-        None => {
-            let (name, tag) = split_tag(image);
-            (name, format!(":{}", tag.unwrap_or("latest")))
-        }
-    };
-    let (host, path) = match name.split_once('/') {
-        Some((first, path)) if is_host(first) => (first, path),
-        _ => (HUB, name),
-    };
-    let host = if host == HUB_BEFORE { HUB } else { host };
-    let library = match host == HUB && !path.contains('/') {
-        true => "library/",
-        false => "",
-    };
-    format!("{host}/{library}{path}{rest}")
-}
-
-/// Splits `qr:1`. A colon before the last `/` belongs to a port.
-fn split_tag(name: &str) -> (&str, Option<&str>) {
-    let last = name.rfind('/').map_or(0, |at| at + 1);
-    match name[last..].split_once(':') {
-        Some((path, tag)) => (&name[..last + path.len()], Some(tag)),
-        None => (name, None),
-    }
-}
-
-/// Whether the first part of a reference is a registry's host: names of repositories have no capital letters.
-fn is_host(first: &str) -> bool {
-    first.contains(['.', ':'])
-        || first == "localhost"
-        || first.bytes().any(|byte| byte.is_ascii_uppercase())
-}
-
-/// An image's id, without the name of its algorithm.
-fn is_sha256(text: &str) -> bool {
-    text.len() == 64
-        && text
-            .bytes()
-            .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
-}
-
-const HUB: &str = "docker.io";
-const HUB_BEFORE: &str = "index.docker.io";
 
 #[cfg(test)]
 mod tests;

@@ -18,7 +18,7 @@ pub struct ScaleSpec {
     /// Maximum number of workers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max: Option<u32>,
-    /// Forked, initialised workers kept ready beyond the busy ones while the function is hot. Formerly `parked`.
+    /// Forked, initialised workers kept ready in addition to the busy ones, while the function is in use. Formerly `parked`.
     #[serde(alias = "parked", skip_serializing_if = "Option::is_none")]
     pub spare: Option<u32>,
     /// Idle workers are reaped after this time, seconds.
@@ -43,7 +43,7 @@ pub struct ScaleConfig {
     pub min: u32,
     /// Maximum; at least 1.
     pub max: u32,
-    /// Idle workers kept ready beyond the busy ones while the function is hot. Stored configurations may say `parked`.
+    /// Idle workers kept ready in addition to the busy ones, while the function is in use. Stored configurations may say `parked`.
     #[serde(alias = "parked")]
     pub spare: u32,
     /// An idle worker is reaped after this time.

@@ -23,7 +23,7 @@ impl Seldom {
     /// The length of an interval.
     pub const INTERVAL: Duration = Duration::from_secs(10);
 
-    /// At most so many messages per interval.
+    /// At most this many messages per interval.
     #[must_use]
     pub const fn new(per_interval: u32) -> Self {
         Self {

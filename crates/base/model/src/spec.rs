@@ -56,7 +56,7 @@ pub struct FunctionSpec {
     /// `event`, `asgi` or `wsgi`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interface: Option<String>,
-    /// For `asgi` and `wsgi`: where the application is told to be (`root_path` of ASGI, `SCRIPT_NAME` of WSGI). Empty: at `/`. Default: where
+    /// For `asgi` and `wsgi`: the path prefix that the application is given (`root_path` of ASGI, `SCRIPT_NAME` of WSGI). Empty: at `/`. Default: where
     /// it is called, `/fn/NAME`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub root_path: Option<String>,
@@ -113,6 +113,10 @@ pub struct FunctionSpec {
     /// Whether clients of stores (boto3, redis-py, the AWS SDK for JavaScript) answer from the inputs. Default: true.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub drop_ins: Option<bool>,
+    /// Whether the data that it hands to another function goes there by reference. False: it is copied, to measure what that gains.
+    /// Default: true.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub by_reference: Option<bool>,
     /// The functions that it may invoke: names, or the beginning of names and `*`. Default: none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub invokes: Vec<String>,

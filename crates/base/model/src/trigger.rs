@@ -99,7 +99,7 @@ pub struct RedisSpec {
     /// Whether the function's answer says which entries failed (`batchItemFailures`). Default: false.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub report_batch_item_failures: Option<bool>,
-    /// Entries that a consumer has had for so long are taken over, seconds, 1 to 86,400. Default: 60, or the function's `timeout_s`
+    /// Entries that a consumer has had for this long are taken over, seconds, 1 to 86,400. Default: 60, or the function's `timeout_s`
     /// and 30 if that is longer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub claim_idle_s: Option<f64>,
@@ -203,7 +203,7 @@ pub struct RedisConfig {
     pub batch_size: u32,
     /// Whether the answer says which entries failed.
     pub report_batch_item_failures: bool,
-    /// Entries that a consumer has had for so long are taken over, milliseconds.
+    /// Entries that a consumer has had for this long are taken over, milliseconds.
     pub claim_idle_ms: u64,
     /// An entry that was delivered more often becomes a dead letter.
     pub max_receives: u32,

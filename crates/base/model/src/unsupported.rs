@@ -2,25 +2,17 @@
 //! else would.
 
 use crate::config::FunctionConfig;
-use crate::runtime::Runtime;
 
 /// One line per variable, with what to do instead.
 #[must_use]
 pub fn warnings(config: &FunctionConfig) -> Vec<String> {
     let is_set =
         config.environment.contains_key(EXEC_WRAPPER) || config.secrets.contains_key(EXEC_WRAPPER);
-    // The entry point of an image runs in its container as on Lambda, and may use it.
-    if !is_set || matches!(config.runtime, Runtime::Container(_)) {
-        return Vec::new();
-    }
-    let instead = match &config.runtime {
-        Runtime::Python(_) | Runtime::Node(_) => {
-            "workers are not started by a script. Import the instrumentation in the code, or set what the script sets (PYTHONPATH, \
-             NODE_OPTIONS) in environment. For Lambda Web Adapter: runtime = \"http\""
-        }
-        _ => "the command is started without it. Name the script first in command",
-    };
-    vec![format!("{EXEC_WRAPPER} has no effect: {instead}")]
+    let instead = config.runtime.instead_of_wrapper().filter(|_| is_set);
+    instead
+        .map(|instead| format!("{EXEC_WRAPPER} has no effect: {instead}"))
+        .into_iter()
+        .collect()
 }
 
 /// The script that Lambda starts in place of the interpreter.

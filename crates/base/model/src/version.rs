@@ -78,3 +78,21 @@ impl Version {
         Ok(spec)
     }
 }
+
+/// The versions that a function has, for an error: `there are 1, 2 (the live one), 3`.
+#[must_use]
+pub fn there_are(live: u32, others: &[u32]) -> String {
+    let mut numbers = others.to_vec();
+    numbers.push(live);
+    numbers.sort_unstable();
+    let named = numbers.iter().map(|number| match *number == live {
+        true => format!("{number} (the live one)"),
+        false => number.to_string(),
+    });
+    let named: Vec<String> = named.collect();
+    let verb = match others {
+        [] => "is",
+        _ => "are",
+    };
+    format!("there {verb} {}", named.join(", "))
+}

@@ -4,7 +4,7 @@
 //!
 //! What a worker answers is given back when the last reference to its bytes is dropped, which is when the client has it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use pilot_model::FunctionName;
 use tokio::sync::Notify;
 
-/// An answer that is at most so long needs no reservation, bytes. The number of workers and of connections bounds it.
+/// An answer that is at most this long needs no reservation, bytes. The number of workers and of connections bounds it.
 pub const FREE_LEN: usize = 64 * 1024;
 
 /// The memory of all functions.
@@ -23,7 +23,7 @@ pub struct MemoryBudget(Arc<Inner>);
 struct Inner {
     bytes_max: usize,
     share_max: usize,
-    /// What is at most so long needs no reservation.
+    /// What is at most this long needs no reservation.
     free_len: usize,
     held: Mutex<Held>,
     /// Something was given back.
@@ -36,6 +36,24 @@ struct Held {
     by_function: HashMap<FunctionName, usize>,
     /// How many wait for memory, by function; only functions for which somebody waits.
     waiting: HashMap<FunctionName, usize>,
+    /// Functions of which a part of something has arrived that now waits, the one that has waited longest first, and how many parts.
+    partly: VecDeque<(FunctionName, usize)>,
+    /// Something arrives beyond the limits.
+    is_beyond: bool,
+}
+
+impl Held {
+    fn share(&self, function: &FunctionName) -> usize {
+        self.by_function.get(function).copied().unwrap_or(0)
+    }
+
+    fn add(&mut self, function: &FunctionName, len: usize) {
+        self.bytes += len;
+        match self.by_function.get_mut(function) {
+            Some(share) => *share += len,
+            None => drop(self.by_function.insert(function.clone(), len)),
+        }
+    }
 }
 
 impl MemoryBudget {
@@ -51,13 +69,15 @@ impl MemoryBudget {
     /// A budget in which every byte counts.
     #[must_use]
     pub fn new(bytes_max: usize, share_max: usize) -> Self {
-        Self::with(bytes_max, share_max.min(bytes_max), 0)
+        Self::with(bytes_max, share_max, 0)
     }
 
-    fn with(bytes_max: usize, share_max: usize, free_len: usize) -> Self {
+    /// A budget in which nothing counts that has at most `free_len`.
+    #[must_use]
+    pub fn with(bytes_max: usize, share_max: usize, free_len: usize) -> Self {
         Self(Arc::new(Inner {
             bytes_max,
-            share_max,
+            share_max: share_max.min(bytes_max),
             free_len,
             held: Mutex::default(),
             freed: Notify::new(),
@@ -87,22 +107,38 @@ impl MemoryBudget {
 
     /// Takes bytes that are there already, also beyond the limits. What comes next waits until it is below them.
     fn take_anyway(&self, function: &FunctionName, len: usize) {
-        let mut held = self.0.held.lock();
-        held.bytes += len;
-        *held.by_function.entry(function.clone()).or_default() += len;
+        self.0.held.lock().add(function, len);
     }
 
     fn take(&self, function: &FunctionName, len: usize) -> bool {
         let mut held = self.0.held.lock();
-        let share = held.by_function.get(function).copied().unwrap_or(0);
+        let share = held.share(function);
         if held.bytes + len > self.0.bytes_max || share + len > self.0.share_max {
             return false;
         }
-        held.bytes += len;
-        match held.by_function.get_mut(function) {
-            Some(share) => *share += len,
-            None => drop(held.by_function.insert(function.clone(), len)),
+        held.add(function, len);
+        true
+    }
+
+    /// Lets one function go beyond the limits with something of which a part has arrived: those that wait for each other's parts would
+    /// wait for ever. The functions take turns, without those that have more than their share. What went beyond the limit of all must have
+    /// been given back before the next one goes.
+    fn go_beyond(&self, function: &FunctionName) -> bool {
+        let mut held = self.0.held.lock();
+        let share_max = self.0.share_max;
+        let next = held
+            .partly
+            .iter()
+            .position(|(of, _)| held.share(of) <= share_max);
+        let Some(next) = next.filter(|next| held.partly[*next].0 == *function) else {
+            return false;
+        };
+        if held.is_beyond || held.bytes > self.0.bytes_max {
+            return false;
         }
+        held.is_beyond = true;
+        let turn = held.partly.remove(next);
+        held.partly.extend(turn);
         true
     }
 
@@ -167,6 +203,7 @@ impl FunctionBudget {
         Reserved {
             of: self.clone(),
             len: 0,
+            is_beyond: false,
         }
     }
 
@@ -183,6 +220,8 @@ impl FunctionBudget {
 pub struct Reserved {
     of: FunctionBudget,
     len: usize,
+    /// May grow without regard to the limits.
+    is_beyond: bool,
 }
 
 impl Reserved {
@@ -207,6 +246,42 @@ impl Reserved {
             waits.get_or_insert_with(|| Waits::new(&self.of));
             freed.as_mut().await;
             freed.set(memory.0.freed.notified());
+        }
+    }
+
+    /// Waits until there are `len` bytes in all, for something of which a part has arrived. Unlike with [`Reserved::grow_to`], those that
+    /// have a part each do not wait for each other for ever. [`Reserved::has_arrived`] is due when it is complete.
+    pub(crate) async fn grow_arriving_to(&mut self, len: usize) {
+        if self.len == 0 {
+            return self.grow_to(len).await;
+        }
+        let of = self.of.clone();
+        let freed = of.memory.0.freed.notified();
+        let mut freed = std::pin::pin!(freed);
+        let mut waits = None;
+        loop {
+            freed.as_mut().enable();
+            if self.try_grow_to(len) {
+                return;
+            }
+            waits.get_or_insert_with(|| (Waits::new(&of), WaitsPartly::new(&of)));
+            self.is_beyond = self.is_beyond || of.memory.go_beyond(&of.function);
+            if self.is_beyond {
+                of.memory.take_anyway(&of.function, len - self.len);
+                self.len = len;
+                return;
+            }
+            freed.as_mut().await;
+            freed.set(of.memory.0.freed.notified());
+        }
+    }
+
+    /// What arrived is complete, or nothing else comes.
+    pub(crate) fn has_arrived(&mut self) {
+        if std::mem::take(&mut self.is_beyond) {
+            let memory = &self.of.memory.0;
+            memory.held.lock().is_beyond = false;
+            memory.freed.notify_waiters();
         }
     }
 
@@ -237,7 +312,8 @@ impl Reserved {
 
     /// The bytes, with their memory: it is given back when the last reference to them is dropped.
     #[must_use]
-    pub fn keep(self, bytes: Bytes) -> Bytes {
+    pub fn keep(mut self, bytes: Bytes) -> Bytes {
+        self.has_arrived();
         if self.len == 0 {
             return bytes;
         }
@@ -273,8 +349,38 @@ impl Drop for Waits {
     }
 }
 
+/// Somebody waits who has a part of something, until this is dropped.
+struct WaitsPartly(FunctionBudget);
+
+impl WaitsPartly {
+    fn new(of: &FunctionBudget) -> Self {
+        let mut held = of.memory.0.held.lock();
+        let mut known = held.partly.iter_mut();
+        match known.find(|(function, _)| *function == of.function) {
+            Some((_, count)) => *count += 1,
+            None => held.partly.push_back((of.function.clone(), 1)),
+        }
+        Self(of.clone())
+    }
+}
+
+impl Drop for WaitsPartly {
+    fn drop(&mut self) {
+        let mut held = self.0.memory.0.held.lock();
+        let mut known = held.partly.iter_mut();
+        if let Some((_, count)) = known.find(|(function, _)| *function == self.0.function) {
+            *count -= 1;
+        }
+        held.partly.retain(|(_, count)| *count > 0);
+        drop(held);
+        // It may be the turn of another function now.
+        self.0.memory.0.freed.notify_waiters();
+    }
+}
+
 impl Drop for Reserved {
     fn drop(&mut self) {
+        self.has_arrived();
         self.clear();
     }
 }

@@ -45,22 +45,22 @@ pub trait HolderHost: Send + Sync + Debug {
 /// Shows inputs to one worker.
 #[derive(Debug)]
 pub struct Holders {
-    shared: Arc<Shared>,
+    shared: Arc<HolderSlot>,
     /// The task that starts the next one. Guards only the value.
     ahead: Mutex<Option<AbortHandle>>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct HolderSlot {
     host: Box<dyn HolderHost>,
     /// Guards only the value.
-    state: Mutex<State>,
+    state: Mutex<HolderState>,
     /// One start or request at a time. Held across awaits, each with a time limit.
     turn: tokio::sync::Mutex<()>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct HolderState {
     current: Option<Arc<Holder>>,
     is_closed: bool,
     /// How often all holders were given up. One that began to start before is not used.
@@ -82,7 +82,7 @@ impl Holders {
     #[must_use]
     pub fn new(host: impl HolderHost + 'static) -> Self {
         Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(HolderSlot {
                 host: Box::new(host),
                 state: Mutex::default(),
                 turn: tokio::sync::Mutex::default(),
@@ -96,7 +96,7 @@ impl Holders {
         self.start_ahead_for(1);
     }
 
-    /// As [`Holders::start_ahead`], unless the present one can show so many inputs.
+    /// As [`Holders::start_ahead`], unless the present one can show this many inputs.
     fn start_ahead_for(&self, count: u32) {
         let shared = Arc::clone(&self.shared);
         let task = tokio::spawn(async move {
@@ -175,8 +175,8 @@ impl Drop for Holders {
     }
 }
 
-impl Shared {
-    /// The running holder, if it has so many numbers left.
+impl HolderSlot {
+    /// The running holder, if it has this many numbers left.
     fn current(&self, count: u32) -> Option<Arc<Holder>> {
         let current = self.state.lock().current.clone();
         current.filter(|holder| {
@@ -268,7 +268,7 @@ impl Shared {
 
 /// A request whose answer may not have been read.
 struct Attempt<'a> {
-    shared: &'a Shared,
+    shared: &'a HolderSlot,
     holder: &'a Arc<Holder>,
     is_complete: bool,
 }
@@ -284,7 +284,7 @@ impl Drop for Attempt<'_> {
 /// What a holder shows for one invocation.
 #[derive(Debug)]
 struct Shown {
-    shared: Weak<Shared>,
+    shared: Weak<HolderSlot>,
     holder: Arc<Holder>,
     numbers: Range<u32>,
 }

@@ -11,20 +11,18 @@ mod passed;
 mod ready;
 mod site;
 
-use std::io;
 use std::sync::Arc;
-use std::time::Duration;
 
-use http::header::{HOST, HeaderMap, HeaderValue, UPGRADE};
+use http::header::{HOST, HeaderMap, HeaderValue, TE, TRAILER, UPGRADE};
 use http::{Response, StatusCode, Version};
 use http_body_util::BodyExt;
 use parking_lot::Mutex;
 use pilot_model::keep_alive::GRACE_OF_SERVERS;
 use pilot_model::ports::{
-    Answer, Call, INPUTS_MAX, Part, PassedInputs, PassedRequest, PassedResponse, StartError,
-    StartStamps, StreamedBody, Worker, WorkerFault, WorkerMemory,
+    Answer, Call, Part, PassedInputs, PassedRequest, PassedResponse, Resources, StartError,
+    StartStamps, StreamedBody, Worker, WorkerFault,
 };
-use pilot_model::{BoxFuture, CpuTime, Farewell, Instant, InvocationHead, Rest, WorkerId, trace};
+use pilot_model::{BoxFuture, Farewell, Instant, InvocationHead, WorkerId, trace};
 use tokio::task::JoinSet;
 
 use self::passed::PassedBody;
@@ -119,6 +117,7 @@ impl HttpWorker {
         let given = request.extensions_mut().remove::<PassedInputs>();
         let held = self.hold(given, request.headers_mut()).await?;
         let upgrades = request.headers().contains_key(UPGRADE);
+        let takes_trailers = request.headers().contains_key(TE);
         match site.while_alive(site.exchange(request)).await {
             Ok((response, _))
                 if response.status() == StatusCode::SWITCHING_PROTOCOLS && !upgrades =>
@@ -127,7 +126,11 @@ impl HttpWorker {
                     .life
                     .fault("it switched protocols although the request did not ask for an upgrade"))
             }
-            Ok((response, connection)) => {
+            Ok((mut response, connection)) => {
+                if !takes_trailers {
+                    // They end here (RFC 9110, 6.5.1), so nobody is told to expect them.
+                    response.headers_mut().remove(TRAILER);
+                }
                 Ok(PassedBody::response(site, response, connection, held))
             }
             Err(Unanswered::RequestBody) => {
@@ -167,10 +170,6 @@ impl Worker for HttpWorker {
             let _held = self.hold(Some(given), &mut headers).await?;
             event::call(&self.site, call.payload, headers).await
         })
-    }
-
-    fn inputs_max(&self) -> usize {
-        INPUTS_MAX
     }
 
     fn next(&self, stream: u32) -> BoxFuture<'_, Result<Part, WorkerFault>> {
@@ -217,40 +216,8 @@ impl Worker for HttpWorker {
         self.site.keep_none();
     }
 
-    fn memory(&self) -> WorkerMemory {
-        self.site.life.memory()
-    }
-
-    fn rest(&self, how: Rest) -> io::Result<()> {
-        self.site.life.rest(how)
-    }
-
-    fn wake(&self) -> io::Result<()> {
-        self.site.life.wake()
-    }
-
-    fn reclaim(&self) -> io::Result<()> {
-        self.site.life.reclaim()
-    }
-
-    fn engage(&self) {
-        self.site.life.engage();
-    }
-
-    fn disengage(&self) {
-        self.site.life.disengage();
-    }
-
-    fn memory_peak(&self) -> Option<u64> {
-        self.site.life.memory_peak()
-    }
-
-    fn cpu(&self) -> Option<CpuTime> {
-        self.site.life.cpu()
-    }
-
-    fn throttled(&self) -> Option<Duration> {
-        self.site.life.throttled()
+    fn resources(&self) -> &dyn Resources {
+        self.site.life.resources()
     }
 }
 

@@ -7,8 +7,8 @@ use std::io;
 use std::time::Duration;
 
 use bytes::Bytes;
-use pilot_model::ports::{Input, MemoryShortage, WorkerMemory};
-use pilot_model::{BoxFuture, CpuTime, Rest};
+use pilot_model::BoxFuture;
+use pilot_model::ports::{Input, MemoryShortage, Resources};
 use tokio::net::TcpStream;
 
 use crate::OwnProcesses;
@@ -35,54 +35,8 @@ pub trait Instance: Send + Sync + Debug {
     /// See [`Worker::printed`](pilot_model::ports::Worker::printed). Also resolves after the instance was let go.
     fn printed(&self) -> BoxFuture<'static, bool>;
 
-    /// Memory in use and its peak. Too slow for the path of an invocation.
-    fn memory(&self) -> WorkerMemory;
-
-    /// See [`Worker::rest`](pilot_model::ports::Worker::rest).
-    ///
-    /// # Errors
-    /// As there.
-    fn rest(&self, how: Rest) -> io::Result<()> {
-        let _ = how;
-        Err(io::ErrorKind::Unsupported.into())
-    }
-
-    /// See [`Worker::wake`](pilot_model::ports::Worker::wake).
-    ///
-    /// # Errors
-    /// As there.
-    fn wake(&self) -> io::Result<()> {
-        Ok(())
-    }
-
-    /// See [`Worker::reclaim`](pilot_model::ports::Worker::reclaim).
-    ///
-    /// # Errors
-    /// As there.
-    fn reclaim(&self) -> io::Result<()> {
-        Err(io::ErrorKind::Unsupported.into())
-    }
-
-    /// See [`Worker::engage`](pilot_model::ports::Worker::engage).
-    fn engage(&self) {}
-
-    /// See [`Worker::disengage`](pilot_model::ports::Worker::disengage).
-    fn disengage(&self) {}
-
-    /// See [`Worker::memory_peak`](pilot_model::ports::Worker::memory_peak).
-    fn memory_peak(&self) -> Option<u64> {
-        None
-    }
-
-    /// See [`Worker::cpu`](pilot_model::ports::Worker::cpu).
-    fn cpu(&self) -> Option<CpuTime> {
-        None
-    }
-
-    /// See [`Worker::throttled`](pilot_model::ports::Worker::throttled).
-    fn throttled(&self) -> Option<Duration> {
-        None
-    }
+    /// What it uses of the machine, and how it rests.
+    fn resources(&self) -> &dyn Resources;
 
     /// Its memory limit, bytes; named in out-of-memory faults.
     fn memory_bytes_max(&self) -> u64;

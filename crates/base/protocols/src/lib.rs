@@ -8,6 +8,7 @@
 //! Sandboxes and containers implement [`Instance`] and provide a listener or a [`Reach`] into their network. Nothing here
 //! starts a process. Every task belongs to a worker and ends when the worker is dropped.
 
+mod arriving;
 mod budget;
 mod error_body;
 #[cfg(any(test, fuzzing))]
@@ -18,17 +19,20 @@ mod inputs;
 mod instance;
 mod life;
 mod neighbours;
+mod pace;
 mod provided;
 mod start;
 #[cfg(test)]
 mod testing;
 
+pub use arriving::read_reserved;
 pub use budget::{FREE_LEN, FunctionBudget, MemoryBudget, Reserved};
 pub use holder::{HolderHost, Holders};
 pub use http::HttpWorker;
 pub use inputs::input_variables;
 pub use instance::{Awaited, End, Held, HeldFiles, Instance, Reach, Retire};
 pub use neighbours::OwnProcesses;
+pub use pace::Pace;
 pub use provided::ProvidedWorker;
 pub use start::Start;
 

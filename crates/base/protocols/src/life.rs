@@ -1,13 +1,12 @@
 //! The lifetime of a worker's instance: whether it still runs, how it ended, and that it is released exactly once.
 
-use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use pilot_model::ports::{Input, ShownInputs, WorkerFault, WorkerMemory};
-use pilot_model::{BoxFuture, CpuTime, Rest};
+use pilot_model::BoxFuture;
+use pilot_model::ports::{Input, Resources, ShownInputs, WorkerFault};
 use tokio::sync::SetOnce;
 use tokio::time::timeout;
 
@@ -121,40 +120,8 @@ impl Life {
         }
     }
 
-    pub(crate) fn memory(&self) -> WorkerMemory {
-        self.instance.memory()
-    }
-
-    pub(crate) fn memory_peak(&self) -> Option<u64> {
-        self.instance.memory_peak()
-    }
-
-    pub(crate) fn rest(&self, how: Rest) -> io::Result<()> {
-        self.instance.rest(how)
-    }
-
-    pub(crate) fn wake(&self) -> io::Result<()> {
-        self.instance.wake()
-    }
-
-    pub(crate) fn reclaim(&self) -> io::Result<()> {
-        self.instance.reclaim()
-    }
-
-    pub(crate) fn engage(&self) {
-        self.instance.engage();
-    }
-
-    pub(crate) fn disengage(&self) {
-        self.instance.disengage();
-    }
-
-    pub(crate) fn cpu(&self) -> Option<CpuTime> {
-        self.instance.cpu()
-    }
-
-    pub(crate) fn throttled(&self) -> Option<Duration> {
-        self.instance.throttled()
+    pub(crate) fn resources(&self) -> &dyn Resources {
+        self.instance.resources()
     }
 
     /// The fault of a worker that has ended.

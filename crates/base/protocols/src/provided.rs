@@ -19,7 +19,6 @@
 
 mod api;
 mod extensions;
-mod pace;
 mod prelude;
 mod queue;
 mod reply;
@@ -30,7 +29,6 @@ mod times;
 mod worksite;
 
 use std::collections::HashMap;
-use std::io;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -39,10 +37,10 @@ use parking_lot::Mutex;
 use pilot_model::calendar::unix_ms;
 use pilot_model::keep_alive::GRACE;
 use pilot_model::ports::{
-    Answer, Call, Done, INPUTS_MAX, Input, Part, ShownInputs, StartError, StartStamps, Worker,
-    WorkerFault, WorkerMemory,
+    Answer, Call, Done, Input, Part, Resources, ShownInputs, StartError, StartStamps, Worker,
+    WorkerFault,
 };
-use pilot_model::{BoxFuture, CpuTime, Farewell, Instant, Rest, WorkerId};
+use pilot_model::{BoxFuture, Farewell, Instant, WorkerId};
 use pilot_sys::clock::monotonic_ns;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
@@ -50,7 +48,6 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use self::extensions::{Extensions, invoke_notice};
-use self::pace::Pace;
 use self::queue::{Event, Initialisation, InvocationQueue, Posted, Refused};
 use self::stream::{Beginning, Piece, Streamed};
 use self::times::Times;
@@ -58,6 +55,7 @@ use self::worksite::Worksite;
 use crate::error_body::{error_body, truncated};
 use crate::inputs::input_headers;
 use crate::life::{Life, OutputUse};
+use crate::pace::Pace;
 use crate::start::output_text;
 use crate::{Awaited, Held, HeldFiles, Instance, Retire, Start};
 
@@ -246,8 +244,9 @@ impl ProvidedWorker {
         let head = &call.head;
         let mut headers = HeaderMap::with_capacity(HEADERS_LEN);
         let mut set = |name: &'static HeaderName, value: &str| {
-            let value = HeaderValue::from_str(value)
-                .map_err(|_| format!("{name} cannot be {value:?}: it is no header's value"))?;
+            let value = HeaderValue::from_str(value).map_err(|_| {
+                format!("{name} cannot be {value:?}: it is not a valid header value")
+            })?;
             headers.insert(name, value);
             Ok::<_, String>(())
         };
@@ -402,10 +401,6 @@ impl Worker for ProvidedWorker {
         })
     }
 
-    fn inputs_max(&self) -> usize {
-        INPUTS_MAX
-    }
-
     fn is_alive(&self) -> bool {
         self.site.life.is_alive()
     }
@@ -418,40 +413,8 @@ impl Worker for ProvidedWorker {
         self.site.life.retire(|| self.how_to_retire());
     }
 
-    fn memory(&self) -> WorkerMemory {
-        self.site.life.memory()
-    }
-
-    fn rest(&self, how: Rest) -> io::Result<()> {
-        self.site.life.rest(how)
-    }
-
-    fn wake(&self) -> io::Result<()> {
-        self.site.life.wake()
-    }
-
-    fn reclaim(&self) -> io::Result<()> {
-        self.site.life.reclaim()
-    }
-
-    fn engage(&self) {
-        self.site.life.engage();
-    }
-
-    fn disengage(&self) {
-        self.site.life.disengage();
-    }
-
-    fn memory_peak(&self) -> Option<u64> {
-        self.site.life.memory_peak()
-    }
-
-    fn cpu(&self) -> Option<CpuTime> {
-        self.site.life.cpu()
-    }
-
-    fn throttled(&self) -> Option<Duration> {
-        self.site.life.throttled()
+    fn resources(&self) -> &dyn Resources {
+        self.site.life.resources()
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use pilot_model::ports::WorkerMemory;
+use pilot_model::ports::{Resources, WorkerMemory};
 use pilot_model::{
     BoxFuture, Environment, EnvironmentId, FunctionConfig, FunctionSpec, Instant, Version,
     VersionId, WorkerId,
@@ -88,12 +88,18 @@ impl Instance for FakeInstance {
         Box::pin(std::future::ready(!self.output.lock().is_empty()))
     }
 
-    fn memory(&self) -> WorkerMemory {
-        WorkerMemory::default()
+    fn resources(&self) -> &dyn Resources {
+        self
     }
 
     fn memory_bytes_max(&self) -> u64 {
         64 << 20
+    }
+}
+
+impl Resources for FakeInstance {
+    fn memory(&self) -> WorkerMemory {
+        WorkerMemory::default()
     }
 }
 

@@ -55,7 +55,7 @@ impl<F: Ord + Clone, Q> Places<F, Q> {
         }
     }
 
-    /// Other functions leave so many places to this one from now on. The caller makes sure that all reservations fit together.
+    /// Other functions leave this many places to this one from now on. The caller makes sure that all reservations fit together.
     pub fn reserve(&mut self, function: &F, places: usize) -> Vec<Q> {
         self.with(function, |share| share.reserved = places);
         self.grant()

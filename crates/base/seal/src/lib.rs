@@ -62,7 +62,7 @@ impl SealingKey {
         Ok(Self {
             cipher: XChaCha20Poly1305::new(&key.into()),
             origin: origin.to_owned(),
-            id: hex(&id[..ID_LEN]),
+            id: hex::encode(&id[..ID_LEN]),
         })
     }
 
@@ -71,7 +71,7 @@ impl SealingKey {
     /// # Errors
     /// `/dev/urandom` cannot be read.
     pub fn random_text() -> io::Result<String> {
-        Ok(hex(&random::<KEY_LEN>()?))
+        Ok(hex::encode(random::<KEY_LEN>()?))
     }
 
     /// Identifies the key without saying anything about it.
@@ -147,22 +147,9 @@ fn random<const N: usize>() -> io::Result<[u8; N]> {
     Ok(bytes)
 }
 
-fn hex(bytes: &[u8]) -> String {
-    let digit = |number: u8| char::from(b"0123456789abcdef"[usize::from(number & 15)]);
-    bytes
-        .iter()
-        .flat_map(|byte| [digit(byte >> 4), digit(*byte)])
-        .collect()
-}
-
 fn unhex(text: &str) -> Option<[u8; KEY_LEN]> {
     let mut bytes = [0; KEY_LEN];
-    if text.len() != 2 * KEY_LEN || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-        return None;
-    }
-    for (byte, at) in bytes.iter_mut().zip((0..text.len()).step_by(2)) {
-        *byte = u8::from_str_radix(&text[at..at + 2], 16).ok()?;
-    }
+    hex::decode_to_slice(text, &mut bytes).ok()?;
     Some(bytes)
 }
 

@@ -405,7 +405,7 @@ static int fork_one(struct fork_server *s, const struct request *r) {
 
 #define MADV_COLLAPSE 25
 #define HUGE_LEN (2ul << 20)
-// No request for so long: nobody waits. Then a pause after each huge page, for others that want this CPU.
+// No request for this long: nobody waits. Then a pause after each huge page, for others that want this CPU.
 #define QUIET_NS 20000000
 #define BREATH_NS 1000000
 // A child that lives keeps the pages from before, so that there are two copies until it ends. More than this waits until none lives.

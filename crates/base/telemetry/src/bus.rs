@@ -27,7 +27,7 @@ pub trait Subscriber: Send + 'static {
     /// Processes some events. They are in the order in which they were published.
     fn batch(&mut self, events: &[Event]);
 
-    /// If there are no events for so long after a batch, [`Subscriber::batch`] is called without any. `None`: it is not.
+    /// If there are no events for this long after a batch, [`Subscriber::batch`] is called without any. `None`: it is not.
     fn wake_after(&self) -> Option<Duration> {
         None
     }
@@ -389,7 +389,7 @@ impl Queue {
         self.changed.notify_all();
     }
 
-    /// The next batch, or that there was none for so long; `None`: there is none left, and none will come.
+    /// The next batch, or that there was none for this long; `None`: there is none left, and none will come.
     fn next(&self, wake_after: Option<Duration>) -> Option<Next> {
         let mut state = self.state.lock();
         let waits = |state: &mut QueueState| state.batches.is_empty() && !state.closed;

@@ -88,6 +88,7 @@ pub fn config(name: &str) -> FunctionConfig {
         inputs: BTreeMap::new(),
         inputs_by_request: false,
         drop_ins: true,
+        by_reference: true,
         initscript: None,
         shared_initscript: None,
         keep_alive: KeepAlive::default(),

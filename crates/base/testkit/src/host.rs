@@ -276,7 +276,7 @@ impl Inner {
 
 impl RuntimeHost for FakeHost {
     fn hosts(&self, runtime: &Runtime) -> bool {
-        !matches!(runtime, Runtime::Container(_))
+        runtime.image().is_none()
     }
 
     fn key(&self, version: &Version) -> Result<RuntimeKey, StartError> {

@@ -7,8 +7,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use pilot_model::ports::{
-    Answer, Call, Clock, Done, HttpHead, Part, PassedRequest, PassedResponse, StartStamps, Worker,
-    WorkerFault, WorkerMemory,
+    Answer, Call, Clock, Done, HttpHead, Part, PassedRequest, PassedResponse, Resources,
+    StartStamps, Worker, WorkerFault, WorkerMemory,
 };
 use pilot_model::{BoxFuture, CpuTime, Instant, WorkerId};
 use tokio::sync::watch;
@@ -73,7 +73,7 @@ impl Default for Behaviour {
     /// Answers `{}` at once, and is not an HTTP server.
     fn default() -> Self {
         let no_server = || WorkerFault::Protocol {
-            problem: "this worker is no HTTP server".to_owned(),
+            problem: "this worker is not an HTTP server".to_owned(),
             output: Bytes::new(),
         };
         Self {
@@ -300,6 +300,12 @@ impl Worker for FakeWorker {
         self.die();
     }
 
+    fn resources(&self) -> &dyn Resources {
+        self
+    }
+}
+
+impl Resources for FakeWorker {
     fn memory(&self) -> WorkerMemory {
         WorkerMemory {
             pss: self.pss,

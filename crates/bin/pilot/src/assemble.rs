@@ -535,6 +535,7 @@ fn queue_and_triggers(
         // The others are for callers who wait.
         running_max: (limits.workers_max() / 2).clamp(1, ASYNC_RUNNING_MAX),
         has_room: Arc::new(move || reserve.refill()),
+        clock: Arc::new(MonotonicClock),
     };
     let queue = Queue::open(settings).or_invalid()?;
     let triggers = Triggers::new(Arc::clone(&queue) as _, connections);

@@ -49,7 +49,7 @@ mod token;
 mod usage;
 mod version;
 
-/// Runs Lambda-shaped functions on this machine, without cold starts.
+/// Runs AWS Lambda-style functions on this machine, with short cold starts.
 #[derive(Debug, Parser)]
 #[command(
     name = "pilot",
@@ -94,7 +94,7 @@ enum Verb {
     Dlq(asynchronous::DlqArgs),
     /// Say what the same invocations would have cost on other platforms
     Cost(cost::CostArgs),
-    /// Say which size a function should have, by the CPU time and memory of its calls
+    /// Recommend a size for a function, from the CPU time and memory of its calls
     Rightsize(rightsize::RightsizeArgs),
     /// Retire idle workers down to a number now, or change the scaling policy
     Scale(scale::ScaleArgs),
@@ -102,7 +102,7 @@ enum Verb {
     Rollback(rollback::RollbackArgs),
     /// Simulate scaling policies on a workload, in virtual time
     Simulate(simulate::args::SimulateArgs),
-    /// Measure, name or model what a CPU limit does to a function
+    /// Measure, infer or model what a CPU limit does to a function
     Profile(profile::ProfileArgs),
     /// Measure a function or any other HTTP server
     Bench(bench::BenchArgs),

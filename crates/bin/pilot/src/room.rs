@@ -76,7 +76,7 @@ const UNKNOWN_BYTES: u64 = 1 << 50;
 const PIDS_UNKNOWN: u64 = 24_576;
 const PIDS_LEAST: u64 = 64;
 
-/// Most workers of all functions together, with so many connections. The daemon raises its limit of open files to the hard one.
+/// Most workers of all functions together, with this many connections. The daemon raises its limit of open files to the hard one.
 pub(crate) fn for_workers(connections: usize) -> usize {
     let files = getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(_, hard)| hard);
     let processes = processes()

@@ -26,7 +26,7 @@ pub(crate) struct ServeArgs {
     /// The private key of that certificate (PEM)
     #[arg(long, value_name = "FILE")]
     pub(crate) control_tls_key: Option<PathBuf>,
-    /// HTTP/2 without TLS, too, for clients that know of it (h2c with prior knowledge)
+    /// Also accept HTTP/2 without TLS from clients that begin with it (h2c with prior knowledge)
     #[arg(long)]
     pub(crate) h2c: bool,
     /// Data directory: functions, environments, logs

@@ -4,8 +4,12 @@
 //! A socket of the supervisor outlives the daemon. So clients that connect while one daemon ends and the next one begins wait, and are not
 //! refused.
 
+use std::ffi::OsStr;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::net::{SocketAddr as UnixAddr, UnixDatagram};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -63,11 +67,26 @@ impl GivenSockets {
     }
 }
 
-/// Tells the supervisor.
+/// Tells the supervisor, if there is one.
 pub(crate) fn tell(states: &[NotifyState<'_>]) {
-    if let Err(error) = sd_notify::notify(states) {
-        tracing::warn!(%error, "the supervisor cannot be told the daemon's state (NOTIFY_SOCKET)");
+    let Some(socket) = std::env::var_os("NOTIFY_SOCKET") else {
+        return;
+    };
+    if let Err(error) = send(&socket, states) {
+        tracing::warn!(%error, "cannot send the daemon's state to the supervisor (NOTIFY_SOCKET)");
     }
+}
+
+/// Sends states to a socket: a path, or `@` and the name of an abstract one (sd_notify(3)), which `sd_notify` takes for a path.
+fn send(socket: &OsStr, states: &[NotifyState<'_>]) -> io::Result<()> {
+    let address = match socket.as_bytes().strip_prefix(b"@") {
+        Some(name) => UnixAddr::from_abstract_name(name)?,
+        None => UnixAddr::from_pathname(socket)?,
+    };
+    let lines: Vec<String> = states.iter().map(NotifyState::to_string).collect();
+    let message = lines.join("\n");
+    UnixDatagram::unbound()?.send_to_addr(message.as_bytes(), &address)?;
+    Ok(())
 }
 
 /// Tells the supervisor that the daemon is ready, and again and again that it lives, if it wants to hear that. It is told only if the
@@ -124,5 +143,29 @@ mod tests {
         assert!(refused.contains(&address.to_string()), "{refused}");
         assert!(given.at(address).is_some());
         given.all_used().unwrap();
+    }
+
+    #[test]
+    fn the_supervisor_is_told_at_a_path_and_at_an_abstract_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("notify");
+        let name = format!("pilotlight-test-{}", folder.path().display());
+        let addresses = [
+            (
+                path.clone().into_os_string(),
+                UnixAddr::from_pathname(&path),
+            ),
+            (
+                format!("@{name}").into(),
+                UnixAddr::from_abstract_name(&name),
+            ),
+        ];
+        for (named, address) in addresses {
+            let supervisor = UnixDatagram::bind_addr(&address.unwrap()).unwrap();
+            send(&named, &[NotifyState::Ready, NotifyState::Watchdog]).unwrap();
+            let mut told = [0; 64];
+            let len = supervisor.recv(&mut told).unwrap();
+            assert_eq!(&told[..len], b"READY=1\nWATCHDOG=1");
+        }
     }
 }

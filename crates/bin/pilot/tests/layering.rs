@@ -128,10 +128,19 @@ fn imports(metadata: &Metadata) -> Vec<Import> {
         let from = place(root, &folder(package));
         let ours = package.dependencies.iter().filter_map(move |dependency| {
             let folder = dependency.path.as_ref()?.as_std_path();
+            // A fuzz target is built with what the tests of its crate have.
+            let is_for_fuzzing = dependency
+                .target
+                .as_ref()
+                .is_some_and(|target| target.to_string() == "cfg(fuzzing)");
             Some(Import {
                 from: from.clone(),
                 to: place(root, folder),
-                kind: dependency.kind,
+                kind: if is_for_fuzzing {
+                    DependencyKind::Development
+                } else {
+                    dependency.kind
+                },
             })
         });
         ours.collect::<Vec<_>>()

@@ -80,7 +80,7 @@ pub(crate) async fn reply(
         let Some((name, value)) = parsed else {
             let shown: String = name.chars().take(100).collect();
             return Ok(Err(malformed(format!(
-                "the header '{}' is no header",
+                "the header '{}' has an invalid name or value",
                 shown.escape_debug()
             ))));
         };

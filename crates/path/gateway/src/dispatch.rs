@@ -151,4 +151,4 @@ fn check_coding(head: &Parts) -> Result<(), RequestError> {
 
 /// Over HTTP/2, a client may ask for a WebSocket in this way (RFC 8441), although the daemon's settings do not offer it.
 const NO_CONNECT: &[u8] =
-    b"CONNECT is not served: the daemon is no proxy, and a WebSocket needs HTTP/1.1\n";
+    b"CONNECT is not served: the daemon is not a proxy, and a WebSocket needs HTTP/1.1\n";

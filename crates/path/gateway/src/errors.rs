@@ -11,8 +11,8 @@ use pilot_model::calls::Reason;
 use pilot_model::log_line::visible;
 use pilot_model::ports::{InputFaultKind, NotAccepted, StartError};
 use pilot_model::version::REGION;
-use pilot_model::{InvocationId, Seldom};
-use serde::{Deserialize, Serialize};
+use pilot_model::{Exception, InvocationId, Seldom};
+use serde::Serialize;
 
 use crate::headers;
 use crate::reply::{Reply, ReplyBody};
@@ -381,19 +381,11 @@ fn invoke_row(error: &InvokeError) -> Row {
 impl AnswerError {
     /// From the function's error body, if that has Lambda's format.
     pub(crate) fn raised(body: &[u8]) -> Self {
-        #[derive(Default, Deserialize)]
-        #[serde(rename_all = "camelCase", default)]
-        struct Raised {
-            error_type: String,
-            error_message: String,
-        }
-        let Raised {
-            error_type,
-            error_message,
-        } = serde_json::from_slice(body).unwrap_or_default();
+        // Both are empty if the body has another form: the reply then says only that the function failed.
+        let raised = Exception::read(body).unwrap_or_default();
         Self::Function {
-            error_type,
-            error_message,
+            error_type: raised.error_type,
+            error_message: raised.error_message,
         }
     }
 
@@ -488,7 +480,7 @@ fn render(
         error_type: detail.map(|(error_type, _)| error_type),
         error_message: detail.and_then(|(_, error_message)| error_message),
     };
-    let json = serde_json::to_vec(&body).unwrap_or_default();
+    let json = serde_json::to_vec(&body).expect("texts are always JSON");
     let mut reply = Reply::new(ReplyBody::Full(Bytes::from(json)));
     *reply.status_mut() = row.status;
     let into = reply.headers_mut();

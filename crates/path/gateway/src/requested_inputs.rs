@@ -1,4 +1,5 @@
-//! Inputs that a request names by the header `X-Pilot-Input: NAME=SCHEME://STORE/KEY`, which may be repeated.
+//! Inputs that a request names by the header `X-Pilot-Input: NAME=SCHEME://STORE/KEY`, which may be repeated, and may
+//! have more of them after commas.
 //!
 //! A caller chooses here what a function reads, so the function must have allowed it. Which stores it may use is checked where they
 //! are.
@@ -7,7 +8,7 @@ use std::collections::BTreeMap;
 
 use http::HeaderMap;
 use pilot_model::FunctionConfig;
-use pilot_model::inputs::{DECLARED_MAX, InputConfig, requested};
+use pilot_model::inputs::{DECLARED_MAX, InputConfig, requested, requested_of};
 
 use crate::errors::RequestError;
 use crate::headers;
@@ -32,19 +33,21 @@ pub(crate) fn of(
         }
         let text = std::str::from_utf8(value.as_bytes())
             .map_err(|_| refused("it must be UTF-8".to_owned()))?;
-        let (name, input) = requested(text).map_err(refused)?;
-        if config.inputs.contains_key(&name) {
-            return Err(refused(format!(
-                "the function declares the input \"{name}\" itself: use another name"
-            )));
-        }
-        if inputs.insert(name.clone(), input).is_some() {
-            return Err(refused(format!("the input \"{name}\" is there twice")));
-        }
-        if config.inputs.len() + inputs.len() > DECLARED_MAX {
-            return Err(refused(format!(
-                "an invocation has at most {DECLARED_MAX} inputs"
-            )));
+        for text in requested_of(text) {
+            let (name, input) = requested(text).map_err(refused)?;
+            if config.inputs.contains_key(&name) {
+                return Err(refused(format!(
+                    "the function declares the input \"{name}\" itself: use another name"
+                )));
+            }
+            if inputs.insert(name.clone(), input).is_some() {
+                return Err(refused(format!("the input \"{name}\" is there twice")));
+            }
+            if config.inputs.len() + inputs.len() > DECLARED_MAX {
+                return Err(refused(format!(
+                    "an invocation has at most {DECLARED_MAX} inputs"
+                )));
+            }
         }
     }
     Ok(inputs)
@@ -83,11 +86,25 @@ mod tests {
         )
         .unwrap();
         assert_eq!(inputs.keys().collect::<Vec<_>>(), ["a", "b"]);
+        let listed = read(
+            &[b"a=s3://photos/x, b=s3://photos/y", b"c=s3://photos/z, 2"],
+            &config,
+        )
+        .unwrap();
+        let listed: Vec<String> = listed
+            .values()
+            .map(|input| input.from.to_string())
+            .collect();
+        assert_eq!(
+            listed,
+            ["s3://photos/x", "s3://photos/y", "s3://photos/z, 2"]
+        );
         config
             .inputs
             .insert("image".to_owned(), inputs["a"].clone());
         for (values, problem) in [
             (vec![&b"a=s3://p/x"[..], b"a=s3://p/y"], "is there twice"),
+            (vec![&b"a=s3://p/x, a=s3://p/y"[..]], "is there twice"),
             (vec![&b"image=s3://p/x"[..]], "declares the input"),
             (vec![&b"image"[..]], "write NAME=SCHEME"),
             (vec![&b"a=s3://p/\xff"[..]], "must be UTF-8"),

@@ -210,7 +210,7 @@ fn mac(key: &[u8], text: &[u8]) -> Hmac<Sha256> {
 
 /// SHA-256, hexadecimal.
 pub(crate) fn sha256(bytes: &[u8]) -> String {
-    parse::hex(&Sha256::digest(bytes))
+    hex::encode(Sha256::digest(bytes))
 }
 
 /// The service for which clients sign.

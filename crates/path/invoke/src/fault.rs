@@ -94,7 +94,7 @@ impl Failure {
         }
     }
 
-    /// The log line for a tunnel that was silent for so long.
+    /// The log line for a tunnel that was silent for this long.
     pub(crate) fn silence(id: &InvocationId, after: Duration) -> LastOutput {
         let after = after.as_secs_f64();
         let message =
@@ -106,19 +106,19 @@ impl Failure {
     /// The function's own HTTP server did not answer, or not completely.
     pub(crate) fn server(name: &FunctionName, id: &InvocationId, fault: &WorkerFault) -> Self {
         let told = match fault {
-            WorkerFault::Protocol { problem, output } => Told {
+            WorkerFault::Protocol { problem, output } => FaultText {
                 outcome: Outcome::Crash,
                 kind: "Runtime.ServerError",
                 message: problem.clone(),
                 output,
             },
-            fault => Told::of(fault),
+            fault => FaultText::of(fault),
         };
         let message = format!(
             "the HTTP server of function '{name}' failed: {}",
             told.message
         );
-        Told { message, ..told }.into_failure(id)
+        FaultText { message, ..told }.into_failure(id)
     }
 
     /// An input could not be fetched, so there is no call. Returns the answer and the log lines.
@@ -131,19 +131,19 @@ impl Failure {
 
     /// The worker ended.
     pub(crate) fn fault(id: &InvocationId, fault: &WorkerFault) -> Self {
-        Told::of(fault).into_failure(id)
+        FaultText::of(fault).into_failure(id)
     }
 }
 
 /// The description of a fault.
-struct Told<'a> {
+struct FaultText<'a> {
     outcome: Outcome,
     kind: &'static str,
     message: String,
     output: &'a Bytes,
 }
 
-impl<'a> Told<'a> {
+impl<'a> FaultText<'a> {
     fn of(fault: &'a WorkerFault) -> Self {
         let (outcome, kind, message, output) = match fault {
             WorkerFault::NotTaken(fault) => return Self::of(fault),

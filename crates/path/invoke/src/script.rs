@@ -302,7 +302,7 @@ mod tests {
 
     use pilot_model::WorkerId;
     use pilot_model::ports::{
-        Answer, Call, HandedSocket, Part, StartStamps, WorkerFault, WorkerMemory,
+        Answer, Call, HandedSocket, Part, Resources, StartStamps, WorkerFault,
     };
 
     use super::*;
@@ -387,8 +387,8 @@ mod tests {
 
         fn kill(&self) {}
 
-        fn memory(&self) -> WorkerMemory {
-            WorkerMemory::default()
+        fn resources(&self) -> &dyn Resources {
+            unreachable!("nobody asks")
         }
     }
 

@@ -155,7 +155,7 @@ impl Pools {
         pool
     }
 
-    /// Other functions leave so many places of workers to this one.
+    /// Other functions leave this many places of workers to this one.
     pub fn reserve(&self, function: &FunctionName, workers: u32) {
         self.shared.room.reserve(function, workers as usize);
     }

@@ -17,11 +17,11 @@ pub(crate) struct Printing {
     sink: Arc<dyn EventSink>,
     clock: Arc<dyn Clock>,
     /// Held while output is taken and published, so that it is published in its order.
-    state: Mutex<State>,
+    state: Mutex<Unpublished>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct Unpublished {
     /// The beginning of a line whose end was not printed yet.
     line: Vec<u8>,
     /// The last bytes published since the end of the last exchange.
@@ -89,7 +89,7 @@ impl Printing {
     /// Returns how many bytes were published.
     fn publish(&self, worker: &dyn Worker, upto: Upto) -> usize {
         let mut state = self.state.lock();
-        let State { line, recent } = &mut *state;
+        let Unpublished { line, recent } = &mut *state;
         line.extend_from_slice(&worker.take_output());
         let end = match upto {
             Upto::LastLine if line.len() <= LINE_LEN_MAX => {

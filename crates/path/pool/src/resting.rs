@@ -18,13 +18,13 @@ pub(crate) struct Resting {
     /// `None`: it does not rest, but its engine is told when it serves.
     how: Option<Rest>,
     /// Guards what is known, and rest and waking themselves.
-    state: Mutex<State>,
+    state: Mutex<RestState>,
     /// As in the state, readable without the lock.
     rests: AtomicBool,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct RestState {
     /// Exchanges that have begun and not ended.
     exchanges: u32,
     rests: bool,
@@ -61,10 +61,10 @@ impl Resting {
         let rested = std::mem::take(&mut state.rests);
         if rested {
             self.rests.store(false, Ordering::Relaxed);
-            worker.wake()?;
+            worker.resources().wake()?;
         }
         if state.exchanges == 1 {
-            worker.engage();
+            worker.resources().engage();
         }
         Ok(rested)
     }
@@ -74,7 +74,7 @@ impl Resting {
         let mut state = self.state.lock();
         state.exchanges = state.exchanges.saturating_sub(1);
         if state.exchanges == 0 {
-            worker.disengage();
+            worker.resources().disengage();
         }
     }
 
@@ -87,7 +87,7 @@ impl Resting {
         if state.exchanges > 0 || state.rests || !worker.is_alive() {
             return;
         }
-        let mut rested = worker.rest(how);
+        let mut rested = worker.resources().rest(how);
         if let (Rest::Freeze, Err(error)) = (how, &rested)
             && error.kind() == io::ErrorKind::Unsupported
         {
@@ -96,7 +96,7 @@ impl Resting {
                     "workers cannot be frozen here: idle ones get 0.01 CPU instead. Mount cgroup v2 (Linux 5.2 or newer)"
                 );
             });
-            rested = worker.rest(Rest::Throttle);
+            rested = worker.resources().rest(Rest::Throttle);
         }
         state.rests = match rested {
             Ok(()) => true,

@@ -13,12 +13,12 @@ use tokio::time::timeout;
 
 /// See the module.
 #[derive(Debug)]
-pub(crate) struct Room(Mutex<Places<FunctionName, Waiting>>);
+pub(crate) struct Room(Mutex<Places<FunctionName, WaitingRequest>>);
 
 /// A waiting request: whose it is, and where its place goes.
-type Waiting = (FunctionName, oneshot::Sender<Place>);
+type WaitingRequest = (FunctionName, oneshot::Sender<Place>);
 
-/// The place of one worker. Dropping it gives the place to whoever is next.
+/// The place of one worker. Dropping it gives the place to the next one that waits.
 #[derive(Debug)]
 pub(crate) struct Place {
     room: Arc<Room>,
@@ -55,7 +55,7 @@ impl Room {
         }
     }
 
-    /// Other functions leave so many places to this one.
+    /// Other functions leave this many places to this one.
     pub(crate) fn reserve(self: &Arc<Self>, function: &FunctionName, places: usize) {
         let granted = self.0.lock().reserve(function, places);
         self.hand_over(granted);
@@ -85,7 +85,7 @@ impl Room {
         }
     }
 
-    fn hand_over(self: &Arc<Self>, granted: Vec<Waiting>) {
+    fn hand_over(self: &Arc<Self>, granted: Vec<WaitingRequest>) {
         for (function, waiting) in granted {
             // If it waits no more, the place comes back and is dropped here.
             let _ = waiting.send(self.place(function));

@@ -29,6 +29,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -225,6 +226,7 @@ impl Hierarchy {
                 limits: Mutex::new(*limits),
                 before: Mutex::default(),
                 rested: Mutex::new(None),
+                sockets_blamed: AtomicBool::new(false),
             }),
             Err(error) => {
                 for base in self.inner.layout.folders() {
@@ -379,6 +381,8 @@ pub struct Cgroup {
     before: Mutex<(CpuTime, Duration)>,
     /// How its processes rest. Taken before `limits`.
     rested: Mutex<Option<Rest>>,
+    /// Its processes were ended for what their sockets held.
+    sockets_blamed: AtomicBool,
 }
 
 /// The paths and files of a group that are used repeatedly.
@@ -435,6 +439,17 @@ impl Cgroup {
             .collect()
     }
 
+    /// The threads in it, for who looks again and again. Version 1 keeps the list of an open file as it is while somebody reads it more
+    /// than once a second (`cgroup_pidlist_start` in kernel/cgroup/cgroup-v1.c), so this neither has one open nor reads the list that
+    /// [`Self::processes`] does. In version 2, the processes.
+    pub(crate) fn threads(&self) -> Vec<u32> {
+        let folder = self.files.oom.parent().unwrap_or(Path::new(""));
+        let read = |file| fs::read_to_string(folder.join(file));
+        let text = read("tasks").or_else(|_| read("cgroup.procs"));
+        let text = text.unwrap_or_default();
+        text.lines().filter_map(|line| line.parse().ok()).collect()
+    }
+
     /// Peak memory use, bytes, if the kernel records it.
     #[must_use]
     pub fn peak_bytes(&self) -> Option<u64> {
@@ -450,10 +465,24 @@ impl Cgroup {
         counter(&counts, "oom_kill")
     }
 
+    /// The limit of its memory, bytes.
+    #[must_use]
+    pub fn memory_bytes_max(&self) -> u64 {
+        self.limits.lock().memory_bytes
+    }
+
+    /// Its processes are ended, because the sockets in their network held too much memory. From here on this is its shortage.
+    pub(crate) fn blame_sockets(&self) {
+        self.sockets_blamed.store(true, Ordering::Relaxed);
+    }
+
     /// Whether the kernel has killed one of its processes because memory was short, and where it was short. `oom_kill` counts
     /// the victims in this group, whoever had too much.
     #[must_use]
     pub fn shortage(&self) -> Option<MemoryShortage> {
+        if self.sockets_blamed.load(Ordering::Relaxed) {
+            return Some(MemoryShortage::Sockets);
+        }
         let counts = fs::read_to_string(&self.files.oom).unwrap_or_default();
         if counter(&counts, "oom_kill") == 0 {
             return None;
@@ -502,6 +531,7 @@ impl Cgroup {
             let _ = peak.write_at(b"0", 0);
         }
         self.reset_cpu();
+        self.sockets_blamed.store(false, Ordering::Relaxed);
     }
 }
 

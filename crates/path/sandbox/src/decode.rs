@@ -1,4 +1,4 @@
-//! Decoders of inputs: `pilot decode` in sandboxes, as a user of their own in namespaces of their own, with the functions' filter and
+//! Decoders of inputs: `pilot decode-input` in sandboxes, as a user of their own in namespaces of their own, with the functions' filter and
 //! limits, without files and without a network. A process decodes one input and ends, so nothing of one owner's data can reach another one's,
 //! also if the data takes over the decoder.
 //!
@@ -41,12 +41,12 @@ struct Inner {
     memory_bytes: u64,
     /// It lives as long as a process in it. Held across an await, so that there is one.
     base: tokio::sync::Mutex<Weak<Sandbox>>,
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<WaitingDecoder>,
 }
 
 /// The process that waits in advance.
 #[derive(Debug, Default)]
-struct Waiting {
+struct WaitingDecoder {
     process: Option<Process>,
     /// Whether one is being started.
     is_starting: bool,

@@ -10,9 +10,10 @@ use pilot_model::FunctionConfig;
 use pilot_model::ports::{BoxFuture, StartError};
 use pilot_protocols::{HolderHost, Holders};
 
+use crate::control::Control;
 use crate::machine::no_sandbox;
 use crate::message::ExecSpec;
-use crate::sandbox::{Control, Sandbox};
+use crate::sandbox::Sandbox;
 
 /// The holders of a worker in this sandbox. The first one starts at once if the function has inputs. They do not keep the sandbox alive.
 ///

@@ -222,6 +222,12 @@ impl Init<'_> {
                 (answer, None)
             }
             InitRequest::Signal { signal } => (self.signal(signal), None),
+            // The init itself is not among them (kill(2)).
+            InitRequest::End => match kill(Pid::from_raw(-1), Signal::SIGKILL) {
+                // There is none.
+                Ok(()) | Err(Errno::ESRCH) => (InitReply::Done, None),
+                Err(error) => (failed(error), None),
+            },
             InitRequest::Show { inside } => (show(&inside, fds.next()), None),
             InitRequest::Secrets { files, user } => (secrets::show(&files, user, fds.next()), None),
             InitRequest::Hide { inside } => {

@@ -60,7 +60,7 @@ pub enum EngineError {
     },
     /// The kernel refuses the limits of everything together.
     #[error(
-        "cannot limit what all functions and builds have together (limits.total_memory_mb, limits.total_pids): {0}"
+        "cannot limit all functions and builds together (limits.total_memory_mb, limits.total_pids): {0}"
     )]
     Total(io::Error),
     /// The filters do not compile for this architecture.

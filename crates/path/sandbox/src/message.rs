@@ -117,6 +117,8 @@ pub(crate) enum InitRequest {
         /// Its number.
         signal: i32,
     },
+    /// Kills every process in the sandbox, also in those nested in it.
+    End,
     /// Mounts something of the host at an existing path. Descriptor: the spawner's copy.
     Show {
         /// The path.

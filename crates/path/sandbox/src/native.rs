@@ -26,9 +26,7 @@ use pilot_model::runtime_key::{Access, Mount, RuntimeKey, RuntimeSpec};
 use pilot_model::{Runtime, Version};
 
 use crate::machine::Machine;
-use crate::places::{
-    CODE_INSIDE, LAYERS_LIB_INSIDE, NODE_MODULES_INSIDE, PACKAGES_INSIDE, RESOLVER_INSIDE,
-};
+use crate::places::{CODE_INSIDE, NODE_MODULES_INSIDE, PACKAGES_INSIDE, RESOLVER_INSIDE};
 use crate::runtime_files::NODE_WORKER_INSIDE;
 use crate::variables;
 use parts::NativeParts;
@@ -57,10 +55,7 @@ impl NativeHost {
 
 impl RuntimeHost for NativeHost {
     fn hosts(&self, runtime: &Runtime) -> bool {
-        matches!(
-            runtime,
-            Runtime::Node(_) | Runtime::Provided(_) | Runtime::Http(_) | Runtime::Wasm(_)
-        )
+        !runtime.forks() && runtime.image().is_none()
     }
 
     fn key(&self, version: &Version) -> Result<RuntimeKey, StartError> {
@@ -70,10 +65,11 @@ impl RuntimeHost for NativeHost {
             mounts: self.mounts(version)?,
             ..version.runtime_spec(pids_max).map_err(not_startable)?
         };
-        if variables::needs_layers_lib(version) && spec.has_interpreter() {
-            // A waiting interpreter has already started when the layers are mounted.
-            let path = ("LD_LIBRARY_PATH".to_owned(), LAYERS_LIB_INSIDE.to_owned());
-            spec.execution.push(path);
+        if spec.has_interpreter() && variables::needs_libraries(version) {
+            // A waiting interpreter has already started when code and layers are mounted.
+            let path = variables::library_path();
+            spec.execution
+                .push((variables::LIBRARY_PATH.to_owned(), path));
         }
         Ok(spec.canonical())
     }

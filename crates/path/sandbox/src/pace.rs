@@ -26,11 +26,11 @@ use crate::cgroup::Cgroup;
 /// Paces workers. Dropping it ends its thread.
 #[derive(Debug)]
 pub(crate) struct Pacer {
-    shared: Arc<Shared>,
+    shared: Arc<PacerQueue>,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
+struct PacerQueue {
     /// Guards what is paced and when it is due. Never held while a group is stopped or read.
     queue: Mutex<Queue>,
     /// The thread has something to do earlier than it knows.
@@ -64,7 +64,7 @@ struct Paced {
 /// A worker is paced until this is dropped. It runs then.
 #[derive(Debug)]
 pub(crate) struct Pace {
-    shared: Arc<Shared>,
+    shared: Arc<PacerQueue>,
     number: u64,
     paced: Arc<Mutex<Paced>>,
 }
@@ -155,7 +155,7 @@ impl Drop for Pace {
     }
 }
 
-impl Shared {
+impl PacerQueue {
     /// Does what is due, or waits. False: it is over.
     fn turn(&self) -> bool {
         let mut queue = self.queue.lock();

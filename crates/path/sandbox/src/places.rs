@@ -9,7 +9,7 @@ pub(crate) const PACKAGES_INSIDE: &str = "/opt/environment";
 /// The libraries of layers, for the dynamic linker.
 pub(crate) const LAYERS_LIB_INSIDE: &str = "/opt/lib";
 
-/// The folders of shared libraries of a Python function, as on Lambda: those of the code, and of layers.
+/// The folders of shared libraries of a function, as on Lambda: those of the code, and of layers.
 pub(crate) const LIBRARIES_INSIDE: [&str; 3] = [CODE_INSIDE, "/var/task/lib", LAYERS_LIB_INSIDE];
 
 /// Installed Node packages: `require` and `import` search here, going up from the code's folder.

@@ -29,11 +29,11 @@ const LAST_PID: &str = "/proc/sys/kernel/ns_last_pid";
 #[derive(Debug, Clone)]
 pub(crate) struct ProcessIds {
     range: std::ops::Range<u32>,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<GivenIds>>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct GivenIds {
     given: HashSet<u32>,
     /// Given last. Ids are given in turn, so that one is not given again soon.
     last: u32,

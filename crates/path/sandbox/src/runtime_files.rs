@@ -38,7 +38,7 @@ pub(crate) struct RuntimeFiles {
 type Source = (PathBuf, &'static [u8]);
 
 impl RuntimeFiles {
-    /// Writes the sources below `dir`, unless they exist.
+    /// Writes the sources below `dir`, unless they are there.
     pub(crate) fn unpack(dir: &Path) -> io::Result<Self> {
         let mut python = Vec::new();
         collect(&PYTHON_WORKER, &["py"], &mut python);
@@ -95,6 +95,9 @@ impl RuntimeFiles {
         if self.free() < LEFT_BYTES_MIN {
             return without("the disk became full");
         }
+        // Nothing checks a compiled file later, also not one that a power failure leaves incomplete. One call for the whole file system
+        // takes less time than one for each file.
+        nix::unistd::syncfs(File::open(&compiled)?)?;
         // Without it, the next daemon compiles again.
         let _ = File::create(mark);
         Ok(())
@@ -139,8 +142,7 @@ fn mark_of(python: &Path) -> io::Result<String> {
     hash.update(metadata.mtime_nsec().to_be_bytes());
     hash.update(metadata.mtime().to_be_bytes());
     let digest = hash.finalize();
-    let digits = digest.iter().take(8).map(|byte| format!("{byte:02x}"));
-    Ok(format!("compiled-{}", digits.collect::<String>()))
+    Ok(format!("compiled-{}", hex::encode(&digest[..8])))
 }
 
 /// More than the compiled worker takes.
@@ -148,7 +150,8 @@ const COMPILE_BYTES_MAX: u64 = 2 << 20;
 /// If less is left after compiling, a file may be a part.
 const LEFT_BYTES_MIN: u64 = 64 << 10;
 
-/// Writes sources to a folder named after their hash, unless it exists.
+/// Writes sources to a folder named after their hash, unless they are there. After a power failure, the folder may be there without the
+/// contents of its files.
 fn write(dir: &Path, name: &str, sources: &[Source]) -> io::Result<PathBuf> {
     let mut hash = Sha256::new();
     for (path, text) in sources {
@@ -156,14 +159,15 @@ fn write(dir: &Path, name: &str, sources: &[Source]) -> io::Result<PathBuf> {
         hash.update([0]);
         hash.update(text);
     }
-    let digest = hash.finalize();
-    let id: String = digest
-        .iter()
-        .take(8)
-        .map(|byte| format!("{byte:02x}"))
-        .collect();
+    let id = hex::encode(&hash.finalize()[..8]);
     let place = dir.join(format!("{name}-{id}"));
-    if !place.exists() {
+    let is_there =
+        |(path, text): &Source| fs::read(place.join(path)).is_ok_and(|found| found == *text);
+    if !sources.iter().all(is_there) {
+        match fs::remove_dir_all(&place) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
         // Written to a temporary folder and renamed, so that an incomplete one is never used.
         let staging = dir.join(format!("{name}-{id}.{}", std::process::id()));
         for (path, text) in sources {
@@ -190,4 +194,28 @@ fn collect(dir: &Dir<'static>, endings: &[&str], into: &mut Vec<Source>) {
         collect(dir, endings, into);
     }
     into.sort();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_without_their_contents_are_written_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = RuntimeFiles::unpack(folder.path()).unwrap();
+        let source = files.python().join("pilot_worker/worker.py");
+        let compiled = files.python().join("pilot_worker/__pycache__");
+        let whole = fs::read(&source).unwrap();
+        fs::create_dir(&compiled).unwrap();
+        RuntimeFiles::unpack(folder.path()).unwrap();
+        assert!(compiled.exists(), "whole files are left as they are");
+        File::create(&source).unwrap();
+        RuntimeFiles::unpack(folder.path()).unwrap();
+        assert_eq!(fs::read(&source).unwrap(), whole);
+        assert!(
+            !compiled.exists(),
+            "what was compiled may be incomplete, too"
+        );
+    }
 }

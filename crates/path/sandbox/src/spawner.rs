@@ -23,12 +23,14 @@ use crate::message::{ANSWER_TIME_MAX, MakeLink, MakeSandbox, SpawnerRequest, Tre
 use crate::network;
 use crate::network::host::HostNetwork;
 use crate::process_ids::ProcessIds;
+use crate::socket_watch::SocketWatch;
 
 /// The daemon's end.
 #[derive(Debug)]
 pub struct Spawner {
     socket: OwnedFd,
     process_ids: ProcessIds,
+    socket_watch: SocketWatch,
     /// Owns the packet filter's table. The spawner uses it; the rules stay as long as one of the two processes lives.
     _netfilter: Option<OwnedFd>,
 }
@@ -74,6 +76,7 @@ impl Spawner {
             pilot_sys::process::Side::Parent(_) => Ok(Self {
                 socket: here,
                 process_ids: ProcessIds::probe(),
+                socket_watch: SocketWatch::default(),
                 _netfilter: netfilter,
             }),
         }
@@ -88,6 +91,11 @@ impl Spawner {
     /// The ids of processes in its sandboxes.
     pub(crate) fn process_ids(&self) -> &ProcessIds {
         &self.process_ids
+    }
+
+    /// What watches the sockets of its sandboxes.
+    pub(crate) fn socket_watch(&self) -> &SocketWatch {
+        &self.socket_watch
     }
 
     /// Requests a sandbox, nested in this PID namespace and this user namespace. The answer comes on the other end of `control`.

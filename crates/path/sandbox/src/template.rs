@@ -254,7 +254,7 @@ async fn read_replies(control: Arc<Channel>, children: Arc<Children>) {
             }
             Ok(Reply::ForkFailed { id, error }) => children.tell(id, ChildEnd::ForkFailed(error)),
             Ok(Reply::Forked { .. }) => continue,
-            Ok(Reply::Ready(_)) => Err("it says again that it is ready".to_owned()),
+            Ok(Reply::Ready(_)) => Err("it reports a second time that it is ready".to_owned()),
             Err(error) => Err(error.to_string()),
         };
         let Err(problem) = problem else {

@@ -11,9 +11,7 @@ use pilot_model::runtime::wasm::VARIABLE;
 use pilot_model::version::REGION;
 use pilot_model::{Environment, MergedLayers, Version};
 
-use crate::places::{
-    CODE_INSIDE, LAYERS_LIB_INSIDE, LIBRARIES_INSIDE, NODE_MODULES_INSIDE, PACKAGES_INSIDE,
-};
+use crate::places::{CODE_INSIDE, LIBRARIES_INSIDE, NODE_MODULES_INSIDE, PACKAGES_INSIDE};
 
 /// For every process in a sandbox.
 pub(crate) fn base() -> BTreeMap<String, String> {
@@ -116,6 +114,12 @@ pub(crate) fn add_paths(
     }
 }
 
+/// For the same programs: where the dynamic linker finds the libraries of the code and of the layers. Those of the system are found
+/// without it, after these.
+pub(crate) fn add_library_path(version: &Version, variables: &mut BTreeMap<String, String>) {
+    keep(variables, version, LIBRARY_PATH, library_path());
+}
+
 /// The same, if the user sets none.
 fn paths(
     environment: &Environment,
@@ -145,14 +149,11 @@ fn paths(
     );
     path.extend(node.and_then(|node| folder(&node.executable)));
     path.extend(["/usr/local/bin", "/usr/bin", "/bin"].map(str::to_owned));
-    if let Some(layers) = layers {
+    if layers.is_some() {
         path.push(format!("{LAYERS_INSIDE}/bin"));
         python_path.extend(layers_python(python));
         let major = node.and_then(|node| node.version.split('.').next());
         node_path.extend(layers_node(major));
-        if layers.has_lib {
-            found.push(("LD_LIBRARY_PATH", LAYERS_LIB_INSIDE.to_owned()));
-        }
     }
     for (key, folders) in [("PYTHONPATH", python_path), ("NODE_PATH", node_path)] {
         if !folders.is_empty() {
@@ -179,19 +180,12 @@ fn layers_node(major: Option<&str>) -> impl Iterator<Item = String> {
         .chain([format!("{LAYERS_INSIDE}/nodejs/node_modules")])
 }
 
-/// Whether the dynamic linker of the version's processes must know the layers' libraries from the start.
-pub(crate) fn needs_layers_lib(version: &Version) -> bool {
-    version.layers.as_ref().is_some_and(|layers| layers.has_lib)
-        && !version.config.environment.contains_key("LD_LIBRARY_PATH")
-}
-
-/// Whether a Python function's interpreter must know the folders of its own libraries, or of its layers', from the start.
+/// Whether a function's interpreter must know the folders of its own libraries, or of its layers', from the start. Looks into the
+/// folders.
 pub(crate) fn needs_libraries(version: &Version) -> bool {
-    let config = &version.config;
-    !config.environment.contains_key("LD_LIBRARY_PATH")
-        && (needs_layers_lib(version)
-            || has_library(&version.code_dir)
-            || has_library(&version.code_dir.join("lib")))
+    let has_lib = version.layers.as_ref().is_some_and(|layers| layers.has_lib);
+    !version.config.environment.contains_key(LIBRARY_PATH)
+        && (has_lib || has_library(&version.code_dir) || has_library(&version.code_dir.join("lib")))
 }
 
 /// Whether a folder of the code has a shared library that is no module of Python: those are not searched by the linker.
@@ -210,7 +204,10 @@ fn has_library(folder: &Path) -> bool {
     files.take(FILES_MAX).flatten().any(is_library)
 }
 
-/// The linker's search path for a Python function, as on Lambda.
+/// The dynamic linker reads it when a process starts.
+pub(crate) const LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
+
+/// Its value: the folders of the function in Lambda's, in their order.
 pub(crate) fn library_path() -> String {
     LIBRARIES_INSIDE.join(":")
 }
@@ -274,6 +271,7 @@ pub(crate) fn of_server(version: &Version, port: u16) -> BTreeMap<String, String
     let config = &version.config;
     let mut variables = base();
     add_paths(version, python_of(version), &mut variables);
+    add_library_path(version, &mut variables);
     variables.extend(config.environment.clone());
     variables.insert("PORT".to_owned(), port.to_string());
     variables.extend(service(version));

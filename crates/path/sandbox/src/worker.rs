@@ -4,24 +4,23 @@ mod call;
 mod mux;
 mod output;
 mod released;
+mod sandbox_in_use;
 mod socket;
 
 use std::collections::HashMap;
 use std::fmt;
-use std::io;
 use std::pin::pin;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
 use pilot_model::ports::{
-    Answer, BoxFuture, Call, INPUTS_MAX, Input, MemoryShortage, Part, ShownInputs, StartError,
-    StartStamps, Worker, WorkerFault, WorkerMemory,
+    Answer, BoxFuture, Call, INPUTS_MAX, Input, MemoryShortage, Part, Resources, ShownInputs,
+    StartError, StartStamps, Worker, WorkerFault,
 };
 use pilot_model::timeline::Instant;
-use pilot_model::{CpuTime, Farewell, FunctionConfig, Rest, WorkerId};
+use pilot_model::{Farewell, FunctionConfig, WorkerId};
 use pilot_protocols::{HeldFiles, Holders};
 use pilot_wire::Kind;
 use pilot_wire::meta::ReadyMeta;
@@ -33,10 +32,10 @@ pub(crate) use call::Connection;
 use mux::Mux;
 pub(crate) use output::{Drained, Output};
 pub(crate) use released::{Grace, Released, SIGKILL, SIGTERM};
+pub(crate) use sandbox_in_use::SandboxInUse;
 
 use crate::cgroup::Cgroup;
 use crate::child::{Child, ChildEnd, END_TIME_MAX, or_end};
-use crate::memory;
 use crate::pace::Paceable;
 use crate::sandbox::Sandbox;
 
@@ -56,15 +55,9 @@ pub(crate) struct ForkedWorker {
     killed: AtomicBool,
     /// Set when the kernel has killed a process of the sandbox because memory was short.
     out_of_memory: OnceLock<MemoryShortage>,
-    /// Taken when the worker is killed, or released for reuse.
-    body: Mutex<Option<Body>>,
-    /// Peak of its memory when it was killed, bytes.
-    last_peak: AtomicU64,
+    sandbox: SandboxInUse,
     /// Takes its sandbox back.
     owner: Arc<dyn SandboxOwner>,
-    cpu: CpuClock,
-    /// What paces it while it serves.
-    paceable: Option<Paceable>,
     /// Shows the inputs, if it cannot take descriptors.
     holders: Option<Holders>,
     /// What it prints before it ends, if it got time for that. Taken once.
@@ -112,109 +105,6 @@ impl Link {
 pub(crate) struct Body {
     pub(crate) sandbox: Sandbox,
     pub(crate) process: Child,
-}
-
-impl Body {
-    /// As [`Worker::memory_peak`].
-    pub(crate) fn peak(this: &Mutex<Option<Self>>) -> Option<u64> {
-        this.lock().as_ref()?.sandbox.cgroup()?.peak_bytes()
-    }
-
-    /// As [`Worker::rest`].
-    pub(crate) fn rest(this: &Mutex<Option<Self>>, how: Rest) -> io::Result<()> {
-        Self::cgroup_of(this).map_or(Err(io::ErrorKind::Unsupported.into()), |cgroup| {
-            cgroup.rest(how)
-        })
-    }
-
-    /// As [`Worker::wake`].
-    pub(crate) fn wake(this: &Mutex<Option<Self>>) -> io::Result<()> {
-        Self::cgroup_of(this).map_or(Ok(()), |cgroup| cgroup.wake())
-    }
-
-    /// As [`Worker::reclaim`].
-    pub(crate) fn reclaim(this: &Mutex<Option<Self>>) -> io::Result<()> {
-        // Not under the lock, which waking the worker needs.
-        Self::cgroup_of(this).map_or(Ok(()), |cgroup| cgroup.reclaim())
-    }
-
-    pub(crate) fn cgroup_of(this: &Mutex<Option<Self>>) -> Option<Arc<Cgroup>> {
-        this.lock().as_ref()?.sandbox.shared_cgroup()
-    }
-
-    /// Memory of the sandbox's processes; nothing once the worker is killed or released.
-    pub(crate) fn memory(this: &Mutex<Option<Self>>) -> WorkerMemory {
-        let seen = {
-            let body = this.lock();
-            let cgroup = body.as_ref().and_then(|body| body.sandbox.cgroup());
-            cgroup.map(|cgroup| (cgroup.processes(), cgroup.peak_bytes()))
-        };
-        let Some((processes, peak)) = seen else {
-            return WorkerMemory::default();
-        };
-        // Not under the lock, which ending the worker needs: reading the memory of a process that forks waits until the fork is
-        // done, which may take many seconds if it waits for memory.
-        WorkerMemory {
-            pss: processes.into_iter().map(memory::pss_bytes).sum(),
-            peak,
-        }
-    }
-}
-
-/// Reads the CPU time of a sandbox's processes, or, where the kernel counts none for its group, of its main process.
-#[derive(Debug, Default)]
-pub(crate) struct CpuClock {
-    /// The main process, as the daemon sees it. Found at the first read, which takes 20 µs more.
-    pid: OnceLock<u32>,
-    /// What was read last, for those who ask when the sandbox is gone.
-    last: Mutex<(Option<CpuTime>, Option<Duration>)>,
-}
-
-impl CpuClock {
-    /// CPU time. `None`: there is no cgroup.
-    pub(crate) fn read(&self, body: &Mutex<Option<Body>>) -> Option<CpuTime> {
-        match body.lock().as_ref() {
-            Some(body) => {
-                if let Some(cpu) = body.sandbox.cgroup()?.cpu() {
-                    return Some(cpu);
-                }
-            }
-            None => return self.last.lock().0,
-        }
-        self.of_main_process(body)
-    }
-
-    /// Time for which the sandbox was throttled. `None`: it is not counted.
-    pub(crate) fn throttled(&self, body: &Mutex<Option<Body>>) -> Option<Duration> {
-        match body.lock().as_ref() {
-            Some(body) => body.sandbox.cgroup()?.throttled(),
-            None => self.last.lock().1,
-        }
-    }
-
-    /// The sandbox will be gone: remembers what was counted.
-    pub(crate) fn remember(&self, body: &Body) {
-        if let Some(cgroup) = body.sandbox.cgroup() {
-            *self.last.lock() = (cgroup.cpu(), cgroup.throttled());
-        }
-    }
-
-    fn of_main_process(&self, body: &Mutex<Option<Body>>) -> Option<CpuTime> {
-        let pid = match self.pid.get() {
-            Some(pid) => *pid,
-            None => {
-                let processes = body.lock().as_ref()?.sandbox.cgroup()?.processes();
-                // Its children have higher numbers, as long as the numbers do not wrap around.
-                let main = processes.into_iter().min()?;
-                *self.pid.get_or_init(|| main)
-            }
-        };
-        let (user, all) = pilot_sys::clock::process_cpu_ns(pid)?;
-        Some(CpuTime {
-            user: Duration::from_nanos(user),
-            system: Duration::from_nanos(all - user),
-        })
-    }
 }
 
 /// Has the sandbox of a worker, and takes it back when the worker is released.
@@ -296,11 +186,8 @@ impl ForkedWorker {
                     end: body.process.end_watch(),
                     killed: AtomicBool::new(false),
                     out_of_memory: OnceLock::new(),
-                    body: Mutex::new(Some(body)),
-                    last_peak: AtomicU64::new(0),
+                    sandbox: SandboxInUse::new(body, None),
                     owner,
-                    cpu: CpuClock::default(),
-                    paceable: None,
                     holders: None,
                     last_output: Mutex::default(),
                     held: Mutex::default(),
@@ -334,7 +221,7 @@ impl ForkedWorker {
 
     /// A worker that is paced while it serves.
     pub(crate) fn paced(mut self, paceable: Option<Paceable>) -> Self {
-        self.paceable = paceable;
+        self.sandbox.pace(paceable);
         self
     }
 
@@ -435,13 +322,13 @@ impl ForkedWorker {
     /// Boxed, because it is rare, and would make the future of every call larger.
     fn fault(&self, what: CallError, output: Bytes) -> BoxFuture<'_, WorkerFault> {
         Box::pin(async move {
-            let body = self.take_body();
+            let body = self.sandbox.take();
             self.killed.store(true, Ordering::Relaxed);
             self.owner.lost();
             let fault = self.fault_of(what, output, body.as_ref()).await;
             // Again: a process also takes time to end.
             if let Some(body) = &body {
-                self.cpu.remember(body);
+                self.sandbox.remember(body);
             }
             fault
         })
@@ -462,28 +349,21 @@ impl ForkedWorker {
         };
         match (end, self.out_of_memory.get()) {
             (ChildEnd::Exited(code), _) => WorkerFault::Exited { code, output },
-            (ChildEnd::Signalled(SIGKILL), Some(shortage)) => WorkerFault::OutOfMemory {
-                shortage: *shortage,
-                limit_bytes: self.memory_bytes_max,
-                output,
-            },
+            // Its template, which would have known, is ended with it for what their sockets hold.
+            (ChildEnd::Signalled(SIGKILL), Some(shortage))
+            | (ChildEnd::Unknown, Some(shortage @ MemoryShortage::Sockets)) => {
+                WorkerFault::OutOfMemory {
+                    shortage: *shortage,
+                    limit_bytes: self.memory_bytes_max,
+                    output,
+                }
+            }
             (ChildEnd::Signalled(signal), _) => WorkerFault::Signalled { signal, output },
             (end, _) => WorkerFault::Protocol {
                 problem: format!("the worker {}", end.in_words()),
                 output,
             },
         }
-    }
-
-    /// For the end of the sandbox. Its peak of memory is remembered.
-    fn take_body(&self) -> Option<Body> {
-        let peak = Body::peak(&self.body).unwrap_or(0);
-        self.last_peak.fetch_max(peak, Ordering::Relaxed);
-        let body = self.body.lock().take();
-        if let Some(body) = &body {
-            self.cpu.remember(body);
-        }
-        body
     }
 }
 
@@ -539,10 +419,6 @@ impl Worker for ForkedWorker {
         })
     }
 
-    fn inputs_max(&self) -> usize {
-        self.inputs_max
-    }
-
     fn is_alive(&self) -> bool {
         !self.end.initialized() && !self.killed.load(Ordering::Relaxed)
     }
@@ -551,14 +427,14 @@ impl Worker for ForkedWorker {
         self.killed.store(true, Ordering::Relaxed);
         self.close_holders();
         // The sandbox's init exits when its socket closes, and the kernel ends everything in its PID namespace.
-        drop(self.take_body());
+        drop(self.sandbox.take());
         self.owner.lost();
     }
 
     fn retire(&self) {
         self.killed.store(true, Ordering::Relaxed);
         self.close_holders();
-        if let Some(body) = self.take_body() {
+        if let Some(body) = self.sandbox.take() {
             let begin = |farewell| Grace::begin(farewell, &body, Arc::clone(&self.link));
             let (grace, heard) = self.farewell.map(begin).unzip();
             *self.last_output.lock() = heard;
@@ -572,55 +448,14 @@ impl Worker for ForkedWorker {
         Some(Box::pin(async move { heard.await.unwrap_or_default() }))
     }
 
-    fn memory(&self) -> WorkerMemory {
-        Body::memory(&self.body)
-    }
-
-    fn rest(&self, how: Rest) -> io::Result<()> {
-        Body::rest(&self.body, how)
-    }
-
-    fn wake(&self) -> io::Result<()> {
-        Body::wake(&self.body)
-    }
-
-    fn reclaim(&self) -> io::Result<()> {
-        Body::reclaim(&self.body)
-    }
-
-    fn engage(&self) {
-        if let Some(paceable) = &self.paceable {
-            paceable.begin(Body::cgroup_of(&self.body));
-        }
-    }
-
-    fn disengage(&self) {
-        if let Some(paceable) = &self.paceable {
-            paceable.end();
-        }
-    }
-
-    fn memory_peak(&self) -> Option<u64> {
-        let last = self.last_peak.load(Ordering::Relaxed);
-        Body::peak(&self.body).or_else(|| (last > 0).then_some(last))
-    }
-
-    fn cpu(&self) -> Option<CpuTime> {
-        self.cpu.read(&self.body)
-    }
-
-    fn throttled(&self) -> Option<Duration> {
-        let by_kernel = self.cpu.throttled(&self.body);
-        match &self.paceable {
-            None => by_kernel,
-            Some(paceable) => Some(by_kernel.unwrap_or_default() + paceable.stopped()),
-        }
+    fn resources(&self) -> &dyn Resources {
+        &self.sandbox
     }
 }
 
 impl Drop for ForkedWorker {
     fn drop(&mut self) {
-        if let Some(body) = self.body.get_mut().take() {
+        if let Some(body) = self.sandbox.take() {
             self.owner.take_back(Released { body, grace: None });
         }
     }

@@ -72,6 +72,13 @@ pub enum Ask {
         /// Bytes.
         len: u64,
     },
+    /// So many of its bytes are there, from the beginning: they may go to another node. Has no answer.
+    Filled {
+        /// Which.
+        buffer: u32,
+        /// Bytes.
+        len: u64,
+    },
     /// The memory is filled.
     Seal {
         /// Of the request.
@@ -176,6 +183,8 @@ mod tests {
             (id, function.as_str(), buffer, input),
             (3, "next", Some(1), None)
         );
+        let filled = ask(br#"{"op":"filled","buffer":7,"len":9}"#).unwrap();
+        assert_eq!(filled, Ask::Filled { buffer: 7, len: 9 });
         let release = ask(br#"{"op":"release","buffer":7}"#).unwrap();
         assert_eq!(release, Ask::Release { buffer: 7 });
         for wrong in [

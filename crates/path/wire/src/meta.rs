@@ -84,6 +84,11 @@ pub(crate) enum StoreMeta<'a> {
         status: u16,
         headers: &'a [(String, String)],
     },
+    Sqs {
+        url: &'a str,
+        action: &'a str,
+        arguments_sha256: &'a str,
+    },
 }
 
 #[derive(Debug, Serialize)]
@@ -213,6 +218,15 @@ impl<'a> StoreMeta<'a> {
                 request_headers,
                 status: *status,
                 headers,
+            },
+            StoreObject::Sqs {
+                url,
+                action,
+                arguments_sha256,
+            } => Self::Sqs {
+                url,
+                action,
+                arguments_sha256,
             },
         }
     }

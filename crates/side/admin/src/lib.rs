@@ -10,6 +10,11 @@ pub mod observe;
 
 mod access;
 mod error;
+#[cfg(any(test, fuzzing))]
+#[cfg_attr(not(test), expect(dead_code, reason = "the tests use the rest"))]
+mod fakes;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzed;
 mod openapi;
 mod router;
 mod routes;

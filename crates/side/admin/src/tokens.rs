@@ -10,7 +10,6 @@
 //! Tokens that the operator gives in another way (the administrator's file, the configuration) are not in the file.
 
 use std::collections::{BTreeSet, HashMap};
-use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, Read, Write as _};
 use std::path::{Path, PathBuf};
@@ -120,7 +119,7 @@ impl TokenStore {
     pub fn random() -> io::Result<String> {
         let mut bytes = [0; 32];
         File::open("/dev/urandom")?.read_exact(&mut bytes)?;
-        Ok(format!("{PREFIX}{}", hex(&bytes)))
+        Ok(format!("{PREFIX}{}", hex::encode(bytes)))
     }
 
     /// Makes a token. Only its hash is kept, and its access key, sealed.
@@ -140,11 +139,11 @@ impl TokenStore {
             return Err(Failure::new("bad_request", problem));
         }
         if stored.len() >= TOKENS_MAX {
-            let problem = format!("there are {TOKENS_MAX} tokens: revoke those that nobody uses");
+            let problem = format!("there are {TOKENS_MAX} tokens: revoke unused ones");
             return Err(Failure::new("bad_request", problem));
         }
         stored.push(Stored {
-            sha256: hex(&hash(token.as_bytes())),
+            sha256: hex::encode(hash(token.as_bytes())),
             created_unix_s: SystemTime::now()
                 .duration_since(UNIX_EPOCH)
                 .map_or(0, |since| since.as_secs()),
@@ -346,22 +345,9 @@ fn hash(token: &[u8]) -> [u8; 32] {
     Sha256::digest(token).into()
 }
 
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        // Writing to a string cannot fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
-}
-
 fn unhex(text: &str) -> Option<[u8; 32]> {
     let mut bytes = [0; 32];
-    if text.len() != 64 || !text.is_ascii() {
-        return None;
-    }
-    for (byte, at) in bytes.iter_mut().zip((0..64).step_by(2)) {
-        *byte = u8::from_str_radix(&text[at..at + 2], 16).ok()?;
-    }
+    hex::decode_to_slice(text, &mut bytes).ok()?;
     Some(bytes)
 }
 

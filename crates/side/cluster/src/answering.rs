@@ -16,10 +16,10 @@ use tokio::time::Instant;
 
 /// The answers of one connection that are not taken yet.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Answers(Arc<Mutex<Waiting>>);
+pub(crate) struct Answers(Arc<Mutex<PendingAnswers>>);
 
 #[derive(Debug, Default)]
-struct Waiting {
+struct PendingAnswers {
     next: u64,
     /// When a part of each was last taken.
     taken: HashMap<u64, Instant>,

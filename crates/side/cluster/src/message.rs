@@ -95,7 +95,7 @@ pub(crate) fn read(parts: &Parts, records: bool) -> Result<(CallHead, Lengths), 
     let function = (path.strip_prefix(CALL_BEGIN)).and_then(|rest| rest.strip_suffix(CALL_END));
     let Some(function) = function.filter(|_| parts.method == Method::POST) else {
         return Err(invalid(
-            "it is no request of this version of Pilotlight: do both nodes have the same version?",
+            "it is not a request of this version of Pilotlight: do both nodes have the same version?",
         ));
     };
     let headers = &parts.headers;

@@ -1,8 +1,9 @@
-//! The body of a call that is sent: its event, and then its data, which another task reads from memory. It notes when all of it was
+//! The body of a call that is sent: its event, and then its data, which is read from memory as it is filled. It notes when all of it was
 //! given to the connection: until then, the other node cannot have run the call.
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::pin::Pin;
@@ -13,7 +14,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use pilot_model::calls::{Reason, Refusal};
-use pilot_model::ports::HandedData;
+use pilot_model::ports::{HandedData, There};
 use tokio::sync::mpsc;
 
 /// The body of a call.
@@ -95,41 +96,48 @@ impl Body for SentBody {
     }
 }
 
-/// Waits until the data is there, and gives it to the body. Returns when all was given, or nobody takes it any more.
+/// Gives the data to the body as it is there. Returns when all was given, or nobody takes it any more.
 ///
 /// # Errors
 /// The data was given up, or cannot be read.
 pub(crate) async fn feed(data: &dyn HandedData, parts: mpsc::Sender<Bytes>) -> Result<(), Refusal> {
-    let memory = data.memory().await?;
     let unavailable = |error: io::Error| {
         let problem = format!("the data cannot be read: {error}");
         Refusal::new(Reason::Unavailable, problem)
     };
-    let len = memory.bytes();
-    if len != data.bytes() {
-        return Err(unavailable(io::ErrorKind::InvalidData.into()));
-    }
-    // A descriptor of its own, because the call may end before the thread does.
-    let input = memory.input("data").map_err(unavailable)?;
-    // Reading memory that lies on the disk may wait.
-    let reading = tokio::task::spawn_blocking(move || read(&input.descriptor, len, &parts));
-    let read = reading.await.map_err(io::Error::other);
-    read.and_then(|read| read).map_err(unavailable)
-}
-
-fn read(file: &Arc<OwnedFd>, len: u64, parts: &mpsc::Sender<Bytes>) -> io::Result<()> {
-    let file = File::from(file.try_clone()?);
+    let len = data.bytes();
     let mut at = 0;
-    while at < len {
-        let part_len = usize::try_from(len - at).map_or(PART_LEN, |left| left.min(PART_LEN));
-        let mut part = vec![0; part_len];
-        file.read_exact_at(&mut part, at)?;
-        if parts.blocking_send(part.into()).is_err() {
+    loop {
+        let There { file, len: until } = data.there(at).await?;
+        if until > len || (until <= at && until != len) {
+            return Err(unavailable(io::ErrorKind::InvalidData.into()));
+        }
+        // Reading memory that lies on the disk may wait.
+        let to = parts.clone();
+        let reading = tokio::task::spawn_blocking(move || read(&file, at..until, &to));
+        let read = reading.await.map_err(io::Error::other);
+        let is_taken = read.and_then(|read| read).map_err(unavailable)?;
+        if until == len || !is_taken {
             return Ok(());
         }
-        at += part_len as u64;
+        at = until;
     }
-    Ok(())
+}
+
+/// Whether somebody takes it.
+fn read(file: &Arc<OwnedFd>, range: Range<u64>, parts: &mpsc::Sender<Bytes>) -> io::Result<bool> {
+    let file = File::from(file.try_clone()?);
+    let mut at = range.start;
+    while at < range.end {
+        let left = usize::try_from(range.end - at).unwrap_or(usize::MAX);
+        let mut part = vec![0; left.min(PART_LEN)];
+        file.read_exact_at(&mut part, at)?;
+        at += part.len() as u64;
+        if parts.blocking_send(part.into()).is_err() {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// Bytes that are read at once.
@@ -140,6 +148,7 @@ const PARTS_MAX: usize = 4;
 #[cfg(test)]
 mod tests {
     use http_body_util::BodyExt;
+    use pilot_model::ports::BoxFuture;
 
     use super::*;
 
@@ -176,6 +185,62 @@ mod tests {
             };
             assert!(matches!(ended, Some(Err(GivenUp))));
             assert!(!is_given.load(Ordering::Acquire));
+        }
+    }
+
+    /// Data of which more is there each time.
+    #[derive(Debug)]
+    struct Growing {
+        file: Arc<OwnedFd>,
+        bytes: u64,
+        there: Vec<u64>,
+    }
+
+    impl HandedData for Growing {
+        fn bytes(&self) -> u64 {
+            self.bytes
+        }
+
+        fn there(&self, at: u64) -> BoxFuture<'_, Result<There, Refusal>> {
+            let next = self.there.iter().find(|there| **there > at);
+            let there = next.map(|len| There {
+                file: Arc::clone(&self.file),
+                len: *len,
+            });
+            let refusal = Refusal::new(Reason::Invalid, "given up");
+            Box::pin(async move { there.ok_or(refusal) })
+        }
+    }
+
+    #[tokio::test]
+    async fn data_is_given_as_it_is_there() {
+        let file = tempfile::tempfile().unwrap();
+        file.write_all_at(b"0123456789", 0).unwrap();
+        let file = Arc::new(OwnedFd::from(file));
+        for (there, end) in [
+            (vec![4, 9, 10], Ok("0123456789")),
+            (vec![10], Ok("0123456789")),
+            (vec![4], Err(Reason::Invalid)),
+            (vec![4, 11], Err(Reason::Unavailable)),
+        ] {
+            let data = Growing {
+                file: Arc::clone(&file),
+                bytes: 10,
+                there,
+            };
+            let (sender, mut parts) = mpsc::channel(PARTS_MAX);
+            let fed = feed(&data, sender).await;
+            let mut given = Vec::new();
+            while let Some(part) = parts.recv().await {
+                given.extend_from_slice(&part);
+            }
+            match end {
+                Ok(all) => assert_eq!((fed, &given[..]), (Ok(()), all.as_bytes())),
+                Err(reason) => assert_eq!(
+                    (fed.unwrap_err().reason, &given[..]),
+                    (reason, &b"0123"[..])
+                ),
+            }
         }
     }
 }

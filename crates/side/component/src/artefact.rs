@@ -39,7 +39,7 @@ fn from_source(engine: &Engine, path: &Path) -> Result<(Component, Linked), Stri
 }
 
 /// A component with everything that it imports.
-pub(crate) type Linked = wasmtime_wasi_http::bindings::ProxyPre<crate::state::State>;
+pub(crate) type Linked = wasmtime_wasi_http::bindings::ProxyPre<crate::state::InstanceState>;
 
 /// Loads what a build has compiled. After an update of Pilotlight it may not fit: then the component is compiled here, and the second
 /// value says so.
@@ -80,7 +80,7 @@ fn read(path: &Path) -> Result<Vec<u8>, String> {
         |error| format!("cannot be read: {error}: put the file into the function's folder");
     let file = File::open(path).map_err(missing)?;
     if !file.metadata().is_ok_and(|metadata| metadata.is_file()) {
-        return Err("is no file".to_owned());
+        return Err("is not a file".to_owned());
     }
     let mut bytes = Vec::new();
     let read = file.take(COMPONENT_LEN_MAX + 1).read_to_end(&mut bytes);

@@ -6,7 +6,7 @@ use wasmtime::{Config, Engine, InstanceAllocationStrategy, PoolingAllocationConf
 use wasmtime_wasi_http::bindings::ProxyPre;
 
 use crate::memory::TABLE_LEN_MAX;
-use crate::state::State;
+use crate::state::InstanceState;
 
 /// The stack of a component, bytes.
 const STACK_LEN: usize = 512 << 10;
@@ -74,8 +74,8 @@ pub(crate) fn places(settings: &WorkerSettings) -> u32 {
 ///
 /// # Errors
 /// It imports what there is not, or does not export the handler.
-pub(crate) fn link(engine: &Engine, component: &Component) -> Result<ProxyPre<State>> {
-    let mut linker: Linker<State> = Linker::new(engine);
+pub(crate) fn link(engine: &Engine, component: &Component) -> Result<ProxyPre<InstanceState>> {
+    let mut linker: Linker<InstanceState> = Linker::new(engine);
     wasmtime_wasi::p2::add_to_linker_async(&mut linker)?;
     wasmtime_wasi_http::add_only_http_to_linker_async(&mut linker)?;
     ProxyPre::new(linker.instantiate_pre(component)?)

@@ -16,7 +16,7 @@ use wasmtime_wasi_http::body::HyperOutgoingBody;
 
 use crate::artefact::Linked;
 use crate::in_words;
-use crate::state::{Shared, State};
+use crate::state::{InstanceParts, InstanceState};
 
 /// What a component sends as its response.
 pub(crate) type Sent = Result<Response<HyperOutgoingBody>, ErrorCode>;
@@ -48,13 +48,13 @@ pub(crate) struct Begun {
 /// The request cannot be given to a component.
 pub(crate) fn begin(
     linked: &Linked,
-    shared: &Arc<Shared>,
+    shared: &Arc<InstanceParts>,
     request: Request<Incoming>,
     asked: Instant,
     deadline: Instant,
     place: OwnedSemaphorePermit,
 ) -> Result<Begun, String> {
-    let mut store = Store::new(linked.engine(), State::new(shared, deadline));
+    let mut store = Store::new(linked.engine(), InstanceState::new(shared, deadline));
     store.limiter(|state| &mut state.memory);
     store.set_epoch_deadline(1);
     store.epoch_deadline_callback(|store| match store.data().deadline <= Instant::now() {

@@ -25,7 +25,7 @@ use crate::in_words;
 use crate::instance::{begin, patience};
 use crate::memory::Room;
 use crate::outgoing::Outgoing;
-use crate::state::Shared;
+use crate::state::InstanceParts;
 
 /// Between two epochs, at which an instance that computes gives way to others.
 const TICK: Duration = Duration::from_millis(5);
@@ -50,7 +50,7 @@ pub fn serve(settings: &WorkerSettings) -> Result<(), String> {
     let places = Arc::new(Semaphore::new(engine::places(settings) as usize));
     let worker = Arc::new(Worker {
         linked,
-        shared: Arc::new(Shared {
+        shared: Arc::new(InstanceParts {
             variables: variables(),
             room: Room::of(settings.memory_bytes),
             outgoing: Outgoing::new(settings.network),
@@ -110,7 +110,7 @@ async fn accept(worker: Arc<Worker>, port: u16) -> Result<(), String> {
 
 struct Worker {
     linked: Linked,
-    shared: Arc<Shared>,
+    shared: Arc<InstanceParts>,
     /// For instances.
     places: Arc<Semaphore>,
     patience: Duration,

@@ -22,14 +22,14 @@ const CHUNK_LEN_MAX: usize = 64 << 10;
 
 /// What all instances of a worker have in common.
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct InstanceParts {
     pub(crate) variables: Vec<(String, String)>,
     pub(crate) room: Arc<Room>,
     pub(crate) outgoing: Outgoing,
 }
 
 /// See the module.
-pub(crate) struct State {
+pub(crate) struct InstanceState {
     wasi: WasiCtx,
     http: WasiHttpCtx,
     table: ResourceTable,
@@ -39,8 +39,8 @@ pub(crate) struct State {
     pub(crate) deadline: Instant,
 }
 
-impl State {
-    pub(crate) fn new(shared: &Shared, deadline: Instant) -> Self {
+impl InstanceState {
+    pub(crate) fn new(shared: &InstanceParts, deadline: Instant) -> Self {
         let mut wasi = WasiCtx::builder();
         wasi.envs(&shared.variables)
             .inherit_stdout()
@@ -63,7 +63,7 @@ impl State {
     }
 }
 
-impl WasiView for State {
+impl WasiView for InstanceState {
     fn ctx(&mut self) -> WasiCtxView<'_> {
         WasiCtxView {
             ctx: &mut self.wasi,
@@ -72,7 +72,7 @@ impl WasiView for State {
     }
 }
 
-impl WasiHttpView for State {
+impl WasiHttpView for InstanceState {
     fn ctx(&mut self) -> &mut WasiHttpCtx {
         &mut self.http
     }

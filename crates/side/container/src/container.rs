@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use pilot_model::ports::{StartError, WorkerMemory};
+use pilot_model::ports::{Resources, StartError, WorkerMemory};
 use pilot_model::runtime_key::{Difference, RuntimeKey};
 use pilot_model::{Network, Version, VersionId};
 use pilot_protocols::OwnProcesses;
@@ -59,15 +59,16 @@ enum Shown {
     Code(VersionId),
 }
 
-impl Container {
-    /// Memory in use, and the peak of this use.
-    pub(crate) fn memory(&self) -> WorkerMemory {
+impl Resources for Container {
+    fn memory(&self) -> WorkerMemory {
         WorkerMemory {
             pss: self.counters.memory_bytes(),
             peak: self.counters.peak(),
         }
     }
+}
 
+impl Container {
     /// Runs a task that its host owns.
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         self.parts.tasks.spawn(task);

@@ -23,6 +23,7 @@ use bollard::query_parameters::{
 };
 use futures_util::{Stream, StreamExt as _};
 use parking_lot::Mutex;
+use pilot_model::image;
 use pilot_model::runtime_key::Limits;
 use tokio::sync::Semaphore;
 
@@ -66,7 +67,7 @@ impl Engine {
             .await;
         result.map_err(|error| match error {
             EngineError::Refused { status: 404, .. } => EngineError::NoImage {
-                image: familiar(reference).to_owned(),
+                image: image::familiar(reference).to_owned(),
                 address: self.address.clone().unwrap_or_default(),
             },
             other => other,
@@ -287,14 +288,6 @@ impl Engine {
             error
         })
     }
-}
-
-/// A reference in its short form.
-fn familiar(reference: &str) -> &str {
-    let short = reference
-        .strip_prefix("docker.io/library/")
-        .or_else(|| reference.strip_prefix("docker.io/"));
-    short.unwrap_or(reference)
 }
 
 /// The API cannot remove a limit once it is set; all CPUs have the same effect.

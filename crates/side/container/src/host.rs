@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use pilot_model::deployment::TemplateReport;
 use pilot_model::ports::{BoxFuture, PrewarmedRuntime, RuntimeHost, StartError};
-use pilot_model::runtime::container::ContainerRuntime;
 use pilot_model::runtime_key::{Base, RuntimeKey};
 use pilot_model::{Runtime, Version};
 use tokio::sync::oneshot;
@@ -61,7 +60,7 @@ impl ContainerHost {
 
 impl RuntimeHost for ContainerHost {
     fn hosts(&self, runtime: &Runtime) -> bool {
-        matches!(runtime, Runtime::Container(_))
+        runtime.image().is_some()
     }
 
     fn key(&self, version: &Version) -> Result<RuntimeKey, StartError> {
@@ -100,12 +99,12 @@ impl RuntimeHost for ContainerHost {
     }
 
     fn report(&self, version: &Version) -> TemplateReport {
-        let Runtime::Container(ContainerRuntime { image, .. }) = &version.config.runtime else {
+        let Some(image) = version.config.runtime.image() else {
             return report("not a container".to_owned(), Duration::ZERO);
         };
         let reference = match self.key(version).as_ref().map(RuntimeKey::base) {
             Ok(Base::Container { image, .. }) => image.clone(),
-            _ => image.clone(),
+            _ => image.to_owned(),
         };
         let Some(found) = self.parts.images.known(&reference) else {
             return report(format!("image {image}"), Duration::ZERO);

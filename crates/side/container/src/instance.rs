@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
-use pilot_model::ports::{Input, WorkerMemory};
+use pilot_model::ports::{Input, Resources};
 use pilot_model::{BoxFuture, FunctionConfig};
 use pilot_protocols::{Awaited, End, HeldFiles, Holders, Instance, OwnProcesses, Reach, Retire};
 use tokio::net::TcpStream;
@@ -139,8 +139,8 @@ impl Instance for ContainerInstance {
         self.usage.output.printed()
     }
 
-    fn memory(&self) -> WorkerMemory {
-        self.container.memory()
+    fn resources(&self) -> &dyn Resources {
+        &*self.container
     }
 
     fn memory_bytes_max(&self) -> u64 {

@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use pilot_model::ports::{
-    Answer, BoxFuture, Call, Done, INPUTS_MAX, Input, Part, ShownInputs, StartStamps, Worker,
-    WorkerFault, WorkerMemory,
+    Answer, BoxFuture, Call, Done, Input, Part, Resources, ShownInputs, StartStamps, Worker,
+    WorkerFault,
 };
 use pilot_model::{Instant, InvocationHead, Version, WorkerId};
 use pilot_protocols::{FunctionBudget, HeldFiles, Holders, input_variables};
@@ -282,10 +282,6 @@ impl Worker for ProgramWorker {
         })))
     }
 
-    fn inputs_max(&self) -> usize {
-        INPUTS_MAX
-    }
-
     fn is_alive(&self) -> bool {
         !self.let_go.load(Ordering::Relaxed) && self.container.shim.is_alive()
     }
@@ -296,8 +292,8 @@ impl Worker for ProgramWorker {
         self.container.shim.kill_all_soon();
     }
 
-    fn memory(&self) -> WorkerMemory {
-        self.container.memory()
+    fn resources(&self) -> &dyn Resources {
+        &*self.container
     }
 }
 

@@ -56,7 +56,7 @@ pub fn available() -> Result<(), String> {
     program("mke2fs").map(drop)
 }
 
-/// Makes a file system of so many bytes and mounts it at an empty folder. Blocks.
+/// Makes a file system of this many bytes and mounts it at an empty folder. Blocks.
 ///
 /// # Errors
 /// What the programs said. Nothing is left behind.

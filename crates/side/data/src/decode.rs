@@ -314,7 +314,7 @@ impl Running {
         }
     }
 
-    /// The result, of which so many bytes follow.
+    /// The result, of which this many bytes follow.
     fn body(self, len: u64) -> BoxStream<'static, Result<Bytes, StoreError>> {
         let pieces = try_unfold((self, len), |(mut running, left)| async move {
             if left == 0 {

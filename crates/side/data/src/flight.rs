@@ -463,7 +463,7 @@ impl Filling {
         has_room
     }
 
-    /// Waits until there is room for so many bytes in all: first in the share of a function that wants the object, then in the total.
+    /// Waits until there is room for this many bytes in all: first in the share of a function that wants the object, then in the total.
     async fn make_room(&mut self, flight: &Flight, len: u64) -> Result<(), StoreError> {
         let counted = counted(len);
         if counted <= self.counted {
@@ -543,7 +543,7 @@ impl Drop for Filling {
     }
 }
 
-/// What a buffer of so many bytes counts.
+/// What a buffer of this many bytes counts.
 pub(crate) fn counted(len: u64) -> usize {
     usize::try_from(len).unwrap_or(usize::MAX).max(COUNTED_MIN)
 }
@@ -560,7 +560,8 @@ fn no_room(error: &io::Error, place: Place) -> StoreError {
 }
 
 fn unasked() -> StoreError {
-    let problem = "the store says that it has not changed, which nobody asked";
+    let problem =
+        "the store answers that the object has not changed, but the request was unconditional";
     StoreError::new(InputFaultKind::Broken, problem)
 }
 
@@ -581,7 +582,7 @@ pub(crate) fn wrong_length(announced: u64, came: &str) -> StoreError {
 const STEP_LEN: u64 = 1 << 20;
 /// What a small buffer counts, bytes. It takes a descriptor of the daemon until nobody has it any more, so their number is bounded, too.
 const COUNTED_MIN: usize = 256 << 10;
-/// A fetch waits at most so long for the answer to another one of the same object.
+/// A fetch waits at most this long for the answer to another one of the same object.
 const GATE_TIME_MAX: Duration = Duration::from_millis(500);
 /// Buffers that one fetch follows, and requests of one buffer: each was about the current object when the store was asked.
 const FOLLOWED_MAX: usize = 8;

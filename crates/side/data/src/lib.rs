@@ -27,5 +27,5 @@ pub use source::{Data, DataConfig, check_store};
 pub use stores::file::FileConfig;
 pub use stores::http::HttpConfig;
 pub use stores::redis::RedisConfig;
-pub use stores::s3::{S3Config, S3Credentials};
+pub use stores::s3::{ProfileConfig, S3Config, S3Credentials};
 pub use stores::{StoreConfig, StoreKind};

@@ -49,6 +49,8 @@ pub struct DataConfig {
     pub shares: bool,
     /// Whether fetches begin before there is a worker.
     pub overlaps: bool,
+    /// Whether data goes to another function by reference.
+    pub by_reference: bool,
     /// Whether workers read the inputs that functions declare so while they arrive. Not safe if workers run as the daemon's user: the
     /// owner of a file can make it writable.
     pub streams: bool,
@@ -68,6 +70,7 @@ pub struct Data {
     pub(crate) direct: Direct,
     pub(crate) queues: Arc<dyn Queues>,
     overlaps: bool,
+    by_reference: bool,
     streams: bool,
     pub(crate) drop_ins: bool,
     decoders: Arc<Decoders>,
@@ -135,6 +138,7 @@ impl Data {
             buffers: Arc::new(buffers),
             handed: Arc::default(),
             overlaps: config.overlaps,
+            by_reference: config.by_reference,
             streams: config.streams,
             drop_ins: config.drop_ins,
             decoders: Arc::new(Decoders::new(decoders, Arc::clone(&clock))),
@@ -314,6 +318,10 @@ impl InputSource for Data {
 
     fn overlaps(&self) -> bool {
         self.overlaps
+    }
+
+    fn by_reference(&self) -> bool {
+        self.by_reference
     }
 
     fn blank(

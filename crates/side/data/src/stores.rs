@@ -22,6 +22,8 @@ use bytes::Bytes;
 use futures_util::stream::BoxStream;
 use pilot_model::BoxFuture;
 use pilot_model::inputs::Scheme;
+use pilot_model::invokes::is_named;
+use pilot_model::log_line::one_line;
 use pilot_model::ports::{InputFaultKind, StoreObject};
 
 use file::{FileConfig, FileStore};
@@ -57,12 +59,7 @@ impl StoreConfig {
     /// Whether a function may use it.
     #[must_use]
     pub fn is_for(&self, function: &str) -> bool {
-        self.functions
-            .iter()
-            .any(|pattern| match pattern.strip_suffix('*') {
-                Some(beginning) => function.starts_with(beginning),
-                None => function == pattern,
-            })
+        is_named(&self.functions, function)
     }
 
     /// The scheme of its locations.
@@ -125,7 +122,7 @@ pub(crate) enum Validator {
     /// `Last-Modified`, as sent, of an object that was not modified in the second of the answer (section 8.8.2.2).
     Modified(String),
     /// The state of a file.
-    File(file::State),
+    File(file::FileState),
 }
 
 impl Validator {
@@ -167,11 +164,7 @@ pub(crate) struct StoreError {
 impl StoreError {
     /// The text is from outside: it is cut and escaped.
     pub(crate) fn new(kind: InputFaultKind, problem: &str) -> Self {
-        let mut shown: String = problem
-            .chars()
-            .map(|char| if char.is_control() { ' ' } else { char })
-            .take(PROBLEM_MAX)
-            .collect();
+        let mut shown = one_line(problem, PROBLEM_MAX);
         if problem.chars().count() > PROBLEM_MAX {
             shown.push('…');
         }

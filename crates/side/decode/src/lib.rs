@@ -61,7 +61,7 @@ impl Made {
     }
 }
 
-/// The position after so many bytes at which the next part begins.
+/// The position after this many bytes at which the next part begins.
 pub(crate) fn aligned(len: usize) -> u64 {
     (len as u64).next_multiple_of(ALIGNMENT)
 }

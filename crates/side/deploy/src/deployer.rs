@@ -232,7 +232,7 @@ impl Deployer {
             inner.sweep()
         });
         if let Err(error) = tidied.await {
-            tracing::warn!(%error, "what earlier runs left was not removed");
+            tracing::warn!(%error, "files that earlier runs left were not removed");
         }
     }
 

@@ -203,5 +203,10 @@ fn id_of<'a>(parts: impl Iterator<Item = &'a EnvironmentId>) -> EnvironmentId {
     EnvironmentId::from_hex(&hash.hex())
 }
 
+/// Characters at which an installer could end a line (Python's `str.splitlines`), or that nobody sees.
+fn is_confusing(c: char) -> bool {
+    (c.is_control() && c != '\t') || matches!(c, '\u{2028}' | '\u{2029}' | '\u{feff}')
+}
+
 #[cfg(test)]
 mod tests;

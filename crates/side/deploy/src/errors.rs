@@ -1,13 +1,13 @@
 //! Maps the errors of this crate to errors of the control API: whether the user or the machine has to fix them, and their stable
 //! codes.
 
-use pilot_model::FunctionName;
 use pilot_model::deployment::DeployError;
 use pilot_model::ports::StartError;
 use pilot_model::runtime::Trial;
 use pilot_model::size::Size;
 use pilot_model::spec::SpecError;
-use serde::Deserialize;
+use pilot_model::version::there_are;
+use pilot_model::{Exception, FunctionName};
 
 use crate::archive::ArchiveError;
 use crate::environment::{ComponentError, EnvironmentError};
@@ -96,17 +96,12 @@ pub(crate) fn no_version(
     function: &Function,
 ) -> DeployError {
     let live = function.live.version.number;
-    let others: String = function
-        .other_numbers()
-        .iter()
-        .map(|number| format!(", {number}"))
-        .collect();
+    let there = there_are(live, &function.other_numbers());
     let missing = match number {
         Some(number) => format!("no version {number}"),
         None => format!("no version older than {live}"),
     };
-    let message =
-        format!("function '{name}' has {missing}: there is {live} (the live one){others}");
+    let message = format!("function '{name}' has {missing}: {there}");
     invalid("unknown_version", message, "")
 }
 
@@ -177,13 +172,9 @@ pub(crate) fn from_start(
     };
     match error {
         StartError::Import { body, output } => {
-            let raised: Raised = serde_json::from_str(body).unwrap_or_else(|_| Raised {
-                error_type: "Error".to_owned(),
-                error_message: body.clone(),
-                stack_trace: Vec::new(),
-            });
-            let message = format!("{subject} could not be {done}: {}", raised.in_words());
-            invalid("import_failed", hinted(message), &raised.detail(output))
+            let raised = Exception::of_text(body);
+            let message = format!("{subject} could not be {done}: {raised}");
+            invalid("import_failed", hinted(message), &detail(&raised, output))
         }
         StartError::Runtime { problem, output } => {
             let message = format!("{subject} did not come up: {problem}");
@@ -207,65 +198,43 @@ fn invalid(code: &'static str, message: String, detail: &str) -> DeployError {
     }
 }
 
-/// Lambda's error body.
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Raised {
-    #[serde(default)]
-    error_type: String,
-    #[serde(default)]
-    error_message: String,
-    #[serde(default)]
-    stack_trace: Vec<String>,
+/// Where the worker logged the exception at the end of its output, as Lambda does, so that it is not shown twice.
+fn logged_at(exception: &Exception, output: &str) -> Option<usize> {
+    let logged = format!("[ERROR] {}", exception.error_type);
+    let mut found = output.rmatch_indices(&logged);
+    found.find_map(|(at, _)| {
+        let next = output[at + logged.len()..].chars().next();
+        matches!(next, None | Some(':' | '\n')).then_some(at)
+    })
 }
 
-impl Raised {
-    /// `ValueError: no`, or `AssertionError`. It has as many lines as the message.
-    fn in_words(&self) -> String {
-        if self.error_message.is_empty() {
-            return self.error_type.clone();
+/// The stack as its language prints it, and then the output before the error.
+fn detail(exception: &Exception, output: &str) -> String {
+    let mut text = String::new();
+    if let Some(first) = exception.stack_trace.first() {
+        // In Python, the innermost frame is the last one, before the exception. Other languages begin with the error.
+        let is_python = first.trim_start().starts_with("File \"");
+        if is_python {
+            text.push_str("Traceback (most recent call last):\n");
+        } else if !first.contains(&exception.error_message) || exception.error_message.is_empty() {
+            text.push_str(&exception.to_string());
+            text.push('\n');
         }
-        format!("{}: {}", self.error_type, self.error_message)
-    }
-
-    /// Where the worker logged the exception at the end of its output, as Lambda does, so that it is not shown twice.
-    fn logged_at(&self, output: &str) -> Option<usize> {
-        let logged = format!("[ERROR] {}", self.error_type);
-        let mut found = output.rmatch_indices(&logged);
-        found.find_map(|(at, _)| {
-            let next = output[at + logged.len()..].chars().next();
-            matches!(next, None | Some(':' | '\n')).then_some(at)
-        })
-    }
-
-    /// The stack as its language prints it, and then the output before the error.
-    fn detail(&self, output: &str) -> String {
-        let mut text = String::new();
-        if let Some(first) = self.stack_trace.first() {
-            // In Python, the innermost frame is the last one, before the exception. Other languages begin with the error.
-            let is_python = first.trim_start().starts_with("File \"");
-            if is_python {
-                text.push_str("Traceback (most recent call last):\n");
-            } else if !first.contains(&self.error_message) || self.error_message.is_empty() {
-                text.push_str(&self.in_words());
-                text.push('\n');
-            }
-            for frame in &self.stack_trace {
-                text.push_str(frame.trim_end_matches('\n'));
-                text.push('\n');
-            }
-            if is_python {
-                text.push_str(&self.in_words());
-                text.push('\n');
-            }
+        for frame in &exception.stack_trace {
+            text.push_str(frame.trim_end_matches('\n'));
+            text.push('\n');
         }
-        let printed = self.logged_at(output).map_or(output, |at| &output[..at]);
-        if !printed.trim().is_empty() {
-            text.push_str("Output:\n");
-            text.push_str(printed);
+        if is_python {
+            text.push_str(&exception.to_string());
+            text.push('\n');
         }
-        text
     }
+    let printed = logged_at(exception, output).map_or(output, |at| &output[..at]);
+    if !printed.trim().is_empty() {
+        text.push_str("Output:\n");
+        text.push_str(printed);
+    }
+    text
 }
 
 #[cfg(test)]

@@ -1,7 +1,5 @@
 //! Content addresses: SHA-256 over a sequence of fields with unambiguous boundaries.
 
-use std::fmt::Write as _;
-
 use sha2::{Digest, Sha256};
 
 /// A hash over a sequence of fields. Each field is preceded by its length.
@@ -17,16 +15,8 @@ impl Fields {
     }
 
     pub(crate) fn hex(self) -> String {
-        hex(&self.0.finalize())
+        hex::encode(self.0.finalize())
     }
-}
-
-/// Bytes as hexadecimal text.
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
 }
 
 #[cfg(test)]

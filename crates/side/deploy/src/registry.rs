@@ -317,6 +317,10 @@ impl Registry {
         let template =
             serde_json::from_str(&row.get::<_, String>(5)?).unwrap_or_else(|_| no_report());
         let environment = environments::read(&self.data_dir, row)?;
+        let damage = match damage {
+            None => environments::damage(row)?,
+            damage => damage,
+        };
         let version = Version {
             code_dir: self.data_dir.join("code").join(id.as_str()),
             layers: merged(&self.data_dir.join("layers"), &config, &environment),
@@ -339,7 +343,7 @@ impl Registry {
 
 fn no_report() -> TemplateReport {
     TemplateReport {
-        reason: Some("what its deployment found cannot be read from the registry".to_owned()),
+        reason: Some("the findings of its deployment cannot be read from the registry".to_owned()),
         ..TemplateReport::default()
     }
 }

@@ -80,7 +80,7 @@ pub struct Bill {
 }
 
 impl Bill {
-    /// The bill of so many requests of this kind.
+    /// The bill of this many requests of this kind.
     #[must_use]
     pub fn times(self, count: u64) -> Self {
         let times = |amounts: Amounts| Amounts {
@@ -140,7 +140,7 @@ impl Platform {
         Some(bill)
     }
 
-    /// The bill of one instance, or of the machine, that was there for so long, nanoseconds. What was used of it is not part of it.
+    /// The bill of one instance, or of the machine, that was there for this long, nanoseconds. What was used of it is not part of it.
     #[must_use]
     pub fn bill_instance(&self, size: Size, time_ns: u64) -> Bill {
         let mut bill = self.for_time(size, time_ns, time_ns, None);

@@ -8,7 +8,8 @@
 //!   that it ran. A throttle itself costs some time that counts as the task's. Platforms give CPU in hundredths of a vCPU, or, where it
 //!   follows memory, in 1/1769 per MB; a quota that is near such a value is that value.
 //! - Usage is accounted at the ticks of the timer, so throttles begin at them: at the same phase of the *tick*. A tick whose multiple is
-//!   also one is told from it by its rate. If a log fits several rates, 250 Hz, the most usual one, is assumed, and the answer says so.
+//!   also one is told from it by its rate: if clearly fewer throttles are at one phase of the multiple, they begin at the ticks between,
+//!   too. If a log fits several rates, 250 Hz, the most usual one, is assumed, and the answer says so.
 
 use serde::{Deserialize, Serialize};
 
@@ -187,6 +188,15 @@ fn ticks(began: &[u64]) -> Vec<u64> {
         .into_iter()
         .filter(|hz| concentration(began, *hz) >= CONCENTRATION_MIN)
         .collect();
+    // A slow tick has a wide circle, on which the neighbours among faster ticks look like one direction.
+    let shares: Vec<u64> = fits.iter().map(|hz| at_one_phase(began, *hz)).collect();
+    let most = shares.iter().copied().max().unwrap_or(0);
+    let mut shares = shares.into_iter();
+    fits.retain(|_| {
+        shares
+            .next()
+            .is_some_and(|share| share + AT_PHASE_LESS >= most)
+    });
     // Every tick of 250 Hz and of 100 Hz is one of 1000 Hz, too.
     if fits.len() > 1 {
         fits.retain(|hz| *hz != 1000);
@@ -202,6 +212,33 @@ fn concentration(times: &[u64], hz: u64) -> f64 {
         .map(|time| u128::from(*time) * u128::from(hz) % 1_000_000_000);
     let phases = phases.map(|phase| u64::try_from(phase).unwrap_or(0));
     direction(phases, 1_000_000_000).1
+}
+
+/// How many of the times are near the phase of a tick that most are near, thousandths.
+fn at_one_phase(times: &[u64], hz: u64) -> u64 {
+    let tick = 1_000_000_000 / hz.max(1);
+    let mut phases: Vec<u64> = times
+        .iter()
+        .map(|time| {
+            let phase = u128::from(*time) * u128::from(hz) % 1_000_000_000;
+            u64::try_from(phase / u128::from(hz.max(1))).unwrap_or(0)
+        })
+        .collect();
+    phases.sort_unstable();
+    // Once more around, so that a phase is near to those on both sides of it.
+    let around = phases.iter().map(|phase| phase + tick);
+    let circle: Vec<u64> = phases.iter().copied().chain(around).collect();
+    let (mut from, mut most) = (0, 0);
+    for (at, phase) in circle.iter().enumerate() {
+        while circle
+            .get(from)
+            .is_some_and(|first| phase - first > 2 * NOISE_NS)
+        {
+            from += 1;
+        }
+        most = most.max(at + 1 - from);
+    }
+    most.min(times.len()) as u64 * 1000 / times.len().max(1) as u64
 }
 
 /// The mean of times on a circle of `around` nanoseconds, and how much they agree in it, 0 to 1.
@@ -253,6 +290,8 @@ const THROTTLE_COST_NS: u64 = 15_000;
 /// The usual rates, the most usual first.
 const TICKS_HZ: [u64; 4] = [250, 1000, 100, 300];
 const CONCENTRATION_MIN: f64 = 0.9;
+/// A rate is none if so many fewer throttles, thousandths, are at one phase of its tick than at one of another rate that fits.
+const AT_PHASE_LESS: u64 = 50;
 /// A usual quota is near within one part of so many.
 const QUOTA_NEAR: u64 = 200;
 /// Memory of a vCPU where CPU follows memory.

@@ -96,8 +96,8 @@ impl Money {
     }
 
     /// As `2.8792e-5`, with this many significant digits, rounded half up.
-    #[must_use]
-    pub fn scientific(&self, digits: u32) -> String {
+    #[cfg(test)]
+    pub(crate) fn scientific(&self, digits: u32) -> String {
         if self.is_zero() {
             return "0".to_owned();
         }

@@ -438,7 +438,7 @@ impl Values {
             ColumnReader::ByteArrayColumnReader(reader) => Typed::Text(Batch::of(reader)),
             _ => {
                 return Err(invalid(format!(
-                    "column {name} has a type that is no number and no text: write it as INT64, DOUBLE or a string"
+                    "column {name} has a type that is neither a number nor a text: write it as INT64, DOUBLE or a string"
                 )));
             }
         };

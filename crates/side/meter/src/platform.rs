@@ -136,9 +136,9 @@ impl Knob {
 pub struct Ties {
     /// Least and most memory per vCPU, bytes.
     pub bytes_per_vcpu: Option<(u64, u64)>,
-    /// From so many bytes on, at least so many thousandths of a vCPU. Both rise.
+    /// From this many bytes on, at least this many thousandths of a vCPU. Both rise.
     pub cpu_from_memory: Vec<(u64, u64)>,
-    /// From so many thousandths of a vCPU on, at least so many bytes. Both rise.
+    /// From this many thousandths of a vCPU on, at least this many bytes. Both rise.
     pub memory_from_cpu: Vec<(u64, u64)>,
 }
 
@@ -247,8 +247,8 @@ impl Platform {
     }
 
     /// The time of a size that costs as much as the fee of one request (section 2.5), nanoseconds. `None`: a size without price.
-    #[must_use]
-    pub fn fee_equivalent_ns(&self, size: Size) -> Option<u128> {
+    #[cfg(test)]
+    pub(crate) fn fee_equivalent_ns(&self, size: Size) -> Option<u128> {
         self.fee.ratio_nano(&self.rate(size))
     }
 }

@@ -4,7 +4,7 @@ use std::ops::AddAssign;
 
 use pilot_model::cost::{CostParts, CostReport, PlatformCost, UsageTotals};
 
-use crate::bill::{Bill, Usage};
+use crate::bill::{Amounts, Bill, Usage};
 use crate::money::Money;
 use crate::platform::{BillableTime, Match, Platform, Size, Sizing};
 use crate::table::Table;
@@ -135,21 +135,21 @@ impl Tally {
         usage: &Usage,
         counted: Counted,
     ) {
-        self.requests(table, (need, sizes), usage, counted, 1);
+        self.requests(table, (need, sizes), usage, (counted, 1), |_, _| {});
     }
 
-    /// Adds so many requests that are alike.
+    /// Adds so many requests that are alike. `see` gets what each platform bills for one of them, with the platform's place in the table.
     pub fn requests(
         &mut self,
         table: &Table,
         (need, sizes): (Size, &Sizes),
         usage: &Usage,
-        counted: Counted,
-        count: u64,
+        (counted, count): (Counted, u64),
+        mut see: impl FnMut(usize, &Amounts),
     ) {
         self.used.add(need, usage, counted, count);
         let tallies = self.platforms.iter_mut().zip(&sizes.0);
-        for ((tally, size), platform) in tallies.zip(table.platforms()) {
+        for (at, ((tally, size), platform)) in tallies.zip(table.platforms()).enumerate() {
             let Some(size) = *size else {
                 tally.too_large += count;
                 continue;
@@ -163,17 +163,21 @@ impl Tally {
                 }
                 BillableTime::Instance => {}
                 BillableTime::Execution | BillableTime::Turnaround | BillableTime::Cpu => {
-                    match platform.bill(size, usage) {
-                        Some(bill) if count == 1 => tally.bill += bill,
-                        Some(bill) => tally.bill += bill.times(count),
-                        None => tally.unknown += count,
-                    }
+                    let Some(bill) = platform.bill(size, usage) else {
+                        tally.unknown += count;
+                        continue;
+                    };
+                    see(at, &bill.billed);
+                    tally.bill += match count {
+                        1 => bill,
+                        count => bill.times(count),
+                    };
                 }
             }
         }
     }
 
-    /// Adds a worker of a function that was there for so long, nanoseconds.
+    /// Adds a worker of a function that was there for this long, nanoseconds.
     pub fn instance(&mut self, table: &Table, sizes: &Sizes, time_ns: u64) {
         self.used.instances += 1;
         self.used.instances_ns += u128::from(time_ns);
@@ -318,7 +322,7 @@ impl AddAssign<&Self> for Tally {
 }
 
 /// Whether CPU is billed, apart or as part of the memory (section 2.2).
-fn has_cpu(platform: &Platform) -> bool {
+pub(crate) fn has_cpu(platform: &Platform) -> bool {
     let follows_memory = matches!(platform.sizing, Sizing::Proportional { .. });
     platform.cpu.is_some() || (follows_memory && platform.memory.is_some())
 }

@@ -33,6 +33,8 @@ pub struct Calls {
     pub several_sizes: bool,
     /// The most memory that a call used, bytes. `None`: it is not known.
     pub memory_max: Option<u64>,
+    /// The line of the last row, if that has no line end: it may be cut off.
+    pub unended: Option<u64>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -52,7 +54,7 @@ pub enum CallsError {
     Trace(#[from] TraceError),
     /// None of them says enough.
     #[error(
-        "none of {calls} calls is warm and has a CPU time: call the function some times more (with concurrency = 1, because workers that share are not metered apart)"
+        "none of {calls} calls is warm and has a CPU time: call the function some times more, or take a trace that says how much CPU time its calls used"
     )]
     None {
         /// All calls.
@@ -70,7 +72,7 @@ impl Calls {
         let (mut counted, mut left_out, mut parallel) = (0_u64, 0_u64, 0_u64);
         let (mut own, mut memory_max) = (None::<Size>, None::<u64>);
         let mut several_sizes = false;
-        trace::each_row(source, |row| {
+        let unended = trace::each_row(source, |row| {
             let Usage {
                 execution_ns,
                 init_ns,
@@ -126,6 +128,7 @@ impl Calls {
             own: own.unwrap_or_default(),
             several_sizes,
             memory_max,
+            unended,
         })
     }
 }
@@ -143,7 +146,7 @@ pub struct Setting {
     pub tick_hz: u64,
     /// The scheduler that its durations are like.
     pub scheduler: Scheduler,
-    /// The sizes, smallest first.
+    /// The sizes, smallest first. None: the platform has none with as much memory as the calls used.
     pub sizes: Vec<Sized>,
 }
 
@@ -158,7 +161,7 @@ pub struct Sized {
     pub duration_us: u64,
     /// How long it would take if it got exactly its share of the CPU at every instant.
     pub ideal_us: u64,
-    /// US dollars for a million calls. `None`: this machine is not billed by calls.
+    /// US dollars for a million calls. `None`: this machine is not billed by calls, nor is a platform that bills instances.
     pub per_million: Option<String>,
     /// Calls are at least a tenth shorter than in the size before which the last such step is.
     pub step: bool,
@@ -267,7 +270,8 @@ impl<'a> Place<'a> {
 
     fn sized(self, calls: &Calls, waits: &[u64], size: Size) -> Result<Sized, String> {
         let limit = Limit::of_share(self.period_us, size.cpu_milli)?;
-        let (mut took, mut ideal, mut billed) = (0_u128, 0_u128, Amounts::default());
+        let (mut took, mut ideal) = (0_u128, 0_u128);
+        let mut billed = None::<Amounts>;
         for (call, wait) in calls.chosen.iter().zip(waits) {
             let execution_ns = self.under(limit, call.cpu_ns) + wait;
             took += u128::from(execution_ns);
@@ -281,11 +285,13 @@ impl<'a> Place<'a> {
             let bill = self
                 .platform
                 .and_then(|platform| platform.bill(size, &usage));
-            billed += bill.map(|bill| bill.billed).unwrap_or_default();
+            if let Some(bill) = bill {
+                *billed.get_or_insert_default() += bill.billed;
+            }
         }
         let count = calls.chosen.len().max(1) as u128;
         let mean_us = |sum: u128| u64::try_from(sum / count / 1000).unwrap_or(u64::MAX);
-        let per_million = self.platform.map(|platform| {
+        let per_million = self.platform.zip(billed).map(|(platform, billed)| {
             let million = billed.cost(platform).times(1_000_000);
             million.over(count).decimal(PLACES)
         });
@@ -356,6 +362,9 @@ fn sizes_of(platform: &Platform, calls: &Calls) -> Vec<Size> {
             bytes_per_vcpu,
         } => {
             let first = used.max(memory.min).next_multiple_of(memory.step.max(1));
+            if first > memory.max {
+                return Vec::new();
+            }
             let last = memory.max.min(*bytes_per_vcpu).max(first);
             let step = memory.step.max(MEMORY_STEP_MB * MB);
             let mut all: Vec<u64> = (0..)

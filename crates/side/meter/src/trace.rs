@@ -5,6 +5,7 @@
 
 mod analysis;
 mod columns;
+mod distribution;
 mod parse;
 mod starts;
 
@@ -20,9 +21,11 @@ use pilot_model::cost::CostReport;
 use self::analysis::Sums;
 pub use self::analysis::{Analysis, Rounding, Utilisation};
 pub use self::columns::Columns;
+use self::distribution::Distributions;
+pub use self::distribution::{Amounted, Billed, Distribution};
 pub(crate) use self::parse::Row;
 pub use self::starts::{Starts, Workers};
-use crate::bill::Usage;
+use crate::bill::{Amounts, Usage};
 use crate::platform::{Match, Size};
 use crate::report::{Counted, Sizes, Span, Tally};
 use crate::table::Table;
@@ -120,6 +123,7 @@ pub fn bill_with_starts(
         .take(HEADER_BYTES_MAX)
         .read_until(b'\n', &mut header)?;
     let columns = workers.columns(Columns::of(&header).map_err(TraceError::Header)?)?;
+    let is_cut = !header.ends_with(b"\n");
     let threads = options.threads.map_or_else(
         || thread::available_parallelism().map_or(1, NonZeroUsize::get),
         NonZeroUsize::get,
@@ -145,7 +149,7 @@ pub fn bill_with_starts(
         drop(sender);
         let mut total = Part::new(table);
         let sent = sent.map(|end| match end {
-            End::Whole => {}
+            End::Whole => total.unended = is_cut.then_some(1),
             End::Unended(line) => total.unended = Some(line),
             End::Cut(line, problem) => total.malformed.add(line, problem),
         });
@@ -160,19 +164,18 @@ pub fn bill_with_starts(
     total.finish(table, options, workers)
 }
 
-/// Calls `visit` with each row, in order. A malformed row is an error.
+/// Calls `visit` with each row, in order. A malformed row is an error. Returns the line of the last one, if that has no line end.
 ///
 /// # Errors
 /// See [`TraceError`].
 pub(crate) fn each_row(
     source: impl Read + Send,
     mut visit: impl FnMut(&Row),
-) -> Result<(), TraceError> {
+) -> Result<Option<u64>, TraceError> {
     each_line(source, Columns::of, |line, row| {
         visit(&row.map_err(|problem| TraceError::Malformed { line, problem })?);
         Ok(())
-    })?;
-    Ok(())
+    })
 }
 
 /// Calls `visit` with the line and content of each row, in order, until it fails. Returns the line of the last one, if that has no line end.
@@ -187,6 +190,9 @@ fn each_line(
         .take(HEADER_BYTES_MAX)
         .read_until(b'\n', &mut line)?;
     let columns = columns(&line).map_err(TraceError::Header)?;
+    if !line.ends_with(b"\n") {
+        return Ok(Some(1));
+    }
     for number in 2.. {
         line.clear();
         // A longer line is cut, so it is malformed.
@@ -354,6 +360,7 @@ struct Job<'a> {
 struct Part {
     tally: Tally,
     sums: Sums,
+    distributions: Distributions,
     malformed: Malformed,
     sizes: HashMap<Size, Sizes>,
     /// Seconds of the trace's clock, in milliseconds: of the first request and of the last end.
@@ -369,6 +376,7 @@ impl Part {
         Self {
             tally: Tally::new(table),
             sums: Sums::new(),
+            distributions: Distributions::new(table),
             malformed: Malformed::default(),
             sizes: HashMap::new(),
             span_ms: None,
@@ -421,24 +429,27 @@ impl Part {
             bytes_in: row.bytes_in,
             bytes_out: row.bytes_out,
         };
+        let (sums, tally, distributions) =
+            (&mut self.sums, &mut self.tally, &mut self.distributions);
+        let mut add = |usage: &Usage, memory_before: Option<u64>, count: u64| {
+            sums.add(need, usage, count);
+            let usage = Usage {
+                memory_used: usage.memory_used.or(memory_before),
+                ..*usage
+            };
+            distributions.used(need, &usage, count);
+            let see = |at, billed: &Amounts| distributions.billed(at, billed, count);
+            tally.requests(table, (need, sizes), &usage, (counted, count), see);
+        };
         match row.bands {
-            None => {
-                self.sums.add(need, &row.usage, 1);
-                let usage = Usage {
-                    memory_used: row.usage.memory_used.or(row.memory_before),
-                    ..row.usage
-                };
-                self.tally.request(table, need, sizes, &usage, counted);
-            }
+            None => add(&row.usage, row.memory_before, 1),
             Some(bands) => {
                 for (count, execution_ns) in bands.into_iter().filter(|(count, _)| *count > 0) {
                     let usage = Usage {
                         execution_ns,
                         ..row.usage
                     };
-                    self.sums.add(need, &usage, count);
-                    self.tally
-                        .requests(table, (need, sizes), &usage, counted, count);
+                    add(&usage, None, count);
                 }
             }
         }
@@ -451,6 +462,7 @@ impl Part {
     fn add(&mut self, other: Self) {
         self.tally += &other.tally;
         self.sums += &other.sums;
+        self.distributions += &other.distributions;
         self.malformed.append(other.malformed);
         self.assumed += other.assumed;
         stretch(&mut self.span_ms, other.span_ms);
@@ -500,6 +512,7 @@ impl Part {
             report,
             analysis: Analysis {
                 starts: workers.finish(),
+                distribution: Some(self.distributions.finish(table)),
                 ..self.sums.finish()
             },
             malformed: self.malformed.count,

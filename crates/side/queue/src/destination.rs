@@ -17,7 +17,7 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use crate::rules::Condition;
-use crate::shared::Shared;
+use crate::shared::QueueShared;
 use crate::store::{self, Dead, Record};
 
 /// An ended invocation.
@@ -155,7 +155,7 @@ fn timestamp(unix_ms: i64) -> String {
 
 /// Delivers a record to the place where it goes.
 pub(crate) async fn deliver(
-    shared: &Arc<Shared>,
+    shared: &Arc<QueueShared>,
     delivery: &dyn Deliver,
     record: &Record,
     place: &str,
@@ -185,7 +185,7 @@ pub(crate) async fn deliver(
 }
 
 /// Appends a record to the destination's file, and synchronises it.
-async fn write(shared: &Arc<Shared>, record: &Record, file: &str) -> AttemptEnd {
+async fn write(shared: &Arc<QueueShared>, record: &Record, file: &str) -> AttemptEnd {
     let shared = Arc::clone(shared);
     let (folder, file) = (record.request.function.clone(), file.to_owned());
     let payload = record.request.payload.clone();

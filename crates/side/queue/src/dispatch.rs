@@ -13,33 +13,46 @@ use crate::command::{Change, Command};
 use crate::destination;
 use crate::rules::{self, Condition, Next, Progress};
 use crate::schedule::{Entry, Work};
-use crate::shared::Shared;
+use crate::shared::QueueShared;
 use crate::store::{Dead, Record};
 
-/// Runs attempts until the queue stops, and then waits for those that run. Dropping the future cancels them.
-pub(crate) async fn run(shared: Arc<Shared>, runner: Arc<dyn AsyncRunner>) {
-    let mut attempts = JoinSet::new();
+/// Runs attempts until the queue stops, and then waits for those that run. Deliveries are soon cut: a destination that does not answer
+/// would hold up the daemon's end, and they are made again after the next start. Dropping the future cancels everything.
+pub(crate) async fn run(shared: Arc<QueueShared>, runner: Arc<dyn AsyncRunner>) {
+    let (mut attempts, mut deliveries) = (JoinSet::new(), JoinSet::new());
     while !shared.stopping.load(Ordering::Relaxed) {
-        while let Some((seq, entry)) = next(&shared, &*runner) {
-            let attempt = Attempt {
-                shared: Arc::clone(&shared),
-                runner: Arc::clone(&runner),
-                seq,
-                entry,
+        while let Some(attempt) = next(&shared, &runner) {
+            let running = match attempt.entry.work {
+                Work::Attempt => &mut attempts,
+                Work::Delivery => &mut deliveries,
             };
-            attempts.spawn(attempt.run());
+            running.spawn(attempt.run());
         }
         let wait = until_next(&shared);
         tokio::select! {
             () = shared.wake.notified() => {}
             () = tokio::time::sleep(wait) => {}
             Some(_) = attempts.join_next() => {}
+            Some(_) = deliveries.join_next() => {}
         }
     }
-    while attempts.join_next().await.is_some() {}
+    let delivered = async {
+        let all = async { while deliveries.join_next().await.is_some() {} };
+        if tokio::time::timeout(LAST_DELIVERIES, all).await.is_err() {
+            let cut = shared.schedule.lock().running_of(Work::Delivery);
+            tracing::info!(
+                cut,
+                "destinations do not answer: deliveries are repeated after the next start"
+            );
+            deliveries.shutdown().await;
+        }
+    };
+    let ran = async { while attempts.join_next().await.is_some() {} };
+    tokio::join!(delivered, ran);
 }
 
-fn next(shared: &Shared, runner: &dyn AsyncRunner) -> Option<(i64, Entry)> {
+/// The next attempt that may begin now.
+pub(crate) fn next(shared: &Arc<QueueShared>, runner: &Arc<dyn AsyncRunner>) -> Option<Attempt> {
     let now_ms = shared.times.now_ms();
     let mut schedule = shared.schedule.lock();
     let attempts_fit = schedule.running_of(Work::Attempt) < shared.running_max;
@@ -55,11 +68,17 @@ fn next(shared: &Shared, runner: &dyn AsyncRunner) -> Option<(i64, Entry)> {
         let target = runner.target(function, None);
         target.map_or(most, |target| target.concurrency.clamp(1, most))
     };
-    schedule.take(now_ms, places)
+    let (seq, entry) = schedule.take(now_ms, places)?;
+    Some(Attempt {
+        shared: Arc::clone(shared),
+        runner: Arc::clone(runner),
+        seq,
+        entry,
+    })
 }
 
 /// How long there is nothing to do, unless something ends or is accepted.
-fn until_next(shared: &Shared) -> Duration {
+fn until_next(shared: &QueueShared) -> Duration {
     let now_ms = shared.times.now_ms();
     let schedule = shared.schedule.lock();
     // A deployment or a removal gives places, too, and does not tell.
@@ -74,15 +93,16 @@ fn until_next(shared: &Shared) -> Duration {
 }
 
 /// One attempt.
-struct Attempt {
-    shared: Arc<Shared>,
+pub(crate) struct Attempt {
+    shared: Arc<QueueShared>,
     runner: Arc<dyn AsyncRunner>,
     seq: i64,
     entry: Entry,
 }
 
 impl Attempt {
-    async fn run(self) {
+    /// Runs it to its end, and until its end is stored.
+    pub(crate) async fn run(self) {
         let Some(record) = self.load().await else {
             let due_ms = self.shared.times.now_ms() + UNREADABLE_WAIT_MS;
             self.shared.schedule.lock().release(self.seq, due_ms);
@@ -280,6 +300,8 @@ static DROPPED: Seldom = Seldom::new(5);
 /// record, up to 1 MiB, in memory.
 const DELIVERIES_MAX: usize = 64;
 const DELIVERIES_OF_ONE_MAX: usize = 8;
+/// How long deliveries may still run when the queue stops.
+const LAST_DELIVERIES: Duration = Duration::from_secs(2);
 
 /// Longest time between two looks at the schedule.
 const LOOK_AGAIN_MS: i64 = 60_000;

@@ -9,15 +9,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use parking_lot::Mutex;
 use pilot_model::BoxFuture;
 use pilot_model::asynchronous::{
     AsyncCounts, AsyncInfo, AsyncShown, DeadLetters, DeadLettersChanged,
 };
+use pilot_model::calendar::unix_ms;
 use pilot_model::ports::{
-    Accepted, AsyncControl, AsyncFault, AsyncFilter, AsyncQueue, AsyncRequest, AsyncRunner,
+    Accepted, AsyncControl, AsyncFault, AsyncFilter, AsyncQueue, AsyncRequest, AsyncRunner, Clock,
     Deliver, MayTouch, NotAccepted,
 };
 use tokio::sync::{Notify, Semaphore};
@@ -26,7 +27,7 @@ use crate::command::{Command, How};
 use crate::dispatch;
 use crate::open::{self, OpenError, Opened};
 use crate::schedule::Schedule;
-use crate::shared::{Counters, HasRoom, Limits, Shared};
+use crate::shared::{Counters, HasRoom, Limits, QueueShared};
 use crate::store::{self, Record};
 use crate::times::Times;
 use crate::writer::Writer;
@@ -47,6 +48,8 @@ pub struct QueueConfig {
     pub running_max: usize,
     /// Whether the disk has room for more.
     pub has_room: HasRoom,
+    /// What the queue's time follows from its start.
+    pub clock: Arc<dyn Clock>,
 }
 
 impl fmt::Debug for QueueConfig {
@@ -60,7 +63,7 @@ impl fmt::Debug for QueueConfig {
 /// The queue.
 #[derive(Debug)]
 pub struct Queue {
-    shared: Arc<Shared>,
+    shared: Arc<QueueShared>,
     /// The thread that writes; `None` after the end.
     writer: Mutex<Option<JoinHandle<()>>>,
     /// The task that dispatches; `None` before the beginning and after the end.
@@ -73,44 +76,16 @@ impl Queue {
     /// # Errors
     /// See [`OpenError`].
     pub fn open(config: QueueConfig) -> Result<Arc<Self>, OpenError> {
-        let fail = |problem: String| OpenError::Open {
-            path: config.file.clone(),
-            problem,
-        };
-        let of_sqlite = |error: rusqlite::Error| fail(error.to_string());
-        let Opened { connection, index } = open::open(&config.file)?;
-        let reader = open::reader(&config.file, index).map_err(of_sqlite)?;
-        let lister = open::reader(&config.file, index).map_err(of_sqlite)?;
-        let newest_ms = store::newest_ms(&connection).map_err(of_sqlite)?;
-        let mut schedule = Schedule::default();
-        store::waiting(&connection, |seq, entry| schedule.add(seq, entry)).map_err(of_sqlite)?;
-        let (commands, received) = mpsc::channel();
-        let shared = Arc::new(Shared {
-            schedule: Mutex::new(schedule),
-            reader: Mutex::new(reader),
-            lister: Mutex::new(lister),
-            lines: Mutex::new(()),
+        let shown_ms = i64::try_from(unix_ms(SystemTime::now())).unwrap_or(i64::MAX);
+        let Parts {
+            shared,
+            writer,
             commands,
-            places: Arc::new(Semaphore::new(PLACES)),
-            wake: Notify::new(),
-            stopping: AtomicBool::new(false),
-            times: Times::start(newest_ms),
-            counters: Counters::default(),
-            files: config.files.clone(),
-            delivery: Arc::clone(&config.delivery),
-            has_room: Arc::clone(&config.has_room),
-            running_max: config.running_max.max(1),
-        });
-        let limits = Limits {
-            records_max: config.records_max,
-            bytes_max: config.bytes_max,
-        };
-        let writer = Writer::new(connection, Arc::clone(&shared), limits);
-        let writer = writer.map_err(of_sqlite)?;
+        } = Parts::open(&config, shown_ms)?;
         let thread = std::thread::Builder::new()
             .name("pilot-queue".to_owned())
-            .spawn(move || writer.run(&received))
-            .map_err(|error| fail(error.to_string()))?;
+            .spawn(move || writer.run(&commands))
+            .map_err(|error| config.fail(error.to_string()))?;
         Ok(Arc::new(Self {
             shared,
             writer: Mutex::new(Some(thread)),
@@ -124,7 +99,7 @@ impl Queue {
         *self.dispatcher.lock() = Some(task);
     }
 
-    fn shared(&self) -> Arc<Shared> {
+    fn shared(&self) -> Arc<QueueShared> {
         Arc::clone(&self.shared)
     }
 
@@ -151,6 +126,63 @@ impl Queue {
         let writer = self.writer.lock().take();
         if let Some(thread) = writer {
             let _ = tokio::task::spawn_blocking(|| thread.join()).await;
+        }
+    }
+}
+
+/// A queue in which nothing runs yet.
+struct Parts {
+    shared: Arc<QueueShared>,
+    writer: Writer,
+    /// What the writer is told to do.
+    commands: mpsc::Receiver<Command>,
+}
+
+impl Parts {
+    /// Opens the store. The machine's clock shows `shown_ms`.
+    fn open(config: &QueueConfig, shown_ms: i64) -> Result<Self, OpenError> {
+        let of_sqlite = |error: rusqlite::Error| config.fail(error.to_string());
+        let Opened { connection, index } = open::open(&config.file)?;
+        let reader = open::reader(&config.file, index).map_err(of_sqlite)?;
+        let lister = open::reader(&config.file, index).map_err(of_sqlite)?;
+        let newest_ms = store::newest_ms(&connection).map_err(of_sqlite)?;
+        let mut schedule = Schedule::default();
+        store::waiting(&connection, |seq, entry| schedule.add(seq, entry)).map_err(of_sqlite)?;
+        let (sender, commands) = mpsc::channel();
+        let shared = Arc::new(QueueShared {
+            schedule: Mutex::new(schedule),
+            reader: Mutex::new(reader),
+            lister: Mutex::new(lister),
+            lines: Mutex::new(()),
+            commands: sender,
+            places: Arc::new(Semaphore::new(PLACES)),
+            wake: Notify::new(),
+            stopping: AtomicBool::new(false),
+            times: Times::start(shown_ms, newest_ms, Arc::clone(&config.clock)),
+            counters: Counters::default(),
+            files: config.files.clone(),
+            delivery: Arc::clone(&config.delivery),
+            has_room: Arc::clone(&config.has_room),
+            running_max: config.running_max.max(1),
+        });
+        let limits = Limits {
+            records_max: config.records_max,
+            bytes_max: config.bytes_max,
+        };
+        let writer = Writer::new(connection, Arc::clone(&shared), limits);
+        Ok(Self {
+            shared,
+            writer: writer.map_err(of_sqlite)?,
+            commands,
+        })
+    }
+}
+
+impl QueueConfig {
+    fn fail(&self, problem: String) -> OpenError {
+        OpenError::Open {
+            path: self.file.clone(),
+            problem,
         }
     }
 }

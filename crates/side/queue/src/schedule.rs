@@ -176,6 +176,11 @@ impl Schedule {
         firsts.any(|(due, _)| *due <= now_ms)
     }
 
+    #[cfg(test)]
+    pub(crate) fn entry(&self, seq: i64) -> Option<&Entry> {
+        self.entries.get(&seq)
+    }
+
     pub(crate) fn is_running(&self, seq: i64) -> bool {
         self.entries.get(&seq).is_some_and(|entry| entry.running)
     }

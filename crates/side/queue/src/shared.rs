@@ -26,7 +26,7 @@ pub(crate) struct Limits {
 }
 
 /// See the module.
-pub(crate) struct Shared {
+pub(crate) struct QueueShared {
     /// Guards the schedule, for one look or one change.
     pub(crate) schedule: Mutex<Schedule>,
     /// Guards the connection that reads for attempts, for one look-up, on a blocking thread.
@@ -49,13 +49,13 @@ pub(crate) struct Shared {
     pub(crate) running_max: usize,
 }
 
-impl fmt::Debug for Shared {
+impl fmt::Debug for QueueShared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shared").finish_non_exhaustive()
+        f.debug_struct("QueueShared").finish_non_exhaustive()
     }
 }
 
-impl Shared {
+impl QueueShared {
     /// Sends a command and waits for its answer. `None`: the writer has ended.
     pub(crate) async fn tell<T>(
         &self,

@@ -18,7 +18,7 @@ use rusqlite::Connection;
 use crate::command::{Change, Command, How};
 use crate::marks;
 use crate::schedule::Entry;
-use crate::shared::{Limits, Shared};
+use crate::shared::{Limits, QueueShared};
 use crate::store::{self, Record};
 
 use held::Held;
@@ -35,7 +35,7 @@ enum Outcome {
 /// The writing side.
 pub(crate) struct Writer {
     pub(crate) connection: Connection,
-    shared: Arc<Shared>,
+    shared: Arc<QueueShared>,
     limits: Limits,
     held: Held,
     /// What this transaction cancels, and has taken out of its lane.
@@ -47,7 +47,7 @@ impl Writer {
     /// Reads what the store has.
     pub(crate) fn new(
         connection: Connection,
-        shared: Arc<Shared>,
+        shared: Arc<QueueShared>,
         limits: Limits,
     ) -> rusqlite::Result<Self> {
         let held = Held::read(&connection)?;
@@ -95,7 +95,7 @@ impl Writer {
     }
 
     /// Runs a group of commands. Returns those to try again.
-    fn commit(&mut self, batch: Vec<Command>) -> Vec<Command> {
+    pub(crate) fn commit(&mut self, batch: Vec<Command>) -> Vec<Command> {
         match self.transact(&batch) {
             Ok(outcomes) => {
                 self.cancelled.clear();
@@ -247,13 +247,21 @@ impl Writer {
     }
 }
 
+#[cfg(test)]
+impl Writer {
+    /// Whether the store has what was counted.
+    pub(crate) fn counts_what_is_there(&self) -> bool {
+        Held::read(&self.connection).is_ok_and(|held| held == self.held)
+    }
+}
+
 /// One transaction.
 struct Work<'a> {
     connection: &'a Connection,
     held: &'a mut Held,
     cancelled: &'a mut Vec<i64>,
     limits: &'a Limits,
-    shared: &'a Shared,
+    shared: &'a QueueShared,
     now_ms: i64,
     has_room: bool,
 }

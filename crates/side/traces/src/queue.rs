@@ -11,13 +11,13 @@ use crate::spans::Recorded;
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     /// Held for a push or a pop.
-    state: Mutex<State>,
+    state: Mutex<WaitingSpans>,
     /// Signalled when there is enough for a batch, at the first span, and at the end.
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct WaitingSpans {
     waiting: VecDeque<Recorded>,
     /// In all of `waiting`.
     spans: usize,

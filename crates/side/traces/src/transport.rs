@@ -116,7 +116,9 @@ pub enum TransportError {
         given: String,
     },
     /// A header cannot be sent.
-    #[error("headers: '{name}' is no header, or its value has a line break or a control character")]
+    #[error(
+        "headers: '{name}' is not a header name, or its value has a line break or a control character"
+    )]
     Header {
         /// Its name.
         name: String,

@@ -223,9 +223,9 @@ fn failures(items: &[Item], answer: &[u8]) -> Result<BTreeSet<String>, String> {
         Value::Object(answer) => match answer.get("batchItemFailures") {
             None | Some(Value::Null) => return Ok(BTreeSet::new()),
             Some(Value::Array(list)) => list,
-            Some(_) => return wrong("batchItemFailures is no list"),
+            Some(_) => return wrong("batchItemFailures is not a list"),
         },
-        _ => return wrong("it is no object"),
+        _ => return wrong("it is not an object"),
     };
     let mut failed = BTreeSet::new();
     for entry in list {

@@ -4,6 +4,7 @@
 use std::fmt::{self, Debug};
 use std::path::{Path, PathBuf};
 
+use pilot_model::invokes::is_named;
 use reqwest::Url;
 
 use crate::mqtt::client::MqttAccess;
@@ -178,12 +179,7 @@ pub(crate) fn contains(base: &str, url: &str) -> bool {
 
 impl ConnectionConfig {
     fn is_for(&self, function: &str) -> bool {
-        self.functions
-            .iter()
-            .any(|pattern| match pattern.strip_suffix('*') {
-                Some(beginning) => function.starts_with(beginning),
-                None => function == pattern,
-            })
+        is_named(&self.functions, function)
     }
 }
 

@@ -14,7 +14,7 @@ use crate::status::{Status, shown};
 
 /// What all triggers share.
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct TriggerPorts {
     pub(crate) store: Arc<dyn TriggerStore>,
     pub(crate) runner: Arc<dyn AsyncRunner>,
     pub(crate) connections: Arc<Connections>,
@@ -23,7 +23,7 @@ pub(crate) struct Shared {
 /// One trigger.
 #[derive(Debug, Clone)]
 pub(crate) struct Context {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<TriggerPorts>,
     pub(crate) function: FunctionName,
     pub(crate) owner: String,
     /// What its invocations come from.

@@ -378,7 +378,7 @@ const FILES_MAX: usize = 100_000;
 const MARKS_OF_A_COMMIT: usize = 1000;
 /// How often a quiet folder is looked at, because somebody may have deleted it and made it again.
 const DELETED_EVERY: Duration = Duration::from_secs(5);
-/// A file that was not written for so long is complete, unless inotify says more.
+/// A file that was not written for this long is complete, unless inotify says more.
 const SETTLED_AFTER_MS: i64 = 2000;
 const SETTLED_AFTER: Duration = Duration::from_millis(SETTLED_AFTER_MS.unsigned_abs());
 /// S3 encodes the keys of its events like a form, but leaves `/`.

@@ -21,7 +21,7 @@ impl Trust {
     }
 }
 
-/// A client whose requests take at most so long, their answers included.
+/// A client whose requests take at most this long, their answers included.
 ///
 /// # Errors
 /// The certificates of the system cannot be read.

@@ -5,6 +5,7 @@ use std::time::SystemTime;
 use parking_lot::Mutex;
 use pilot_model::FunctionName;
 use pilot_model::calendar::unix_ms;
+use pilot_model::log_line::one_line;
 use pilot_model::trigger::{TriggerConfig, TriggerInfo, TriggerState};
 
 /// The state of one trigger.
@@ -116,9 +117,7 @@ impl Figures {
 
 /// An error as people see it: it may be from outside, and of any length.
 pub(crate) fn shown(problem: &str) -> String {
-    let chars = problem.chars();
-    let plain = chars.map(|char| if char.is_control() { ' ' } else { char });
-    plain.take(PROBLEM_MAX).collect()
+    one_line(problem, PROBLEM_MAX)
 }
 
 /// The wall clock, Unix milliseconds.

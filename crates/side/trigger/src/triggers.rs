@@ -17,7 +17,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::connections::Connections;
-use crate::context::{Context, Shared, Stop};
+use crate::context::{Context, Stop, TriggerPorts};
 use crate::status::Status;
 use crate::{folder, mqtt, redis, schedule, sqs};
 
@@ -27,13 +27,13 @@ pub struct Triggers {
     store: Arc<dyn TriggerStore>,
     connections: Arc<Connections>,
     /// Guards which triggers there are, for one look or one change.
-    state: Mutex<State>,
+    state: Mutex<TriggersState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct TriggersState {
     /// `None` before the beginning and after the end: no task runs.
-    shared: Option<Arc<Shared>>,
+    shared: Option<Arc<TriggerPorts>>,
     functions: BTreeMap<FunctionName, Deployed>,
     /// Tasks that were told to end.
     ending: Vec<JoinHandle<()>>,
@@ -74,7 +74,7 @@ impl Triggers {
     /// Begins to listen. Must be called within a tokio runtime, when the functions are known.
     pub fn start(&self, runner: Arc<dyn AsyncRunner>) {
         let mut state = self.state.lock();
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(TriggerPorts {
             store: Arc::clone(&self.store),
             runner,
             connections: Arc::clone(&self.connections),
@@ -231,7 +231,7 @@ impl Trigger {
     /// Starts its task, which begins `after` another one has ended.
     fn start(
         &mut self,
-        shared: &Arc<Shared>,
+        shared: &Arc<TriggerPorts>,
         (function, owner, timeout): (&FunctionName, &str, Duration),
         after: Option<JoinHandle<()>>,
     ) {

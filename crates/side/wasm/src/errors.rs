@@ -20,11 +20,7 @@ pub(crate) enum Code {
 
 /// An error and its causes in one line. Its text may have parts of the module.
 pub(crate) fn in_words(error: &wasmtime::Error) -> String {
-    let text = format!("{error:#}");
-    let plain = text
-        .chars()
-        .map(|char| if char.is_control() { ' ' } else { char });
-    plain.take(WORDS_MAX).collect()
+    pilot_model::log_line::one_line(&format!("{error:#}"), WORDS_MAX)
 }
 
 const WORDS_MAX: usize = 400;

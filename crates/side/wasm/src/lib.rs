@@ -14,6 +14,11 @@
 
 mod engine;
 mod errors;
+#[cfg(any(test, fuzzing))]
+#[cfg_attr(not(test), expect(dead_code, reason = "the tests use the rest"))]
+mod fakes;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzed;
 mod host;
 mod module;
 mod request;

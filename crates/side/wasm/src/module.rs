@@ -59,7 +59,7 @@ fn read(code_dir: &Path, module: &str) -> Result<Vec<u8>, String> {
     }
     let file = File::open(&path).map_err(missing)?;
     if !file.metadata().is_ok_and(|metadata| metadata.is_file()) {
-        return Err("is no file".to_owned());
+        return Err("is not a file".to_owned());
     }
     let mut bytes = Vec::new();
     let read = file.take(MODULE_LEN_MAX + 1).read_to_end(&mut bytes);

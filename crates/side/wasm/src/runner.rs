@@ -22,7 +22,7 @@ use crate::host;
 use crate::module;
 use crate::room::Room;
 use crate::script::{Script, World};
-use crate::shared::{Kept, Shared, Slot};
+use crate::shared::{Kept, SharedScripts, Slot};
 use crate::threads::{Beginning, Begun, Threads};
 use crate::trial::Trials;
 
@@ -43,7 +43,7 @@ impl Default for InitscriptsConfig {
 #[derive(Debug)]
 pub struct Initscripts {
     runs: Runs,
-    shared: Shared,
+    shared: SharedScripts,
     /// Runs of shared scripts, until their messages are too old.
     shared_runs: Mutex<JoinSet<()>>,
 }
@@ -142,7 +142,7 @@ impl Initscripts {
         };
         Ok(Self {
             runs,
-            shared: Shared::default(),
+            shared: SharedScripts::default(),
             shared_runs: Mutex::default(),
         })
     }

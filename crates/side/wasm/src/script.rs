@@ -77,13 +77,13 @@ pub(crate) enum Stop {
     #[error("it exited with status {0}")]
     Exit(i32),
     /// It computed for too long.
-    #[error("it computed for {} ms without end", CPU_MAX.as_millis())]
+    #[error("it computed for more than {} ms", CPU_MAX.as_millis())]
     Cpu,
     /// It called too often.
     #[error("it called the host more than {CALLS_MAX} times")]
     Calls,
     /// A pointer that is not in its memory.
-    #[error("it gave {name} a place outside of its memory")]
+    #[error("it passed {name} an address outside of its memory")]
     Memory {
         /// The host's function.
         name: &'static str,

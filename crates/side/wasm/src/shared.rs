@@ -17,7 +17,7 @@ use tokio::sync::watch;
 
 /// The slots of the versions that have a shared script.
 #[derive(Debug, Default)]
-pub(crate) struct Shared {
+pub(crate) struct SharedScripts {
     /// Guards the map; held for one look-up or change. A slot goes after its version.
     slots: Mutex<HashMap<VersionId, Arc<Slot>>>,
 }
@@ -37,7 +37,7 @@ pub(crate) struct Kept {
     /// Of the run.
     transfers: Vec<Transfer>,
     ended: Instant,
-    /// They are used for so long.
+    /// They are used for this long.
     valid: Duration,
     /// Guards only the value. From then on, the next invocation begins another run.
     due: Mutex<Instant>,
@@ -52,7 +52,7 @@ struct Message {
     object: Option<Arc<StoreObject>>,
 }
 
-impl Shared {
+impl SharedScripts {
     pub(crate) fn slot(&self, version: &Arc<Version>) -> Arc<Slot> {
         let mut slots = self.slots.lock();
         if let Some(slot) = slots.get(&version.id)
@@ -153,7 +153,10 @@ impl Kept {
         let messages = messages.map(|(input, memory)| Message {
             name: input.name,
             memory,
-            object: input.object,
+            // Each invocation would get the same message of a queue as if it was the only one.
+            object: input
+                .object
+                .filter(|object| !matches!(**object, StoreObject::Sqs { .. })),
         });
         Self {
             messages: messages.collect(),
@@ -232,5 +235,5 @@ impl Kept {
 
 /// How often it is seen whether a version is gone.
 const LOOK: Duration = Duration::from_secs(10);
-/// The messages of a run that failed are used for so long at most.
+/// The messages of a run that failed are used for this long at most.
 const FAILED_AGE: Duration = Duration::from_secs(1);

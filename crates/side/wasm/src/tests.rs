@@ -6,14 +6,13 @@ mod going;
 mod hostile;
 mod keeping;
 mod modules;
-mod world;
 
 use std::time::Duration;
 
 use pilot_model::TransferWay;
 use pilot_model::ports::InitRunner;
 
-use world::{World, script};
+use crate::fakes::{World, script};
 
 #[tokio::test]
 async fn a_reply_is_handed_over_without_being_read() {
@@ -44,6 +43,44 @@ async fn a_reply_is_handed_over_without_being_read() {
         ("s3://photos/cat", 5)
     );
     assert!(of_script.began <= of_reply.began && of_reply.ended <= of_script.ended);
+}
+
+#[tokio::test]
+async fn an_answer_that_is_given_once_is_named_by_one_message() {
+    let world = World::new();
+    world.put("sqs://jobs/tasks", b"a task");
+    world.put("s3://photos/cat", b"a cat");
+    let done = world
+        .run(&script(
+            r#"(data (i32.const 0) "sqs://jobsReceiveMessage taskss3://photosGET cat")
+            (func $twice (param $connection i32) (param $request i64) (param $first i64)
+                (drop (call $send_reply (local.get $first) (local.get $connection) (local.get $request)))
+                (drop (call $send_reply (i64.add (local.get $first) (i64.const 1)) (local.get $connection) (local.get $request))))
+            (func (export "run")
+                (drop (call $connect (i32.const 0) (i32.const 10)))
+                (drop (call $connect (i32.const 30) (i32.const 11)))
+                (drop (call $send_rpc (i32.const 0) (i64.const 5) (i32.const 10) (i32.const 20)))
+                (drop (call $send_rpc (i32.const 1) (i64.const 6) (i32.const 41) (i32.const 7)))
+                (call $twice (i32.const 0) (i64.const 5) (i64.const 0))
+                (call $twice (i32.const 1) (i64.const 6) (i64.const 2)))"#,
+        ))
+        .await;
+    assert_eq!(done.said, None);
+    let mut inputs = done.fetched.inputs.iter().collect::<Vec<_>>();
+    inputs.sort_by_key(|input| input.name.clone());
+    let named = inputs
+        .iter()
+        .map(|input| (input.name.as_str(), input.object.is_some()));
+    // The object of a store is the same each time that a client reads it. A queue's answer is one client's.
+    assert_eq!(
+        named.collect::<Vec<_>>(),
+        [
+            ("init.0", true),
+            ("init.1", false),
+            ("init.2", true),
+            ("init.3", true)
+        ]
+    );
 }
 
 #[tokio::test]

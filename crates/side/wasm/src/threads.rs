@@ -1,7 +1,7 @@
 //! The threads of scripts: one that runs them all, and one that advances the epoch, at which each script gives way to the others.
 //!
 //! A script begins where its invocation is, up to the first place where it waits: waking another thread takes longer than what a script does
-//! before its first requests. So it has at most one epoch there. One that computes for so long is not begun there again for a while.
+//! before its first requests. So it has at most one epoch there. One that computes for this long is not begun there again for a while.
 
 use std::future::Future;
 use std::io;
@@ -18,9 +18,9 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::task;
 use wasmtime::Engine;
 
-/// Between two epochs. A script runs at most so long before another one does.
+/// Between two epochs. A script runs at most this long before another one does.
 pub(crate) const TICK: Duration = Duration::from_millis(1);
-/// A script that computed for an epoch where its invocation is begins on the thread of scripts so many times.
+/// A script that computed for an epoch where its invocation is begins on the thread of scripts this many times.
 const STARTS_ELSEWHERE: u32 = 64;
 
 /// Whether the scripts of one module begin where their invocations are.

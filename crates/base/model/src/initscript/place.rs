@@ -154,7 +154,7 @@ fn parse(text: &str) -> Result<(Place, &str), String> {
     let port = match port.map(str::parse::<u16>) {
         None => None,
         Some(Ok(port)) if port > 0 => Some(port),
-        Some(_) => return Err(wrong("has a port that is no number from 1 to 65535")),
+        Some(_) => return Err(wrong("has a port that is not a number from 1 to 65535")),
     };
     let is_named = matches!(scheme, Scheme::S3 | Scheme::File | Scheme::Sqs);
     if is_named && port.is_some() {

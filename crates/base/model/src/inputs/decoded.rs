@@ -200,14 +200,14 @@ pub enum Layout {
     },
     /// The columns of a table.
     Table {
-        /// Each column has so many values.
+        /// Each column has this many values.
         rows: u64,
         /// In the order of the table.
         columns: Vec<Column>,
     },
     /// A file in Arrow's IPC format.
     Arrow {
-        /// Each column has so many values.
+        /// Each column has this many values.
         rows: u64,
         /// How many there are.
         columns: u64,
@@ -355,7 +355,7 @@ pub struct DecodeRequest {
     pub memory_bytes: u64,
 }
 
-/// What a decoder answers: its length (u32, little-endian, at most [`HEADER_LEN_MAX`]) and JSON. If it is [`DecodeAnswer::Done`], so many bytes
+/// What a decoder answers: its length (u32, little-endian, at most [`HEADER_LEN_MAX`]) and JSON. If it is [`DecodeAnswer::Done`], this many bytes
 /// follow.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -94,6 +94,19 @@ impl Scheme {
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Piece {
     Text(String),
+    Value(Placeholder),
+}
+
+/// What a value is put in for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Placeholder {
+    from: Source,
+    /// Whether the value is URL-encoded, as the keys of S3's events are, and is decoded.
+    is_encoded: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Source {
     /// A path into the event.
     Event(Vec<String>),
     /// A header of the HTTP request, lower case.
@@ -119,6 +132,9 @@ pub enum Missing {
     /// Nothing to put there.
     #[error("{{{0}}} has no value in this invocation")]
     Value(String),
+    /// The value is not what it is said to be.
+    #[error("the value of {{{0}}} is not URL-encoded UTF-8")]
+    Encoded(String),
     /// The values make a key that may not be used.
     #[error(
         "the key \"{0}\" has an empty, \".\" or \"..\" part, or a control character, or more than {KEY_BYTES_MAX} bytes"
@@ -201,9 +217,9 @@ pub fn keys<'a>(
     values: Values<'_>,
 ) -> Vec<Result<String, Missing>> {
     let header_path = |name: &str| vec!["headers".to_owned(), name.to_owned()];
-    let path_of = |piece: &Piece| match piece {
-        Piece::Event(path) => Some(path.clone()),
-        Piece::Header(name) if values.headers.is_none() => Some(header_path(name)),
+    let path_of = |piece: &Piece| match piece.source()? {
+        Source::Event(path) => Some(path.clone()),
+        Source::Header(name) if values.headers.is_none() => Some(header_path(name)),
         _ => None,
     };
     let paths: Vec<Vec<String>> = locations
@@ -220,14 +236,16 @@ pub fn keys<'a>(
     .into_iter();
     let mut value_of = |piece: &Piece| match piece {
         Piece::Text(text) => Some(text.clone()),
-        Piece::Environment(name) => values.environment.get(name).cloned(),
-        Piece::Event(_) => picked.next().flatten(),
-        Piece::Header(name) => match values.headers {
-            None => picked.next().flatten(),
-            Some(headers) => {
-                let header = headers.iter().find(|(header, _)| header == name);
-                header.map(|(_, value)| value.clone())
-            }
+        Piece::Value(placeholder) => match &placeholder.from {
+            Source::Environment(name) => values.environment.get(name).cloned(),
+            Source::Event(_) => picked.next().flatten(),
+            Source::Header(name) => match values.headers {
+                None => picked.next().flatten(),
+                Some(headers) => {
+                    let header = headers.iter().find(|(header, _)| header == name);
+                    header.map(|(_, value)| value.clone())
+                }
+            },
         },
     };
     locations
@@ -243,7 +261,13 @@ fn key(location: &Location, values: Vec<Option<String>>) -> Result<String, Missi
     let mut key = String::new();
     for (piece, value) in location.pieces().zip(values) {
         let value = value.ok_or_else(|| Missing::Value(piece.name()))?;
-        key.push_str(&value);
+        match piece {
+            Piece::Value(placeholder) if placeholder.is_encoded => {
+                let decoded = decoded(&value);
+                key.push_str(&decoded.ok_or_else(|| Missing::Encoded(piece.name()))?);
+            }
+            _ => key.push_str(&value),
+        }
         if key.len() > KEY_BYTES_MAX {
             return Err(Missing::Key(shown(&key)));
         }
@@ -264,15 +288,47 @@ pub fn check_key(key: &str) -> Result<(), Missing> {
     Ok(())
 }
 
+/// The text of an `application/x-www-form-urlencoded` value, in which `+` is a space, too. `None`: it is not one of UTF-8.
+fn decoded(value: &str) -> Option<String> {
+    let spaced = value.replace('+', " ");
+    let mut parts = spaced.split('%');
+    let mut bytes = parts.next().unwrap_or_default().as_bytes().to_vec();
+    for part in parts {
+        let (digits, rest) = part.split_at_checked(2)?;
+        bytes.push(u8::from_str_radix(digits, 16).ok()?);
+        bytes.extend_from_slice(rest.as_bytes());
+    }
+    String::from_utf8(bytes).ok()
+}
+
 impl Piece {
+    fn source(&self) -> Option<&Source> {
+        match self {
+            Self::Text(_) => None,
+            Self::Value(placeholder) => Some(&placeholder.from),
+        }
+    }
+
     /// As it is written between braces.
     fn name(&self) -> String {
         match self {
             Self::Text(text) => text.clone(),
-            Self::Event(path) => format!("event.{}", path.join(".")),
-            Self::Header(name) => format!("header.{name}"),
-            Self::Environment(name) => format!("environment.{name}"),
+            Self::Value(placeholder) => placeholder.to_string(),
         }
+    }
+}
+
+impl fmt::Display for Placeholder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.from {
+            Source::Event(path) => write!(f, "event.{}", path.join("."))?,
+            Source::Header(name) => write!(f, "header.{name}")?,
+            Source::Environment(name) => write!(f, "environment.{name}")?,
+        }
+        if self.is_encoded {
+            write!(f, "|{URLDECODE}")?;
+        }
+        Ok(())
     }
 }
 
@@ -308,7 +364,7 @@ fn pieces(key: &str) -> Result<Vec<Piece>, String> {
             .strip_prefix('{')
             .and_then(|from| from.split_once('}'))
             .ok_or_else(|| "its key has a brace without the other one".to_owned())?;
-        pieces.push(placeholder(inside.0)?);
+        pieces.push(Piece::Value(placeholder(inside.0)?));
         rest = inside.1;
     }
     if !rest.is_empty() {
@@ -317,7 +373,18 @@ fn pieces(key: &str) -> Result<Vec<Piece>, String> {
     Ok(pieces)
 }
 
-fn placeholder(inside: &str) -> Result<Piece, String> {
+fn placeholder(inside: &str) -> Result<Placeholder, String> {
+    let (inside, is_encoded) = match inside.rsplit_once('|') {
+        None => (inside, false),
+        Some((inside, URLDECODE)) => (inside, true),
+        Some((_, other)) => {
+            return Err(format!(
+                "{{{}}}: \"{}\" cannot be done with a value: after | comes {URLDECODE}, or leave it out",
+                shown(inside),
+                shown(other)
+            ));
+        }
+    };
     let unknown = || {
         format!(
             "{{{}}} is not a placeholder: use {{event.KEY}}, {{header.NAME}} or {{environment.NAME}}",
@@ -328,18 +395,19 @@ fn placeholder(inside: &str) -> Result<Piece, String> {
     if name.is_empty() || name.contains(['{', '}']) || name.contains(char::is_control) {
         return Err(unknown());
     }
-    match from {
+    let from = match from {
         "event" => {
             let path: Vec<String> = name.split('.').map(str::to_owned).collect();
             if path.len() > PATH_MAX || path.iter().any(String::is_empty) {
                 return Err(unknown());
             }
-            Ok(Piece::Event(path))
+            Source::Event(path)
         }
-        "header" => Ok(Piece::Header(name.to_ascii_lowercase())),
-        "environment" => Ok(Piece::Environment(name.to_owned())),
-        _ => Err(unknown()),
-    }
+        "header" => Source::Header(name.to_ascii_lowercase()),
+        "environment" => Source::Environment(name.to_owned()),
+        _ => return Err(unknown()),
+    };
+    Ok(Placeholder { from, is_encoded })
 }
 
 impl fmt::Display for Location {
@@ -386,6 +454,8 @@ const STORE_BYTES_MAX: usize = 63;
 /// Parts of a path into the event.
 const PATH_MAX: usize = 16;
 const SHOWN_MAX: usize = 120;
+/// After the `|` of a placeholder whose value is URL-encoded.
+const URLDECODE: &str = "urldecode";
 
 #[cfg(test)]
 mod tests {
@@ -461,6 +531,39 @@ mod tests {
     }
 
     #[test]
+    fn a_value_that_is_url_encoded_is_decoded_where_that_is_asked_for() {
+        let location = "s3://photos/{event.Records.0.s3.object.key|urldecode}";
+        let of = |value: &str| {
+            let event = format!(r#"{{"Records": [{{"s3": {{"object": {{"key": "{value}"}}}}}}]}}"#);
+            key(location, &event)
+        };
+        for (value, found) in [
+            ("my+file%20a.txt", "my file a.txt"),
+            ("a%2Bb%2fc+d", "a+b/c d"),
+            ("%C3%A4/100%25", "\u{e4}/100%"),
+            ("plain", "plain"),
+        ] {
+            assert_eq!(of(value).as_deref(), Ok(found), "{value}");
+        }
+        for value in ["100%", "%4", "%zz", "%+1", "%ff", "%\u{e4}a"] {
+            let error = of(value).unwrap_err();
+            assert_eq!(
+                error.to_string(),
+                "the value of {event.Records.0.s3.object.key|urldecode} is not URL-encoded UTF-8"
+            );
+        }
+        // What it decodes to stays in its part of the store.
+        for value in ["..%2Fx", "a%2F%2e%2e%2fb", "a%00b", "%2F"] {
+            assert!(matches!(of(value), Err(Missing::Key(_))), "{value}");
+        }
+        // A value is taken as it is otherwise.
+        let plain = key("s3://photos/{event.key}", r#"{"key": "a+b%20"}"#);
+        assert_eq!(plain.as_deref(), Ok("a+b%20"));
+        let read: Location = location.parse().unwrap();
+        assert_eq!(read.to_string(), location);
+    }
+
+    #[test]
     fn a_literal_location_has_no_placeholders_and_stays_in_its_store() {
         let literal = |text: &str| {
             let location = Location::literal(text).unwrap();
@@ -514,6 +617,11 @@ mod tests {
             ("s3://photos/{secret.x}", "is not a placeholder"),
             ("s3://photos/{event.x", "a brace without the other"),
             ("s3://photos/x}", "a brace without the other"),
+            (
+                "s3://photos/{event.x|upper}",
+                "\"upper\" cannot be done with a value: after | comes urldecode",
+            ),
+            ("s3://photos/{event.|urldecode}", "is not a placeholder"),
         ] {
             let found = Location::from_str(text).unwrap_err();
             assert!(found.contains(problem), "{text}: {found}");

@@ -1,5 +1,3 @@
-mod documented;
-
 use super::*;
 use crate::choices::{Contract, Interface, Network, Reuse};
 use crate::runtime::Runtime;
@@ -632,13 +630,13 @@ fn a_wrong_list_of_layers_names_function_line_and_nearest_layer() {
         (
             two,
             "[\"ffmpge\"]",
-            "pilot.toml:6: functions.a.layers: has \"ffmpge\", which is no layer; did you mean \"ffmpeg\"?",
+            "pilot.toml:6: functions.a.layers: has \"ffmpge\", which is not a layer; did you mean \"ffmpeg\"?",
         ),
         (two, "[\"0\"]", "the manifest has: ffmpeg, fonts"),
         (
             "",
             "[\"ffmpeg\"]",
-            "pilot.toml:2: functions.a.layers: has \"ffmpeg\", which is no layer; the manifest has no layers",
+            "pilot.toml:2: functions.a.layers: has \"ffmpeg\", which is not a layer; the manifest has no layers",
         ),
         (two, "[\"fonts\", \"fonts\"]", "lists 'fonts' twice"),
         (two, "\"fonts\"", "functions.a.layers"),

@@ -177,7 +177,7 @@ pub struct AsyncFilter {
     pub dead: bool,
     /// Only this function's.
     pub function: Option<FunctionName>,
-    /// At most so many, oldest first.
+    /// At most this many, oldest first.
     pub limit: usize,
 }
 
@@ -221,7 +221,9 @@ pub trait AsyncControl: Send + Sync + Debug {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AsyncFault {
     /// There is none, or the caller may not see it.
-    #[error("there is no asynchronous invocation {id}: it has ended, was cancelled, or never was")]
+    #[error(
+        "there is no asynchronous invocation {id}: it has ended, was cancelled, or never existed"
+    )]
     Unknown {
         /// As asked for, shortened.
         id: String,

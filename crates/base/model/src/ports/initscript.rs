@@ -202,6 +202,9 @@ pub trait Queues: Send + Sync + Debug {
     /// It may not, and what to do.
     fn check(&self, function: &str, connection: &str) -> Result<(), String>;
 
+    /// The URL of the queue of a request, as clients of its server name it. `None`: the function may not use it.
+    fn url(&self, request: &QueueRequest) -> Option<String>;
+
     /// Sends a request to a queue. Returns the body of the answer, JSON, when its head has come. Dropping the future ends that.
     fn call(&self, request: QueueRequest) -> BoxFuture<'static, Result<StreamedBody, RemoteFault>>;
 }

@@ -66,9 +66,24 @@ pub enum StoreObject {
         /// The headers of the response, without those that frame its body.
         headers: Vec<(String, String)>,
     },
+    /// The answer of a queue with SQS's API to one request of an initscript.
+    Sqs {
+        /// The URL of the queue.
+        url: String,
+        /// The action, for example `ReceiveMessage`.
+        action: String,
+        /// SHA-256 of the arguments without the URL, hexadecimal. The JSON has sorted keys and no spaces.
+        arguments_sha256: String,
+    },
 }
 
 impl StoreObject {
+    /// Whether it answers one call of a client, and not each equal one: to make the call again may have another answer.
+    #[must_use]
+    pub fn answers_once(&self) -> bool {
+        matches!(self, Self::Http { .. } | Self::Sqs { .. })
+    }
+
     /// Length of its texts, bytes. `None`: it has control characters, for which JSON needs six bytes each.
     #[must_use]
     pub fn text_len(&self) -> Option<usize> {
@@ -96,6 +111,15 @@ impl StoreObject {
                 [method.as_str(), url, body_sha256],
                 headers.as_slice(),
                 request_headers.as_slice(),
+            ),
+            Self::Sqs {
+                url,
+                action,
+                arguments_sha256,
+            } => (
+                [url.as_str(), action, arguments_sha256],
+                [].as_slice(),
+                [].as_slice(),
             ),
         };
         let headers = headers

@@ -34,6 +34,11 @@ pub trait InputSource: Send + Sync + Debug {
         true
     }
 
+    /// Whether data goes to another function by reference. False only to measure what that gains: then it is copied.
+    fn by_reference(&self) -> bool {
+        true
+    }
+
     /// Memory of `len` bytes that a worker of `function` fills, to hand it to another function. It counts as the function's memory.
     fn blank(
         &self,

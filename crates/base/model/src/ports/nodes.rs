@@ -4,6 +4,7 @@
 //! another node.
 
 use std::fmt::Debug;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -73,11 +74,20 @@ pub trait HandedData: Send + Sync + Debug {
     /// Its length, bytes.
     fn bytes(&self) -> u64;
 
-    /// Waits until it is complete.
+    /// Waits until more than the first `at` bytes are there, or all. The last one is there when the data is complete, and not before.
     ///
     /// # Errors
     /// It was given up before.
-    fn memory(&self) -> BoxFuture<'_, Result<Arc<dyn InputMemory>, Refusal>>;
+    fn there(&self, at: u64) -> BoxFuture<'_, Result<There, Refusal>>;
+}
+
+/// The beginning of data that may still be filled, or all of it.
+#[derive(Debug, Clone)]
+pub struct There {
+    /// What it is read from.
+    pub file: Arc<OwnedFd>,
+    /// So many bytes are there.
+    pub len: u64,
 }
 
 /// What came of a call.

@@ -1,4 +1,4 @@
-//! The values of secrets, for whoever starts workers.
+//! The values of secrets, for the code that starts workers.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;

@@ -28,11 +28,6 @@ pub trait Worker: Send + Sync + Debug {
     /// [`Worker::pass`].
     fn call(&self, call: Call) -> BoxFuture<'_, Result<Answer, WorkerFault>>;
 
-    /// Maximum number of inputs of one call. 0: this kind of worker takes none.
-    fn inputs_max(&self) -> usize {
-        0
-    }
-
     /// Shows inputs to a worker that takes paths, while a call of it runs. They are there until the result is dropped, or the worker ends.
     ///
     /// # Errors
@@ -52,7 +47,7 @@ pub trait Worker: Send + Sync + Debug {
     fn pass(&self, request: PassedRequest) -> BoxFuture<'_, Result<PassedResponse, WorkerFault>> {
         drop(request);
         Box::pin(std::future::ready(Err(WorkerFault::Protocol {
-            problem: "this worker is no HTTP server".to_owned(),
+            problem: "this worker is not an HTTP server".to_owned(),
             output: Bytes::new(),
         })))
     }
@@ -93,10 +88,16 @@ pub trait Worker: Send + Sync + Debug {
         self.retire();
     }
 
+    /// What it uses of the machine, and how it rests.
+    fn resources(&self) -> &dyn Resources;
+}
+
+/// What a worker uses of the machine, and how it rests.
+pub trait Resources: Send + Sync + Debug {
     /// Memory in use and its peak; reads `/proc` and the cgroup, so not for the path.
     fn memory(&self) -> WorkerMemory;
 
-    /// Lets it rest: it gets no CPU time, or hardly any, until [`Worker::wake`]. Only between exchanges. Does not wait for the
+    /// Lets it rest: it gets no CPU time, or hardly any, until [`Resources::wake`]. Only between exchanges. Does not wait for the
     /// worker.
     ///
     /// # Errors
@@ -118,7 +119,7 @@ pub trait Worker: Send + Sync + Debug {
     /// swap, everything. Not for the path: takes as long as writing that memory takes.
     ///
     /// # Errors
-    /// As [`Worker::rest`].
+    /// As [`Resources::rest`].
     fn reclaim(&self) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
@@ -165,7 +166,7 @@ pub struct Call {
     pub head: Arc<InvocationHead>,
     /// The event, or the request's body.
     pub payload: Bytes,
-    /// Descriptors that go to the worker with the call, at most [`Worker::inputs_max`].
+    /// Descriptors that go to the worker with the call, at most [`INPUTS_MAX`](super::INPUTS_MAX).
     pub inputs: Vec<Input>,
     /// Paths of the inputs in the worker, if it takes these instead of descriptors. Set by the engine.
     pub paths: Vec<String>,
@@ -283,7 +284,7 @@ pub enum WorkerFault {
     },
 }
 
-/// Where memory was short when the kernel killed a process to free some.
+/// Where memory was short when the kernel killed a process to free some, or the daemon did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MemoryShortage {
     /// The worker reached its own limit, `memory_mb`.
@@ -294,6 +295,8 @@ pub enum MemoryShortage {
     Total,
     /// The machine, or a control group around the daemon, had no memory left.
     Outside,
+    /// The sockets in the worker's network held too much memory, and the daemon ended it: the kernel limits only a part of it.
+    Sockets,
 }
 
 impl MemoryShortage {
@@ -303,6 +306,7 @@ impl MemoryShortage {
                 "the worker used more memory than its limit of {}",
                 Size(limit_bytes)
             ),
+            Self::Sockets => format!("the worker was ended: {}", self.around()),
             around => format!("the kernel killed the worker: {}", around.around()),
         }
     }
@@ -314,6 +318,7 @@ impl MemoryShortage {
             Self::Own => {
                 format!("{what} took more memory than memory_mb allows; give it more")
             }
+            Self::Sockets => format!("it was ended while {what}: {}", self.around()),
             around => format!("the kernel ended it while {what}: {}", around.around()),
         }
     }
@@ -346,6 +351,10 @@ impl MemoryShortage {
             Self::Outside => {
                 "the machine, or a control group around the daemon, had no memory left; its own memory_mb was not reached. Run less \
                  at once (scale.max, limits.memory_mb and limits.total_memory_mb of pilotd.toml) or add memory"
+            }
+            Self::Sockets => {
+                "the sockets in its network held more memory than they may. Accept connections, read what arrives, and do not keep \
+                 datagrams back (MSG_MORE)"
             }
         }
     }

@@ -145,6 +145,15 @@ impl RuntimeKind for ContainerRuntime {
         format!("contract = \"{}\"", self.contract.as_str())
     }
 
+    fn image(&self) -> Option<&str> {
+        Some(&self.image)
+    }
+
+    /// The entry point of an image runs in its container as on Lambda, and may use it.
+    fn instead_of_wrapper(&self) -> Option<&'static str> {
+        None
+    }
+
     fn command(&self) -> Option<&[String]> {
         self.command.as_deref()
     }

@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    CodeFiles, KeyValue, NeededBy, NodeNeed, PythonNeed, RequirementFiles, RuntimeKind,
-    RuntimeSpec, Trial, is_number,
+    CodeFiles, KeyValue, NO_SCRIPT_STARTS_WORKERS, NeededBy, NodeNeed, PythonNeed,
+    RequirementFiles, RuntimeKind, RuntimeSpec, Trial, is_number,
 };
 use crate::checks::check_handler;
 use crate::choices::Interface;
@@ -103,6 +103,10 @@ impl RuntimeKind for NodeRuntime {
         Ok(())
     }
 
+    fn instead_of_wrapper(&self) -> Option<&'static str> {
+        Some(NO_SCRIPT_STARTS_WORKERS)
+    }
+
     fn trial(&self, handler: &str) -> Trial {
         Trial {
             subject: format!("handler '{handler}'"),
@@ -135,7 +139,7 @@ impl RuntimeKind for NodeRuntime {
             let major = version.split('.').next()?.parse::<u32>();
             let runs_it = major.is_ok_and(|major| major >= TYPESCRIPT_MAJOR);
             return (!runs_it)
-                .then(|| format!("{missing}, but {source}: deploy what its compiler makes of it"));
+                .then(|| format!("{missing}, but {source}: deploy the compiled JavaScript"));
         }
         let ends = [".js", ".mjs", ".cjs"];
         let found = code.names(&|name| ends.iter().any(|end| name.ends_with(end)));

@@ -43,12 +43,14 @@ impl RuntimeKind for ProvidedRuntime {
     fn command(&self) -> Option<&[String]> {
         Some(&self.command)
     }
+
+    fn default_command(&mut self) -> Option<&mut Vec<String>> {
+        self.is_default().then_some(&mut self.command)
+    }
 }
 
 impl ProvidedRuntime {
-    /// Whether it runs the program that Lambda would run.
-    #[must_use]
-    pub fn is_default(&self) -> bool {
+    fn is_default(&self) -> bool {
         self.command == [BOOTSTRAP]
     }
 }

@@ -4,7 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use super::needs::minor_of;
 use super::{
-    CodeFiles, EngineKind, KeyValue, NeededBy, PythonNeed, RequirementFiles, RuntimeKind, Trial,
+    CodeFiles, EngineKind, KeyValue, NO_SCRIPT_STARTS_WORKERS, NeededBy, PythonNeed,
+    RequirementFiles, RuntimeKind, Trial,
 };
 use crate::checks::check_handler;
 use crate::choices::Interface;
@@ -84,6 +85,10 @@ impl RuntimeKind for PythonRuntime {
             always: Some(NeededBy::Runtime),
             files: RequirementFiles::All,
         })
+    }
+
+    fn instead_of_wrapper(&self) -> Option<&'static str> {
+        Some(NO_SCRIPT_STARTS_WORKERS)
     }
 
     fn trial(&self, handler: &str) -> Trial {

@@ -57,6 +57,10 @@ impl RuntimeKind for WasmRuntime {
         Some(&self.component)
     }
 
+    fn failure_header(&self) -> Option<&'static str> {
+        Some(FAILED)
+    }
+
     fn no_signals(&self) -> Option<&'static str> {
         Some("runtime = \"wasm\": a component gets no signals")
     }

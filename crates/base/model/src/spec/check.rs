@@ -13,7 +13,7 @@ use crate::cpu_limit::CpuLimit;
 use crate::ids::FunctionName;
 use crate::initscript::{self, InitscriptConfig, InitscriptSpec, ScriptKind};
 use crate::inputs;
-use crate::invokes;
+use crate::invokes::{self, Invokes};
 use crate::keep_alive::{self, KeepAlive};
 use crate::layer::{self, Layer};
 use crate::runtime::Runtime;
@@ -80,8 +80,7 @@ impl FunctionSpec {
         let is_plain = runtime.forks() && interface == Interface::Event;
         let inputs_by_request = inputs::check_by_request(self.inputs_by_request, is_plain)
             .map_err(|problem| fail("inputs_by_request", problem))?;
-        let invokes = invokes::check(&self.invokes, self.invokes_own_only, is_plain)
-            .map_err(|problem| fail("invokes", problem))?;
+        let (invokes, by_reference) = self.check_invokes(is_plain, &fail)?;
         let (initscript, shared_initscript) = self.check_scripts(&runtime, interface, &fail)?;
         let (asynchronous, triggers) = self.check_events(name, interface, timeout_s, &fail)?;
         let scale = self.scale.clone().unwrap_or_default().check();
@@ -108,6 +107,7 @@ impl FunctionSpec {
             inputs,
             inputs_by_request,
             drop_ins: self.drop_ins.unwrap_or(true),
+            by_reference,
             keep_alive,
             cpu_limit,
             invokes,
@@ -117,6 +117,19 @@ impl FunctionSpec {
             triggers,
             root_path,
         })
+    }
+
+    /// Which functions it invokes, and whether data goes there by reference.
+    fn check_invokes(
+        &self,
+        can_invoke: bool,
+        fail: &impl Fn(&'static str, String) -> SpecError,
+    ) -> Result<(Invokes, bool), SpecError> {
+        let invokes = invokes::check(&self.invokes, self.invokes_own_only, can_invoke)
+            .map_err(|problem| fail("invokes", problem))?;
+        let by_reference = invokes::check_by_reference(self.by_reference, &invokes)
+            .map_err(|problem| fail("by_reference", problem))?;
+        Ok((invokes, by_reference))
     }
 
     /// How often a worker is used, and by how many invocations at once.

@@ -4,6 +4,35 @@ use http::header::{
     CONNECTION, CONTENT_LENGTH, HeaderMap, HeaderName, PROXY_AUTHENTICATE, TE, TRANSFER_ENCODING,
 };
 
+/// Longest part of a header of the server in a message, characters.
+const SHOWN_MAX: usize = 100;
+
+/// Checks that a response has no other transfer coding than chunks. The daemon takes the chunks apart, and decodes nothing else. It must not
+/// pass on bytes in another coding (`gzip, chunked`) without the coding's name (RFC 9112, section 6.1). Nobody has asked the server for one
+/// (section 7.4).
+///
+/// # Errors
+/// What is wrong with the response.
+pub(super) fn check_coding(headers: &HeaderMap) -> Result<(), String> {
+    let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
+    match (codings.next(), codings.next()) {
+        (None, _) => Ok(()),
+        (Some(coding), None) if coding.as_bytes().eq_ignore_ascii_case(b"chunked") => Ok(()),
+        (Some(coding), _) => {
+            let shown: String = coding
+                .as_bytes()
+                .escape_ascii()
+                .map(char::from)
+                .take(SHOWN_MAX)
+                .collect();
+            Err(format!(
+                "it answered with \"Transfer-Encoding: {shown}\", and nobody asked for another coding than chunked: use \
+                 Content-Encoding for compression"
+            ))
+        }
+    }
+}
+
 /// Removes them from a response.
 pub(super) fn strip(headers: &mut HeaderMap) {
     let named: Vec<HeaderName> = headers
@@ -37,6 +66,29 @@ mod tests {
     use http::header::HeaderValue;
 
     use super::*;
+
+    #[test]
+    fn chunks_are_the_only_transfer_coding() {
+        let checked = |values: &[&'static str]| {
+            let mut headers = HeaderMap::new();
+            for value in values {
+                headers.append(TRANSFER_ENCODING, HeaderValue::from_static(value));
+            }
+            check_coding(&headers)
+        };
+        for values in [&[][..], &["chunked"], &["Chunked"]] {
+            assert_eq!(checked(values), Ok(()), "{values:?}");
+        }
+        for values in [
+            &["gzip, chunked"][..],
+            &["gzip"],
+            &["chunked", "chunked"],
+            &["identity"],
+        ] {
+            let problem = checked(values).unwrap_err();
+            assert!(problem.contains(values[0]), "{problem}");
+        }
+    }
 
     #[test]
     fn what_concerns_one_connection_goes_and_the_rest_stays() {

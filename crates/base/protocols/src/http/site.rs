@@ -14,6 +14,7 @@ use pilot_sys::clock::monotonic_ns;
 use tokio::time::timeout;
 
 use super::connection::{Connection, Sent};
+use super::hops;
 use crate::life::Life;
 use crate::{FunctionBudget, Reach};
 
@@ -57,7 +58,10 @@ impl Site {
                 None => self.connect().await.map_err(Unanswered::Server)?,
             };
             match connection.send(request).await {
-                Sent::Answered(response, connection) => return Ok((response, connection)),
+                Sent::Answered(response, connection) => {
+                    hops::check_coding(response.headers()).map_err(Unanswered::Server)?;
+                    return Ok((response, connection));
+                }
                 // The server had closed the kept connection. Each retry uses one up, so this loop ends.
                 Sent::Unused(unsent, _) if was_kept => request = unsent,
                 Sent::Unused(_, problem) | Sent::Lost(problem) => {

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use pilot_model::{Version, WorkerId};
 
 use super::extensions::Extensions;
-use super::pace::Pace;
 use super::queue::{InvocationQueue, OutOfTurn, Taken};
 use crate::FunctionBudget;
 use crate::life::Life;
+use crate::pace::Pace;
 
 /// See the module.
 #[derive(Debug)]

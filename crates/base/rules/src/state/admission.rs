@@ -1,7 +1,7 @@
 //! Who may wait, and for how long: admission by deadline, and the order in which waiting requests are served.
 //!
 //! A request is refused when it arrives if the queue before it takes longer than it may wait. A waiting request that cannot end
-//! before its deadline any more is refused when its turn comes, so that it holds up nobody. Requests for which no caller waits are
+//! before its deadline any more is refused when its turn comes, so that it delays nobody. Requests for which no caller waits are
 //! served after all others.
 //!
 //! The estimate is a lower bound on purpose: nothing is refused because of a guess. While no invocation has been timed, nothing is

@@ -21,7 +21,7 @@ pub(crate) enum Availability {
     Starting { ready_in: u64, slots: u32 },
     /// It serves this many invocations, whose mean age is `age` nanoseconds.
     Busy { age: u64, leases: u32 },
-    /// The answers of so many invocations are with their callers since `age` nanoseconds on average; their exchanges are about to end.
+    /// The answers of this many invocations are with their callers since `age` nanoseconds on average; their exchanges are about to end.
     Answered { age: u64, leases: u32 },
 }
 

@@ -13,7 +13,7 @@ pub struct Settings {
     pub min: u32,
     /// Most workers at once.
     pub max: u32,
-    /// Idle workers kept beyond the busy ones while the function is hot.
+    /// Idle workers kept in addition to the busy ones, while the function is in use.
     pub spare: u32,
     /// An idle worker is reaped after this, unless a forecast says otherwise. `idle_s`.
     pub reap_after: Duration,
@@ -56,9 +56,9 @@ impl Settings {
 /// When an idle worker rests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RestTimes {
-    /// It is frozen or throttled after so long.
+    /// It is frozen or throttled after this long.
     pub after: Duration,
-    /// Its memory is reclaimed after so long. `None`: it is not.
+    /// Its memory is reclaimed after this long. `None`: it is not.
     pub reclaim_after: Option<Duration>,
 }
 

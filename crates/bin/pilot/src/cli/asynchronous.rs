@@ -57,7 +57,7 @@ struct ListArgs {
     /// Only those of this function
     #[arg(long, value_name = "NAME")]
     function: Option<FunctionName>,
-    /// At most so many
+    /// Maximum number of invocations
     #[arg(long, value_name = "N", default_value_t = 100)]
     limit: usize,
     /// Print as JSON
@@ -78,13 +78,13 @@ struct ShowArgs {
 #[derive(Debug, Args)]
 #[group(id = "which", required = true, multiple = false)]
 struct WhichArgs {
-    /// The request id of one
+    /// The request id of one dead letter
     #[arg(group = "which", value_parser = not_empty)]
     id: Option<String>,
-    /// Those of this function
+    /// All dead letters of this function
     #[arg(long, value_name = "NAME", group = "which")]
     function: Option<FunctionName>,
-    /// All
+    /// All dead letters
     #[arg(long, group = "which")]
     all: bool,
 }

@@ -110,15 +110,14 @@ impl Client {
     /// Where functions are called: `http://…` or `https://…`, without a slash at the end. The daemon knows it. If it cannot be asked, this is the
     /// endpoint.
     pub(super) fn functions_url(&self) -> String {
-        let told = self
-            .fetch::<VersionInfo>("/_pilot/v1/version")
-            .map(|info| info.functions)
-            .unwrap_or_default();
-        if told.is_empty() {
-            self.endpoint.base().to_owned()
-        } else {
-            told
-        }
+        let told = self.told_functions_url();
+        told.unwrap_or_else(|| self.endpoint.base().to_owned())
+    }
+
+    /// The same, as the daemon says it. `None`: it does not answer.
+    pub(super) fn told_functions_url(&self) -> Option<String> {
+        let info: VersionInfo = self.fetch("/_pilot/v1/version").ok()?;
+        Some(info.functions).filter(|told| !told.is_empty())
     }
 
     /// GET with a JSON response.

@@ -113,7 +113,7 @@ pub(super) fn run(
 }
 
 /// Reads a user's table, and checks it before anything is sent.
-fn read_billing(path: &Path) -> anyhow::Result<String> {
+pub(super) fn read_billing(path: &Path) -> anyhow::Result<String> {
     let shown = path.display();
     let mut text = String::new();
     fs::File::open(path)

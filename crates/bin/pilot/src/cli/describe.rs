@@ -1,6 +1,8 @@
 //! `pilot describe`: one function on a page: its configuration, its workers, its template or runtimes, its last cold start.
 
 mod further;
+#[cfg(test)]
+mod keys;
 mod runtimes;
 mod triggers;
 
@@ -374,13 +376,12 @@ fn of_events(config: &AsyncConfig) -> String {
 #[cfg(test)]
 mod tests {
     use pilot_model::deployment::FunctionDescription;
-    use pilot_model::manifest::Manifest;
     use pilot_model::{FunctionSpec, Instant, Outcome, Timeline, WorkerOrigin};
 
     use super::super::{list, report};
     use super::*;
 
-    fn a_description() -> FunctionDescription {
+    pub(super) fn a_description() -> FunctionDescription {
         let name: FunctionName = "invert".parse().unwrap();
         let spec = FunctionSpec {
             runtime: Some("python3.11".to_owned()),
@@ -468,94 +469,6 @@ mod tests {
         );
         for word in ["template", "Python", "python"] {
             assert!(!text.contains(word), "{word}: {text}");
-        }
-    }
-
-    /// Each key of the README's section on pilot.toml, with a value that is not its default; `path` is the uploader's own.
-    const KEYS: &[(&str, &str, &str)] = &[
-        ("runtime", "", "runtime = \"node\""),
-        ("command", WEB, "command = [\"other\"]"),
-        ("ready", SERVER, "ready = \"/healthz\""),
-        ("image", "runtime = \"container\"", "image = \"qr:1\""),
-        ("component", "runtime = \"wasm\"", "component = \"a.wasm\""),
-        ("contract", IMAGE, "contract = \"provided\""),
-        ("root", IMAGE, "root = \"read-only\""),
-        ("volume_mb", IMAGE, "volume_mb = 64"),
-        ("handler", "", "handler = \"other.call\""),
-        ("interface", "", "interface = \"asgi\""),
-        ("root_path", "interface = \"asgi\"", "root_path = \"\""),
-        ("memory_mb", "", "memory_mb = 300"),
-        ("timeout_s", "", "timeout_s = 7"),
-        ("cpu", "", "cpu = 0.5"),
-        ("network", "", "network = \"outbound\""),
-        ("environment", "", "environment = { LEVEL = \"debug\" }"),
-        ("min", "", "scale = { min = 1 }"),
-        ("max", "", "scale = { max = 9 }"),
-        ("spare", "", "scale = { spare = 1 }"),
-        ("idle_s", "", "scale = { idle_s = 9 }"),
-        ("policy", "", "scale = { policy = \"auto\" }"),
-        ("max_wait_s", "", "scale = { max_wait_s = 2 }"),
-        ("reserved", "", "scale = { reserved = 3 }"),
-        ("owner", "", "owner = \"shop\""),
-        ("inputs", "", "inputs = { image = \"s3://photos/one\" }"),
-        ("inputs_by_request", "", "inputs_by_request = true"),
-        ("drop_ins", "", "drop_ins = false"),
-        ("invokes", "", "invokes = [\"next\"]"),
-        (
-            "initscript",
-            "",
-            "initscript = { module = \"init.wasm\", allow = [\"s3://photos\"] }",
-        ),
-        (
-            "shared_initscript",
-            "",
-            "shared_initscript = { module = \"init.wasm\", allow = [\"s3://photos\"] }",
-        ),
-        ("keep_alive", "", "keep_alive = { behaviour = \"freeze\" }"),
-        ("cpu_limit", "", "cpu_limit = { weight = 400 }"),
-        ("async", "", "async = { retries = 1 }"),
-        ("concurrency", "", "concurrency = 8"),
-        ("reuse", "", "reuse = \"once\""),
-        ("template", "", "template = \"off\""),
-        ("secrets", "", "secrets = { DB = \"db-password\" }"),
-        (
-            "cors",
-            "",
-            "cors = { allow_origins = [\"https://a.example\"] }",
-        ),
-    ];
-    const WEB: &str = "runtime = \"http\"";
-    const SERVER: &str = "runtime = \"http\"\ncommand = [\"serve\"]";
-    const IMAGE: &str = "runtime = \"container\"\nimage = \"qr:1\"";
-    /// Not of the configuration: the uploader's own, and what has sections of its own, from the daemon's state.
-    const ELSEWHERE: [&str; 3] = ["path", "layers", "triggers"];
-
-    #[test]
-    fn each_key_of_the_manifest_that_was_set_is_shown() {
-        let shown = |beside: &str, line: &str| -> Option<String> {
-            let text = format!("[functions.invert]\n{beside}\n{line}\n");
-            let manifest = Manifest::parse(&text, "pilot.toml").ok()?;
-            let spec = manifest.functions.into_values().next()?;
-            let config = spec.check(&"invert".parse().unwrap()).ok()?;
-            let description = FunctionDescription {
-                summary: list::tests::a_summary(),
-                config,
-                forecast: None,
-                ..a_description()
-            };
-            Some(configuration(&description, "http://h"))
-        };
-        for (key, beside, line) in KEYS {
-            let with = shown(beside, line);
-            assert!(with.is_some(), "{key}: {line} is refused");
-            assert_ne!(with, shown(beside, ""), "{key} is not shown");
-        }
-        let readme = include_str!("../../../../../README.md");
-        let section = readme.split("## pilot.toml").nth(1).unwrap();
-        let table = section.split("\n## ").next().unwrap().lines();
-        let documented = table.filter_map(|row| row.strip_prefix("| `")?.split('`').next());
-        for key in documented.filter(|key| !ELSEWHERE.contains(key)) {
-            assert!(KEYS.iter().any(|(known, ..)| *known == key), "{key}");
         }
     }
 

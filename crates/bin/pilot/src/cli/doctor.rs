@@ -41,7 +41,7 @@ struct Check {
     /// `isolation`, `features`, `interpreters`, `daemon`.
     group: &'static str,
     what: &'static str,
-    state: State,
+    state: CheckState,
     /// What was found.
     found: String,
     /// What to change; empty if nothing is missing.
@@ -51,7 +51,7 @@ struct Check {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-enum State {
+enum CheckState {
     /// It is there.
     Ok,
     /// It is not there. Functions that do not need it are not affected.
@@ -65,11 +65,11 @@ impl Check {
     fn of(
         (group, what): (&'static str, &'static str),
         found: Result<String, String>,
-        otherwise: State,
+        otherwise: CheckState,
         change: &'static str,
     ) -> Self {
         let (state, found, change) = match found {
-            Ok(found) => (State::Ok, found, ""),
+            Ok(found) => (CheckState::Ok, found, ""),
             Err(problem) => (otherwise, problem, change),
         };
         Self {
@@ -112,7 +112,10 @@ pub(super) fn run(args: &DoctorArgs) -> anyhow::Result<()> {
     } else {
         output::print(&render(&checks))?;
     }
-    if checks.iter().any(|check| check.state == State::Missing) {
+    if checks
+        .iter()
+        .any(|check| check.state == CheckState::Missing)
+    {
         return Err(Failure::Reported.into());
     }
     Ok(())
@@ -132,7 +135,7 @@ fn enforced(isolation: &Isolation) -> Vec<Check> {
             Check::of(
                 ("isolation", finding.what),
                 found,
-                State::Missing,
+                CheckState::Missing,
                 finding.remedy,
             )
         })
@@ -149,7 +152,7 @@ fn outbound(isolation: &Isolation) -> Check {
     Check::of(
         ("features", "outbound network"),
         found,
-        State::Absent,
+        CheckState::Absent,
         "run the daemon as root, on a kernel with nf_tables and with a resolver on another host",
     )
 }
@@ -168,7 +171,7 @@ fn interpreters() -> anyhow::Result<Vec<Check>> {
         Check::of(
             ("interpreters", tool.name),
             tool.found,
-            State::Absent,
+            CheckState::Absent,
             change,
         )
     });
@@ -184,16 +187,18 @@ fn render(checks: &[Check]) -> String {
             let _ = writeln!(text, "{STRONG}{group}{STRONG:#}");
         }
         let mark = match check.state {
-            State::Ok => format!("{GOOD}✓{GOOD:#}"),
-            State::Absent => format!("{WARN}-{WARN:#}"),
-            State::Missing => format!("{BAD}✗{BAD:#}"),
+            CheckState::Ok => format!("{GOOD}✓{GOOD:#}"),
+            CheckState::Absent => format!("{WARN}-{WARN:#}"),
+            CheckState::Missing => format!("{BAD}✗{BAD:#}"),
         };
         let _ = writeln!(text, "  {mark} {:<28}{}", check.what, check.found);
         if !check.change.is_empty() {
             let _ = writeln!(text, "{:32}{DIM}change:{DIM:#} {}", "", check.change);
         }
     }
-    let missing = checks.iter().filter(|check| check.state == State::Missing);
+    let missing = checks
+        .iter()
+        .filter(|check| check.state == CheckState::Missing);
     let _ = match missing.count() {
         0 => writeln!(text, "\nnothing is missing"),
         1 => writeln!(text, "\n1 check is missing something"),
@@ -212,19 +217,19 @@ mod tests {
             Check::of(
                 ("isolation", "users"),
                 Ok("enforced".to_owned()),
-                State::Missing,
+                CheckState::Missing,
                 "be root",
             ),
             Check::of(
                 ("isolation", "process ids"),
                 Err("the kernel has none".to_owned()),
-                State::Missing,
+                CheckState::Missing,
                 "use another kernel",
             ),
             Check::of(
                 ("features", "containers"),
                 Err("no engine".to_owned()),
-                State::Absent,
+                CheckState::Absent,
                 "start one",
             ),
         ];

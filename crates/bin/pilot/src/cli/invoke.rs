@@ -1,6 +1,5 @@
 //! `pilot invoke`: one invocation through the Invoke API: its response, and on request its log and its timeline.
 
-use std::fmt;
 use std::fs;
 use std::io::{self, IsTerminal, Read};
 use std::path::{Path, PathBuf};
@@ -10,12 +9,11 @@ use anyhow::Context;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use clap::Args;
-use pilot_model::FunctionName;
 use pilot_model::api::ApiError;
 use pilot_model::deployment::{FunctionDescription, FunctionSummary};
 use pilot_model::log_line::{visible, visible_lines};
-use serde::Deserialize;
-use serde::de::{Deserializer, Visitor};
+use pilot_model::version::there_are;
+use pilot_model::{Exception, FunctionName};
 use serde_json::{Value, json};
 
 use super::client::{Answer, Client};
@@ -54,43 +52,6 @@ pub(super) struct InvokeArgs {
     /// Print response, version, start, phases and log as one JSON object
     #[arg(long)]
     json: bool,
-}
-
-/// A function's exception, in Lambda's form.
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Exception {
-    #[serde(default)]
-    error_type: Text,
-    #[serde(default)]
-    error_message: Text,
-    #[serde(default)]
-    stack_trace: Vec<Text>,
-}
-
-/// A text of a function. Python and JavaScript have texts that are not Unicode, because a surrogate is alone: it is shown as U+FFFD.
-#[derive(Debug, Default)]
-struct Text(String);
-
-impl<'de> Deserialize<'de> for Text {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        // serde_json gives bytes where a text must be Unicode.
-        deserializer.deserialize_bytes(TextVisitor)
-    }
-}
-
-struct TextVisitor;
-
-impl Visitor<'_> for TextVisitor {
-    type Value = Text;
-
-    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("a text")
-    }
-
-    fn visit_bytes<E>(self, bytes: &[u8]) -> Result<Text, E> {
-        Ok(Text(String::from_utf8_lossy(bytes).into_owned()))
-    }
 }
 
 /// Invokes the function.
@@ -202,15 +163,17 @@ fn write(path: &Path, body: &[u8]) -> anyhow::Result<()> {
 }
 
 fn tell_exception(body: &[u8]) {
-    let Ok(exception) = serde_json::from_slice::<Exception>(body) else {
+    let Some(exception) = Exception::read(body) else {
         output::error(&String::from_utf8_lossy(body));
         return;
     };
-    let Text(kind) = &exception.error_type;
-    let kind = if kind.is_empty() { "Error" } else { kind };
-    let (kind, message) = (visible(kind), visible_lines(&exception.error_message.0));
+    let kind = match exception.error_type.as_str() {
+        "" => "Error",
+        named => named,
+    };
+    let (kind, message) = (visible(kind), visible_lines(&exception.error_message));
     output::note(&format!("{BAD}{kind}{BAD:#}: {message}"));
-    for Text(line) in exception.stack_trace {
+    for line in exception.stack_trace {
         output::note(&format!("{DIM}{}{DIM:#}", visible_lines(line.trim_end())));
     }
 }
@@ -302,14 +265,8 @@ fn missing(client: &Client, target: &str) -> Option<anyhow::Error> {
 
 fn no_version(description: &FunctionDescription, qualifier: &str) -> anyhow::Error {
     let FunctionSummary { name, number, .. } = &description.summary;
-    let older: String = description
-        .versions
-        .iter()
-        .map(|number| format!(", {number}"))
-        .collect();
-    let message = format!(
-        "function '{name}' has no version '{qualifier}': there is {number} (the live one){older}"
-    );
+    let there = there_are(*number, &description.versions);
+    let message = format!("function '{name}' has no version '{qualifier}': {there}");
     Failure::Refused {
         status: 404,
         error: ApiError {
@@ -356,20 +313,6 @@ mod tests {
         for wrong in ["", "a/b", "a?b", "a b", "ä"] {
             assert!(check_target(wrong).is_err(), "{wrong}");
         }
-    }
-
-    #[test]
-    fn an_exception_with_a_lone_surrogate_can_be_read() {
-        let body = br#"{"errorMessage": "a \ud800 \ud83d\ude00 b", "errorType": "Odd", "stackTrace": ["\udfff"]}"#;
-        let Exception {
-            error_type,
-            error_message,
-            stack_trace,
-        } = serde_json::from_slice(body).unwrap();
-        assert_eq!(error_type.0, "Odd");
-        assert!(error_message.0.starts_with("a \u{fffd}"));
-        assert!(error_message.0.ends_with(" \u{1f600} b"));
-        assert!(stack_trace[0].0.contains('\u{fffd}'));
     }
 
     #[test]

@@ -59,7 +59,7 @@ impl LayerSource {
                 "it has '{name}' at its top, which would be /opt/{name}; Pilotlight needs that name itself: rename it"
             );
         }
-        let id = content.hash().parse().context("the hash is no id")?;
+        let id = content.hash().parse().context("the hash is not an id")?;
         Ok(ReadLayer {
             source: self.clone(),
             folder,

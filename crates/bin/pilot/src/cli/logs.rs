@@ -56,7 +56,9 @@ pub(super) fn run(client: &Client, args: &LogsArgs) -> anyhow::Result<()> {
     if args.follow {
         reader::end_when_gone()?;
     }
+    let mut found = false;
     copy(log, |line| {
+        found = true;
         if args.json {
             return output::print_bytes(line);
         }
@@ -64,6 +66,16 @@ pub(super) fn run(client: &Client, args: &LogsArgs) -> anyhow::Result<()> {
     })?;
     if args.follow {
         anyhow::bail!("the daemon at {} has ended the log", client.endpoint());
+    }
+    if let Some(id) = args.request.as_ref().filter(|_| !found && lines > 0) {
+        let when = match args.since {
+            Some(_) => " from this time on",
+            None => "",
+        };
+        anyhow::bail!(
+            "the log of '{}' has no lines of request {id}{when}",
+            args.name
+        );
     }
     Ok(())
 }

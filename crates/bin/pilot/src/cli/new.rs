@@ -8,6 +8,7 @@ use anyhow::Context;
 use clap::{Args, ValueEnum};
 use pilot_model::FunctionName;
 
+use super::client::Client;
 use super::connection::{Connection, DEFAULT_FUNCTIONS, command_for};
 use super::failure::Failure;
 use super::output::{self, DIM, GOOD};
@@ -84,10 +85,19 @@ impl Template {
     }
 
     /// How to call it.
-    fn first_call(self, name: &FunctionName, endpoint: Option<&str>) -> String {
-        // A socket is for the control API. Functions are then called at the default address.
-        let functions = endpoint.filter(|endpoint| endpoint.starts_with("http"));
-        let functions = functions.unwrap_or(DEFAULT_FUNCTIONS);
+    fn first_call(self, name: &FunctionName, connection: &Connection) -> String {
+        let endpoint = connection.endpoint();
+        let endpoint = endpoint.as_deref().map(|given| given.trim_end_matches('/'));
+        let functions = || match endpoint {
+            Some(endpoint) if endpoint.starts_with("http") => endpoint.to_owned(),
+            // A socket is for the control API. The daemon knows where functions are called.
+            _ => {
+                let told = Client::new(connection).map(|client| client.told_functions_url());
+                told.ok()
+                    .flatten()
+                    .unwrap_or_else(|| DEFAULT_FUNCTIONS.to_owned())
+            }
+        };
         match self {
             Self::Event | Self::Node | Self::Provided => command_for(
                 endpoint,
@@ -98,9 +108,10 @@ impl Template {
                 &format!("invoke {name} --timeline --data '{{\"name\": \"Ada\"}}'"),
             ),
             Self::Asgi | Self::Wsgi | Self::Http | Self::Wasm => {
-                format!("curl {functions}/fn/{name}/")
+                format!("curl {}/fn/{name}/", functions())
             }
             Self::Image => {
+                let functions = functions();
                 format!("curl --data-binary @photo.jpg {functions}/fn/{name}/ -o small.jpg")
             }
         }
@@ -138,7 +149,7 @@ pub(super) fn run(connection: &Connection, args: &NewArgs) -> anyhow::Result<()>
         "\npilot dev {folder}       {DIM}# serves it, and again with every edit{DIM:#}\n\
          {}    {DIM}# or into a running daemon, and then{DIM:#}\n{}\n",
         command_for(endpoint, &format!("deploy {folder}")),
-        template.first_call(&name, endpoint)
+        template.first_call(&name, connection)
     ));
     output::print(&text)
 }

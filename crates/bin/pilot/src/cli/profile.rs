@@ -27,11 +27,11 @@ pub(super) struct ProfileArgs {
 enum ProfileVerb {
     /// Run a loop under a CPU quota, and write down when it had no CPU
     Sched(sched::SchedArgs),
-    /// Name period, quota and tick rate from a log of throttles
+    /// Infer period, quota and tick rate from a log of throttles
     Infer(infer::InferArgs),
-    /// The log of throttles that the model of the scheduler makes for a quota
+    /// Print the log of throttles that the model of the scheduler computes for a quota
     Model(model::ModelArgs),
-    /// How long a task takes under the shares of a CPU: ideally, by Equation (2) and by the model
+    /// Print how long a task takes with each share of a CPU: ideally, by Equation (2) and by the model
     Durations(model::DurationsArgs),
     /// The loop of `sched`, in the group that it was put into
     #[command(hide = true)]

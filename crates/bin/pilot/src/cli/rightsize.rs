@@ -14,6 +14,7 @@ use pilot_model::ports::UsageRecords;
 use serde::Serialize;
 
 use super::client::Client;
+use super::cost;
 use super::failure::Failure;
 use super::logs;
 use super::output::{self, Align, DIM, GOOD, STRONG, Table, WARN};
@@ -29,9 +30,12 @@ pub(super) struct RightsizeArgs {
     /// Only invocations from this time on: a duration like 5m or 2h30m, or a time like 2026-11-22T18:00:00Z
     #[arg(long, value_name = "TIME", value_parser = logs::since, allow_hyphen_values = true)]
     since: Option<u64>,
-    /// Take the calls of a file instead: `pilot cost export` of one function, CSV or Parquet
+    /// Take the calls of a file instead: `pilot cost export` of one function, CSV or Parquet, or - for CSV on standard input
     #[arg(long, value_name = "FILE", conflicts_with_all = ["name", "since"])]
     trace: Option<PathBuf>,
+    /// Prices of your own for AWS Lambda (aws-lambda-x86) and Cloud Run (gcp-request), in the form of `pilot cost platforms`
+    #[arg(long, value_name = "FILE")]
+    billing: Option<PathBuf>,
     /// Period of this machine's CPU quota, microseconds
     #[arg(long, value_name = "US", default_value_t = 100_000)]
     period: u64,
@@ -62,9 +66,11 @@ pub(super) fn run(
     client: impl Fn() -> anyhow::Result<Client>,
     args: &RightsizeArgs,
 ) -> anyhow::Result<()> {
+    let billing = args.billing.as_deref().map(cost::read_billing);
+    let billing = billing.transpose()?;
     let calls = match &args.trace {
         Some(path) => {
-            let rows = super::cost::trace::open(path)?;
+            let rows = cost::trace::source(path)?;
             Calls::read(rows).map_err(|error| Failure::usage(named(path, &error)))?
         }
         None => {
@@ -77,7 +83,7 @@ pub(super) fn run(
         period_us: args.period,
         tick_hz: args.tick_hz.or_else(configured_tick_hz).unwrap_or(250),
     };
-    let table = pilot_meter::Table::shipped().map_err(|problem| anyhow::anyhow!(problem))?;
+    let table = pilot_meter::Table::with(billing.as_deref()).map_err(Failure::usage)?;
     let settings = settings(&calls, &table, machine).map_err(Failure::usage)?;
     if let Some(path) = &args.svg {
         fs::write(path, picture::draw(&settings))
@@ -89,7 +95,7 @@ pub(super) fn run(
         memory_mb: calls.own.memory_bytes >> 20,
         cpu_milli: calls.own.cpu_milli,
         memory_used_mb_max: calls.memory_max.map(|bytes| bytes >> 20),
-        notes: notes(&calls),
+        notes: notes(&calls, args.trace.as_deref()),
         settings,
     };
     if args.json {
@@ -108,8 +114,10 @@ fn named(path: &Path, error: &CallsError) -> String {
     }
 }
 
-fn notes(calls: &Calls) -> Vec<String> {
-    let mut notes = Vec::new();
+fn notes(calls: &Calls, trace: Option<&Path>) -> Vec<String> {
+    let unended = trace.zip(calls.unended);
+    let unended = unended.map(|(path, line)| cost::trace::note_of_unended(path, line));
+    let mut notes: Vec<String> = unended.into_iter().collect();
     if calls.parallel > 0 {
         notes.push(format!(
             "{} calls used more than one CPU at once, for which the model does not hold",
@@ -149,6 +157,10 @@ fn render(report: &Report) -> String {
             "\n{STRONG}{}{STRONG:#} {DIM}(period {} us, {} Hz){DIM:#}\n",
             setting.name, setting.period_us, setting.tick_hz
         ));
+        if setting.sizes.is_empty() {
+            text.push_str("it has no size with as much memory as the calls used\n");
+            continue;
+        }
         text.push_str(&sizes(setting));
     }
     text.push_str(&format!(

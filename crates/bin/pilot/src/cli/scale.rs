@@ -22,7 +22,7 @@ pub(super) struct ScaleArgs {
     /// Which function
     name: FunctionName,
     /// Retire idle workers above this number, or start workers up to it; at most scale.max of the function. If it is less than what
-    /// scale.min or the policy keeps ready, that holds until the next request; then they count again
+    /// scale.min or the policy keeps ready, that lasts until the next request; then those settings apply again
     #[arg(value_name = "N", value_parser = check_workers)]
     workers: Option<u32>,
     /// Use this policy until the next deploy or the daemon's end, e.g. auto, static:3, cusum:h=6

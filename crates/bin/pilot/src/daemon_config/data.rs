@@ -9,8 +9,8 @@ use anyhow::Context;
 use ipnet::IpNet;
 use nix::unistd::geteuid;
 use pilot_data::{
-    DataConfig, FileConfig, HttpConfig, RedisConfig, S3Config, S3Credentials, SpillConfig,
-    StoreConfig, StoreKind,
+    DataConfig, FileConfig, HttpConfig, ProfileConfig, RedisConfig, S3Config, S3Credentials,
+    SpillConfig, StoreConfig, StoreKind,
 };
 use pilot_wasm::InitscriptsConfig;
 use serde::Deserialize;
@@ -37,6 +37,8 @@ pub(crate) struct DataLimits {
     pub(crate) single_flight: Switch,
     /// Whether inputs are fetched while the worker starts. False only to measure what that gains.
     pub(crate) overlap: Switch,
+    /// Whether data goes from one function to another by reference. False only to measure what that gains.
+    pub(crate) by_reference: Switch,
     /// Whether inputs with `stream` are read while they arrive. False only to measure what that gains.
     pub(crate) stream: Switch,
     /// Whether clients of stores in functions answer from the inputs.
@@ -128,6 +130,8 @@ struct S3Settings {
     access_key_id: Option<String>,
     /// A file with the secret and nothing else, which nobody else may read.
     secret_access_key_file: Option<PathBuf>,
+    /// A profile of AWS's tools, whose keys are used.
+    profile: Option<String>,
     /// A file with certificates of authorities, PEM.
     ca_file: Option<PathBuf>,
 }
@@ -256,6 +260,16 @@ impl S3Settings {
             self.access_key_id.is_some(),
             self.secret_access_key_file.is_some(),
         );
+        if let Some(profile) = &self.profile {
+            return match (profile.trim().is_empty(), self.credentials, given) {
+                (false, None, (false, false)) => Ok(()),
+                (true, ..) => Err(".profile is empty: write the name of a profile".to_owned()),
+                _ => Err(
+                    ".profile: leave out credentials, access_key_id and secret_access_key_file, or the profile"
+                        .to_owned(),
+                ),
+            };
+        }
         match (self.credentials(), given) {
             (Credentials::Key, (true, true))
             | (Credentials::Environment | Credentials::Anonymous, (false, false)) => Ok(()),
@@ -280,10 +294,11 @@ impl S3Settings {
     }
 
     fn read(&self, name: &str) -> anyhow::Result<S3Config> {
-        let credentials = match self.credentials() {
-            Credentials::Environment => S3Credentials::Environment,
-            Credentials::Anonymous => S3Credentials::Anonymous,
-            Credentials::Key => {
+        let credentials = match (&self.profile, self.credentials()) {
+            (Some(profile), _) => profile_of(name, profile)?,
+            (None, Credentials::Environment) => S3Credentials::Environment,
+            (None, Credentials::Anonymous) => S3Credentials::Anonymous,
+            (None, Credentials::Key) => {
                 let path = self.secret_access_key_file.as_deref();
                 let secret = secret(path, || key(name, "secret_access_key_file"))?;
                 S3Credentials::Key {
@@ -301,6 +316,13 @@ impl S3Settings {
             ca_pem: ca_pem(self.ca_file.as_deref(), || key(name, "ca_file"))?,
         })
     }
+}
+
+fn profile_of(store: &str, profile: &str) -> anyhow::Result<S3Credentials> {
+    let variable = |name: &str| std::env::var(name).ok();
+    let profile = ProfileConfig::named(profile, variable)
+        .map_err(|problem| anyhow::anyhow!("{}: {problem}", key(store, "profile")))?;
+    Ok(S3Credentials::Profile(profile))
 }
 
 fn key(store: &str, key: &str) -> String {
@@ -342,6 +364,7 @@ pub(crate) fn data_config(
         spill,
         shares: limits.single_flight.0,
         overlaps: limits.overlap.0,
+        by_reference: limits.by_reference.0,
         // Otherwise workers run as the daemon's user, which owns the files of buffers.
         streams: limits.stream.0 && geteuid().is_root(),
         drop_ins: limits.drop_ins.0,
@@ -401,6 +424,18 @@ mod tests {
                 "kind = \"s3\"\nfunctions = []\ncredentials = \"anonymous\"\naccess_key_id = \"a\"",
                 "leave out",
             ),
+            (
+                "kind = \"s3\"\nfunctions = []\nprofile = \"work\"\naccess_key_id = \"a\"",
+                ".profile: leave out credentials, access_key_id",
+            ),
+            (
+                "kind = \"s3\"\nfunctions = []\nprofile = \"work\"\ncredentials = \"environment\"",
+                ".profile: leave out",
+            ),
+            (
+                "kind = \"s3\"\nfunctions = []\nprofile = \"\"",
+                ".profile is empty",
+            ),
         ] {
             let found = store(text).unwrap_err();
             assert!(found.contains(problem), "{text}: {found}");
@@ -438,7 +473,9 @@ mod tests {
             assert_eq!(checked(text).unwrap_err(), problem);
         }
         assert_eq!(
-            checked("memory_mb = 100\ncache_mb = 0\nspill_mb = 9\noverlap = false\nstream = false"),
+            checked(
+                "memory_mb = 100\ncache_mb = 0\nspill_mb = 9\noverlap = false\nby_reference = false\nstream = false"
+            ),
             Ok(())
         );
     }

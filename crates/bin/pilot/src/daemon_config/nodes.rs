@@ -180,7 +180,7 @@ impl NodeSettings {
         let functions = names("functions", &self.functions).map_err(at)?;
         let may_invoke = names("may_invoke", &self.may_invoke).map_err(at)?;
         let name = ServerName::try_from(name.to_owned());
-        let name = name.map_err(|error| at(format!("is no name: {error}")))?;
+        let name = name.map_err(|error| at(format!("is not a valid name: {error}")))?;
         Ok(NodeConfig {
             name,
             address,

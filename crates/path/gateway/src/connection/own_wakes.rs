@@ -17,13 +17,13 @@ use futures_util::task::AtomicWaker;
 #[derive(Debug)]
 pub(crate) struct OwnWakes<F> {
     future: F,
-    shared: Arc<Shared>,
+    shared: Arc<TaskWake>,
     waker: Waker,
 }
 
 impl<F> OwnWakes<F> {
     pub(crate) fn new(future: F) -> Self {
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(TaskWake::default());
         Self {
             future,
             waker: Waker::from(Arc::clone(&shared)),
@@ -62,7 +62,7 @@ impl<F: Future + Unpin> Future for OwnWakes<F> {
 }
 
 #[derive(Debug, Default)]
-struct Shared {
+struct TaskWake {
     polling: AtomicU8,
     task: AtomicWaker,
 }
@@ -76,7 +76,7 @@ const WOKEN: u8 = 2;
 /// A request with a body that came with its head needs three.
 const POLLS_MAX: usize = 4;
 
-impl Wake for Shared {
+impl Wake for TaskWake {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }

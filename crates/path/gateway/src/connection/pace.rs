@@ -141,7 +141,7 @@ mod tests {
         bytes_per_s: 64 << 10,
     };
 
-    /// How long a client holds out that takes so many bytes every so many seconds. `None`: ten minutes at least.
+    /// How long a client holds out that takes this many bytes every this many seconds. `None`: ten minutes at least.
     async fn holds_out(bytes: usize, every: u64) -> Option<Duration> {
         let usage = Usage::default();
         let mut pace = Pace::new(MILD, STRICT);

@@ -4,10 +4,6 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 /// Headers and payload of a message that is whole; checks every length and checksum.
 fn read(message: &[u8]) -> (Vec<(String, String)>, Vec<u8>) {
     let number = |at: usize| u32::from_be_bytes(message[at..at + 4].try_into().unwrap());
@@ -32,9 +28,12 @@ fn read(message: &[u8]) -> (Vec<(String, String)>, Vec<u8>) {
 
 #[test]
 fn messages_are_the_bytes_that_botocore_reads() {
-    assert_eq!(hex(&message(&[], b"")), "000000100000000005c248eb7d98c8ff");
     assert_eq!(
-        hex(&message(
+        hex::encode(message(&[], b"")),
+        "000000100000000005c248eb7d98c8ff"
+    );
+    assert_eq!(
+        hex::encode(message(
             &[("content-type", "application/json")],
             b"{'foo':'bar'}"
         )),
@@ -42,13 +41,13 @@ fn messages_are_the_bytes_that_botocore_reads() {
          7b27666f6f273a27626172277d8d9c08b1"
     );
     assert_eq!(
-        hex(&event(EventKind::PayloadChunk, b"hello")),
+        hex::encode(event(EventKind::PayloadChunk, b"hello")),
         "0000006f0000005af5fe871f0b3a6576656e742d7479706507000c5061796c6f61644368756e6b0d3a636f6e\
          74656e742d747970650700186170706c69636174696f6e2f6f637465742d73747265616d0d3a6d6573736167\
          652d747970650700056576656e7468656c6c6f29e71260"
     );
     assert_eq!(
-        hex(&event(EventKind::InvokeComplete, b"{}")),
+        hex::encode(event(EventKind::InvokeComplete, b"{}")),
         "00000066000000541f56c8690b3a6576656e742d7479706507000e496e766f6b65436f6d706c6574650d3a63\
          6f6e74656e742d747970650700106170706c69636174696f6e2f6a736f6e0d3a6d6573736167652d74797065\
          0700056576656e747b7d7006d467"

@@ -71,7 +71,7 @@ pub(super) fn targets(headers: &HeaderMap) -> Result<Vec<Named>, RequestError> {
             let name = name.trim();
             let named = Named::parse(name, None).map_err(|_| RequestError::Target {
                 problem: format!(
-                    "'{}' is no name of a function: write NAME, or several with commas between them",
+                    "'{}' is not a function name: write NAME, or several with commas between them",
                     name.chars().take(NAME_SHOWN_MAX).collect::<String>()
                 ),
             })?;
@@ -260,7 +260,7 @@ async fn event_of(answered: Answered, gate: &Gate) -> Result<Bytes, Stop> {
                 Ok(whole) => checked_event(whole).map_err(|error| {
                     Stop::Refused(RequestError::Target {
                         problem: format!(
-                            "the answer of '{}' is no event of the next function: {error}",
+                            "the answer of '{}' cannot be the event of the next function: {error}",
                             response.version.config.name
                         ),
                     })
@@ -312,7 +312,9 @@ mod tests {
     fn what_is_no_name_or_too_many_is_refused() {
         for wrong in ["", "a,", "a/b", "a b"] {
             assert!(
-                read(&[wrong]).unwrap_err().contains("is no name"),
+                read(&[wrong])
+                    .unwrap_err()
+                    .contains("is not a function name"),
                 "{wrong}"
             );
         }

@@ -9,8 +9,9 @@ use futures_util::Stream;
 use futures_util::stream::unfold;
 use http::{HeaderMap, HeaderValue};
 use pilot_invoke::{HttpBody, InvokeError, Response, ResponseBody};
+use pilot_model::Exception;
 use pilot_model::ports::HttpHead;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use super::{LogType, TOO_LARGE, log_result, too_large_message, write_common};
 use crate::errors;
@@ -149,14 +150,12 @@ impl Complete {
 
     /// With the function's own error, from Lambda's error body.
     fn raised(body: &[u8]) -> Self {
-        #[derive(Deserialize)]
-        #[serde(rename_all = "camelCase")]
-        struct Raised {
-            error_type: String,
-        }
-        let raised: Option<Raised> = serde_json::from_slice(body).ok();
-        let code = raised.map_or_else(|| "Unhandled".to_owned(), |raised| raised.error_type);
-        Self::failed(&code, String::from_utf8_lossy(body).into_owned())
+        let raised = Exception::read(body).unwrap_or_default();
+        let code = match raised.error_type.as_str() {
+            "" => "Unhandled",
+            named => named,
+        };
+        Self::failed(code, String::from_utf8_lossy(body).into_owned())
     }
 
     /// After an error in the middle of the response.

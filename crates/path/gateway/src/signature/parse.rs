@@ -102,8 +102,9 @@ fn signature(
     if !is_sorted || !is_lower {
         return Err(incomplete("SignedHeaders must be in lower case and sorted"));
     }
-    let given =
-        unhex(given).ok_or_else(|| incomplete("Signature must be 64 hexadecimal digits"))?;
+    let mut hash = [0; 32];
+    hex::decode_to_slice(given, &mut hash)
+        .map_err(|_| incomplete("Signature must be 64 hexadecimal digits"))?;
     Ok(Signature {
         access_key_id: access_key_id.to_owned(),
         scope: parts[1..].join("/"),
@@ -112,7 +113,7 @@ fn signature(
         date: date.to_owned(),
         unix_s,
         signed,
-        given,
+        given: hash,
         expires_s,
     })
 }
@@ -157,25 +158,6 @@ pub(super) fn unix_s(date: &str) -> Option<u64> {
     .unix_s()?;
     // A day or an hour that does not exist would come back as another one.
     (amz_date(unix_s) == date).then_some(unix_s)
-}
-
-pub(super) fn hex(bytes: &[u8]) -> String {
-    let digit = |number: u8| char::from(b"0123456789abcdef"[usize::from(number & 15)]);
-    bytes
-        .iter()
-        .flat_map(|byte| [digit(byte >> 4), digit(*byte)])
-        .collect()
-}
-
-fn unhex(text: &str) -> Option<[u8; 32]> {
-    let mut bytes = [0; 32];
-    if text.len() != 64 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-        return None;
-    }
-    for (byte, at) in bytes.iter_mut().zip((0..64).step_by(2)) {
-        *byte = u8::from_str_radix(&text[at..at + 2], 16).ok()?;
-    }
-    Some(bytes)
 }
 
 /// Seven days.

@@ -8,6 +8,7 @@
 mod arriving;
 mod buffers;
 mod call;
+mod copied;
 mod elsewhere;
 mod target;
 
@@ -20,7 +21,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use pilot_model::ports::{Input, InputKind, InputMemory, InputSource};
 use pilot_model::{Trace, Version};
-use pilot_protocols::{FunctionBudget, MemoryBudget};
+use pilot_protocols::{FunctionBudget, MemoryBudget, Pace, read_reserved};
 use pilot_sys::seqpacket;
 use pilot_wire::calls::{self, Answer, Ask, End, Lengths, Reason, Refusal};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, Interest};
@@ -48,15 +49,18 @@ const EVENTS_KIB_MAX: usize = calls::BODY_LEN_MAX as usize / 1024;
 const EVENTS_BYTES_MAX: usize = 64 << 20;
 const EVENTS_SHARE_MAX: usize = 16 << 20;
 
+/// An event that is at most this long needs none of it, bytes. The numbers of workers and of their calls bound it.
+const EVENT_FREE_LEN: usize = 4 << 10;
+
 /// The memory for the events of all calls.
 pub(super) fn events_memory() -> MemoryBudget {
-    MemoryBudget::new(EVENTS_BYTES_MAX, EVENTS_SHARE_MAX)
+    MemoryBudget::with(EVENTS_BYTES_MAX, EVENTS_SHARE_MAX, EVENT_FREE_LEN)
 }
 
 /// How long a handler may leave its answers unread, once the socket is full.
 const UNREAD_TIME_MAX: Duration = Duration::from_secs(30);
 
-/// How long a handler may take to send an event that it has announced. The memory for it is taken from that for all functions.
+/// How long a handler may take to send an event that it has announced. What has arrived is in the memory for all functions.
 const UNSENT_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// The calling invocation.
@@ -145,6 +149,7 @@ async fn serve(caller: Caller, socket: UnixStream) -> io::Result<()> {
         calls: JoinSet::new(),
         places: Arc::new(Semaphore::new(CALLS_MAX)),
         events: Arc::new(Semaphore::new(EVENTS_KIB_MAX)),
+        pace: Arc::default(),
     };
     tokio::select! {
         ended = serving.run() => ended,
@@ -164,11 +169,14 @@ struct Serving {
     places: Arc<Semaphore>,
     /// One for each KiB of an event, until its call has ended.
     events: Arc<Semaphore>,
+    /// Of its messages. Those that wait are in the socket.
+    pace: Arc<Pace>,
 }
 
 impl Serving {
     async fn run(mut self) -> io::Result<()> {
         while let Some(lengths) = self.lengths().await? {
+            self.pace.wait().await;
             let mut meta = vec![0; lengths.meta as usize];
             self.reader.read_exact(&mut meta).await?;
             let ask = calls::ask(&meta).map_err(invalid)?;
@@ -181,6 +189,13 @@ impl Serving {
                     Ok(()) => Reply::done(id),
                     Err(refusal) => Reply::refused(id, refusal),
                 },
+                Ask::Filled { buffer, len } => {
+                    // One that is not there any more was released.
+                    if let Ok(slot) = self.buffers.find(buffer) {
+                        slot.tell(len);
+                    }
+                    continue;
+                }
                 Ask::Release { buffer } => {
                     self.buffers.release(buffer);
                     continue;
@@ -268,12 +283,11 @@ impl Serving {
         let place = place.map_err(io::Error::other)?;
         let memory = Arc::clone(&self.events).acquire_many_owned(event_len.div_ceil(1024));
         let memory = memory.await.map_err(io::Error::other)?;
-        let reserved = self.caller.events.reserve(event_len as usize).await;
-        let mut event = vec![0; event_len as usize];
-        let read = timeout(UNSENT_TIME_MAX, self.reader.read_exact(&mut event)).await;
-        read.map_err(|_| io::Error::other("the event of a call does not come"))??;
-        let event = reserved.keep(event.into());
+        let event_len = usize::try_from(event_len).map_err(invalid)?;
+        let events = &self.caller.events;
+        let event = read_reserved(&mut self.reader, event_len, events, UNSENT_TIME_MAX).await?;
         let (caller, replies) = (Arc::clone(&self.caller), self.replies.clone());
+        let pace = Arc::clone(&self.pace);
         self.calls.spawn(async move {
             let (end, body) = match data {
                 Err(refusal) => (End::Refused(refusal), Bytes::new()),
@@ -287,6 +301,9 @@ impl Serving {
                 }
             };
             drop(memory);
+            if !matches!(end, End::Refused(_)) {
+                pace.allow_more();
+            }
             let reply = Reply {
                 _held: Some(place),
                 ..Reply::new(id, end, body)

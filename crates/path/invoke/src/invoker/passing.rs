@@ -9,8 +9,7 @@ use http::header::UPGRADE;
 use http::{Method, StatusCode};
 use http_body::Body as _;
 use pilot_model::ports::{PassedRequest, PassedResponse, WorkerFault};
-use pilot_model::runtime::wasm::FAILED;
-use pilot_model::{InvocationId, InvocationRecord, Outcome, Runtime, StartKind, Timeline, Version};
+use pilot_model::{InvocationId, InvocationRecord, Outcome, StartKind, Timeline, Version};
 use pilot_pool::Lease;
 use tokio::time::{Instant as Deadline, timeout_at};
 
@@ -77,9 +76,8 @@ fn answered(
             StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED
         );
     let (mut head, body) = response.into_parts();
-    if matches!(held.invocation().version.config.runtime, Runtime::Wasm(_))
-        && let Some(how) = head.headers.remove(FAILED)
-    {
+    let failure_header = held.invocation().version.config.runtime.failure_header();
+    if let Some(how) = failure_header.and_then(|name| head.headers.remove(name)) {
         held.says(match how.as_bytes() {
             b"timeout" => Outcome::Timeout,
             _ => Outcome::FunctionError,

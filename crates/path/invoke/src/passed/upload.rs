@@ -12,10 +12,10 @@ use pilot_model::ports::{BodyError, PassedRequest, StreamedBody};
 
 /// The state of a request's body, shared by its exchange and by the body that the server reads.
 #[derive(Debug, Default)]
-pub(crate) struct Watch(Mutex<State>);
+pub(crate) struct Watch(Mutex<UploadState>);
 
 #[derive(Debug, Default)]
-struct State {
+struct UploadState {
     bytes: u64,
     /// Why it broke off.
     broke: Option<String>,

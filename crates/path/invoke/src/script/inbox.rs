@@ -1,15 +1,16 @@
 //! What a function has sent to its script. The worker is not trusted: the number and the length of its messages are checked before they are
-//! read, and their memory is taken from a budget of all functions before it is filled. Without memory, the socket is not read, so the
+//! read, and their memory is taken from a budget of all functions as they arrive. Without memory, the socket is not read, so the
 //! worker waits.
 //!
 //! A message stays until the script has ended, so that a script can read a long one in parts.
 
 use std::collections::HashMap;
 use std::io;
+use std::time::Duration;
 
 use bytes::Bytes;
 use pilot_model::ports::BoxFuture;
-use pilot_protocols::{FunctionBudget, MemoryBudget};
+use pilot_protocols::{FunctionBudget, MemoryBudget, read_reserved};
 use pilot_wire::script::{HEADER_LEN, Header, SENT_MAX, SENT_TOTAL_MAX};
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::sync::watch;
@@ -17,6 +18,9 @@ use tokio::sync::watch;
 /// Memory for the messages of all functions to their scripts, and the share of one function.
 const MESSAGES_BYTES_MAX: usize = 64 << 20;
 const MESSAGES_SHARE_MAX: usize = 16 << 20;
+
+/// How long a function may take to send a message that it has begun. What has arrived is in the memory for all functions.
+const UNSENT_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// The memory for the messages of all functions to their scripts.
 pub(crate) fn messages_memory() -> MemoryBudget {
@@ -75,10 +79,7 @@ impl Inbox {
             let Header { id, len } = Header::decode(header).map_err(invalid)?;
             let len = usize::try_from(len).map_err(invalid)?;
             self.check(id, len).map_err(invalid)?;
-            let reserved = memory.reserve(len).await;
-            let mut bytes = vec![0; len];
-            from.read_exact(&mut bytes).await?;
-            let bytes = reserved.keep(bytes.into());
+            let bytes = read_reserved(from, len, memory, UNSENT_TIME_MAX).await?;
             self.0.send_modify(|arrived| {
                 arrived.bytes += len;
                 arrived.messages.insert(id, bytes);

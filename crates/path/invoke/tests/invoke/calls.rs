@@ -20,7 +20,8 @@ use pilot_testkit::{FakeEngine, Reaction, RecordingSink, TokioClock};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
-use tokio::time::{sleep, timeout};
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::fixture::request;
 
@@ -98,7 +99,22 @@ struct World {
     socket: UnixStream,
     /// What `next` was given with each call.
     given: Arc<Mutex<Vec<Inputs>>>,
-    _invoker: Arc<Invoker>,
+    invoker: Arc<Invoker>,
+    sockets: UnboundedReceiver<OwnedFd>,
+}
+
+/// Invokes `first`. Returns its socket for calls.
+async fn begin(invoker: &Arc<Invoker>, sockets: &mut UnboundedReceiver<OwnedFd>) -> UnixStream {
+    let first = invoker.find("first", None).unwrap();
+    let calling = Arc::clone(invoker);
+    let request = request(invoker, first);
+    tokio::spawn(async move {
+        let payload = async { Ok::<_, pilot_invoke::InvokeError>(Payload::event("{}".into())) };
+        calling.invoke(request, payload).await
+    });
+    let socket = std::os::unix::net::UnixStream::from(sockets.recv().await.unwrap());
+    socket.set_nonblocking(true).unwrap();
+    UnixStream::from_std(socket).unwrap()
 }
 
 impl World {
@@ -154,22 +170,19 @@ impl World {
             });
             invoker.activate(version);
         }
-        let first = invoker.find("first", None).unwrap();
-        let calling = Arc::clone(&invoker);
-        let request = request(&invoker, first);
-        tokio::spawn(async move {
-            let payload = async { Ok::<_, pilot_invoke::InvokeError>(Payload::event("{}".into())) };
-            calling.invoke(request, payload).await
-        });
-        let socket = sockets.recv().await.unwrap();
-        let socket = std::os::unix::net::UnixStream::from(socket);
-        socket.set_nonblocking(true).unwrap();
+        let socket = begin(&invoker, &mut sockets).await;
         Self {
             engine,
-            socket: UnixStream::from_std(socket).unwrap(),
+            socket,
             given,
-            _invoker: invoker,
+            invoker,
+            sockets,
         }
+    }
+
+    /// The socket of another invocation of `first`.
+    async fn another(&mut self) -> UnixStream {
+        begin(&self.invoker, &mut self.sockets).await
     }
 
     async fn ask(&mut self, ask: Value, body: &[u8]) {
@@ -285,6 +298,36 @@ async fn an_invocation_runs_sixteen_calls_at_a_time() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn messages_without_end_wait_and_those_of_calls_do_not() {
+    let mut world = World::new(Reaction::answer("[1]")).await;
+    let release = json!({"op": "release", "buffer": 1});
+    let began = Instant::now();
+    for id in 0..100 {
+        for _ in 0..8 {
+            world.ask(release.clone(), b"").await;
+        }
+        let call = json!({"op": "call", "id": id, "function": "next"});
+        world.ask(call, b"{}").await;
+        assert_eq!(world.answer().await.0["end"], "done");
+    }
+    let of_calls = began.elapsed();
+    assert!(of_calls < Duration::from_millis(100), "{of_calls:?}");
+
+    let mut last = Duration::ZERO;
+    for (id, messages) in [(1, 1000), (2, 1000)] {
+        let began = Instant::now();
+        for _ in 0..messages {
+            world.ask(release.clone(), b"").await;
+        }
+        let buffer = json!({"op": "seal", "id": id, "buffer": 9});
+        world.ask(buffer, b"").await;
+        assert_eq!(world.answer().await.0["end"], "refused");
+        last = began.elapsed();
+    }
+    assert!((900..=1100).contains(&last.as_millis()), "{last:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_message_that_is_not_valid_ends_the_socket_alone() {
     for wrong in [
         vec![255; 8],
@@ -311,6 +354,32 @@ async fn an_event_that_does_not_come_ends_the_socket_alone() {
     assert_eq!(world.engine.alive(), 1, "the invocation goes on");
 }
 
+#[tokio::test(start_paused = true)]
+async fn events_that_are_announced_and_not_sent_take_no_memory_from_others() {
+    const MIB: usize = 1 << 20;
+    let mut world = World::new(Reaction::answer("[1]")).await;
+    let ask = json!({"op": "call", "id": 1, "function": "next"});
+    let event = vec![b' '; 6 * MIB - 2];
+    let announced = message(&ask, &event);
+    let header_len = announced.len() - event.len();
+    let mut silent = Vec::new();
+    // More than a function may have.
+    for _ in 0..8 {
+        let mut socket = world.another().await;
+        socket.write_all(&announced[..header_len]).await.unwrap();
+        silent.push(socket);
+    }
+    let began = Instant::now();
+    let event = [&vec![b' '; MIB][..], b"{}"].concat();
+    world.ask(ask, &event).await;
+    let (answer, _) = world.answer().await;
+    assert_eq!(answer["end"], "done", "{answer}");
+    assert!(
+        began.elapsed() < Duration::from_secs(1),
+        "it waited for those"
+    );
+}
+
 /// A node that does the next of these with each call, or never answers.
 #[derive(Debug)]
 struct FarNode {
@@ -318,6 +387,8 @@ struct FarNode {
     does: Mutex<Vec<Result<CallAnswer, NodeFault>>>,
     /// The function and its data.
     seen: Mutex<Vec<(String, Option<u64>)>>,
+    /// How much of the data was there, each time there was more.
+    there: Mutex<Vec<u64>>,
 }
 
 impl FarNode {
@@ -326,6 +397,7 @@ impl FarNode {
             name,
             does: Mutex::new(does),
             seen: Mutex::default(),
+            there: Mutex::default(),
         })
     }
 }
@@ -340,9 +412,14 @@ impl Peer for FarNode {
             let data = match &call.data {
                 None => None,
                 Some(data) => {
-                    let memory = data.memory().await.map_err(NodeFault::not_run)?;
-                    assert_eq!(memory.bytes(), data.bytes());
-                    Some(memory.bytes())
+                    let mut there = 0;
+                    while there < data.bytes() {
+                        let more = data.there(there).await.map_err(NodeFault::not_run)?;
+                        assert!(more.len > there && more.len <= data.bytes());
+                        there = more.len;
+                        self.there.lock().push(there);
+                    }
+                    Some(there)
                 }
             };
             let name = call.head.function.to_string();
@@ -437,6 +514,47 @@ async fn a_call_goes_to_another_node_as_long_as_nothing_has_run() {
         assert_eq!(world.answer().await.0["reason"], reason, "{function}");
     }
     assert_eq!((a.seen.lock().len(), b.seen.lock().len()), (4, 2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn data_goes_to_another_node_while_it_is_filled() {
+    const KIB: u64 = 1024;
+    let node = FarNode::new("a", vec![answer("[2]"), answer("[1]")]);
+    let mut world = World::placed(Reaction::Hang, Arc::new(Far(vec![Arc::clone(&node)]))).await;
+    let ended = async |world: &mut World, id: u32| loop {
+        let (answer, _) = world.answer().await;
+        if answer["id"] == id {
+            return answer;
+        }
+    };
+    let buffer = json!({"op": "buffer", "id": 1, "len": 1024 * KIB});
+    world.ask(buffer, b"").await;
+    world.answer().await;
+    let call = json!({"op": "call", "id": 2, "function": "far-1", "buffer": 1});
+    world.ask(call, b"{}").await;
+    // Less than a step, steps, less than before, and more than all: the last byte is there when the buffer is sealed.
+    for filled in [3, 256 * KIB, 600 * KIB, 300 * KIB, u64::MAX] {
+        let filled = json!({"op": "filled", "buffer": 1, "len": filled});
+        world.ask(filled, b"").await;
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(*node.there.lock(), [256 * KIB, 512 * KIB, 768 * KIB]);
+    assert_eq!(node.seen.lock().len(), 0, "it is not complete");
+    let seal = json!({"op": "seal", "id": 3, "buffer": 1});
+    world.ask(seal, b"").await;
+    assert_eq!(ended(&mut world, 2).await["end"], "done");
+    assert_eq!(node.there.lock().last(), Some(&(1024 * KIB)));
+    // Of a buffer that is given up in the middle, no call comes.
+    let buffer = json!({"op": "buffer", "id": 4, "len": 1024 * KIB});
+    world.ask(buffer, b"").await;
+    ended(&mut world, 4).await;
+    let call = json!({"op": "call", "id": 5, "function": "far-1", "buffer": 4});
+    world.ask(call, b"{}").await;
+    let filled = json!({"op": "filled", "buffer": 4, "len": 512 * KIB});
+    world.ask(filled, b"").await;
+    world.ask(json!({"op": "release", "buffer": 4}), b"").await;
+    assert_eq!(ended(&mut world, 5).await["reason"], "Invalid");
+    assert_eq!(node.seen.lock().len(), 1);
 }
 
 #[tokio::test(start_paused = true)]

@@ -125,7 +125,7 @@ impl Fixture {
         self.invoker.invoke(request, event).await
     }
 
-    /// Ends workers until so many are left.
+    /// Ends workers until this many are left.
     pub(crate) async fn scale(&self, workers: u32) {
         self.invoker.scale(&"f".parse().unwrap(), to(workers));
         pass(ms(1)).await;

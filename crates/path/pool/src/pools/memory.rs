@@ -68,7 +68,7 @@ fn measure(pooled: &PooledWorker) -> u64 {
     if !pooled.stirred.swap(false, Ordering::Relaxed) {
         return pooled.pss.load(Ordering::Relaxed);
     }
-    let memory = pooled.worker.memory();
+    let memory = pooled.worker.resources().memory();
     let peak = memory.peak.unwrap_or(memory.pss);
     pooled.pss.store(memory.pss, Ordering::Relaxed);
     pooled.peak.fetch_max(peak, Ordering::Relaxed);

@@ -14,7 +14,7 @@ use crate::room::Place;
 use crate::shares::Shares;
 
 /// The CPU time that the kernel gives a group at once under a quota (`sched_cfs_bandwidth_slice_us`). A worker that since its throttled
-/// time was last read has neither computed nor waited for so long was hardly throttled. Reading the kernel's counter takes 1.3 µs.
+/// time was last read has neither computed nor waited for this long was hardly throttled. Reading the kernel's counter takes 1.3 µs.
 const QUOTA_SLICE: Duration = Duration::from_millis(5);
 
 /// Exchanges that take so long are read for their memory. In a shorter one, a worker gets a few megabytes of new pages; reading the kernel's
@@ -99,7 +99,7 @@ impl PooledWorker {
         if !self.rests() {
             return;
         }
-        match self.worker.reclaim() {
+        match self.worker.resources().reclaim() {
             // The next sample shows it.
             Ok(()) => self.stirred.store(true, Ordering::Relaxed),
             Err(error) => {
@@ -111,13 +111,14 @@ impl PooledWorker {
     /// Measures the worker if it has no sample yet. The next sample measures it again.
     pub(crate) fn sample_first(&self) {
         if self.pss.load(Ordering::Relaxed) == 0 {
-            self.pss.store(self.worker.memory().pss, Ordering::Relaxed);
+            self.pss
+                .store(self.worker.resources().memory().pss, Ordering::Relaxed);
         }
     }
 
     /// CPU time of the worker since the last call, or since its fork.
     pub(super) fn spent(&self) -> Option<CpuTime> {
-        let now = self.worker.cpu()?;
+        let now = self.worker.resources().cpu()?;
         let mut before = self.cpu.lock();
         let spent = now.since(*before);
         *before += spent;
@@ -134,7 +135,7 @@ impl PooledWorker {
         if before.is_some() && took.max(computed) < QUOTA_SLICE {
             return Some(Duration::ZERO);
         }
-        let now = self.worker.throttled()?.max(total);
+        let now = self.worker.resources().throttled()?.max(total);
         *before = Some((now, cpu));
         Some(now - total)
     }
@@ -150,7 +151,7 @@ impl PooledWorker {
     /// `took` long enough to use much more; otherwise it is that of the samples.
     pub(crate) fn memory_bytes_max(&self, took: Duration) -> Option<u64> {
         if took >= MEMORY_READ_FROM || self.peak.load(Ordering::Relaxed) == 0 {
-            let peak = self.worker.memory_peak().unwrap_or(0);
+            let peak = self.worker.resources().memory_peak().unwrap_or(0);
             self.peak.fetch_max(peak, Ordering::Relaxed);
         }
         match self.peak.load(Ordering::Relaxed) {

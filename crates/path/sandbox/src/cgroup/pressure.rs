@@ -83,7 +83,7 @@ mod tests {
     use super::super::{tests, v1, v2};
     use super::*;
 
-    /// The kernel's files of a group with so many bytes in use and in files that were not used lately, of 1,000.
+    /// The kernel's files of a group with this many bytes in use and in files that were not used lately, of 1,000.
     fn fill(group: &Path, names: [&str; 3], used: u64, unused: u64) {
         let [usage, limit, inactive] = names;
         let file = |name: &str, text: String| fs::write(group.join(name), text).unwrap();

@@ -496,7 +496,10 @@ impl TemplateTree {
         kind: BaseKind,
         user: Option<u32>,
     ) -> Result<Template, StartError> {
-        let path = ("LD_LIBRARY_PATH".to_owned(), variables::library_path());
+        let path = (
+            variables::LIBRARY_PATH.to_owned(),
+            variables::library_path(),
+        );
         let at_start = kind.libraries.then_some(path).into_iter().collect();
         let program = python_program(python(environment)?, "template", at_start, user);
         self.exec(sandbox, program, None).await

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use pilot_model::deployment::{FailedImport, Finding, ImportTime, TemplateReport};
+use pilot_model::log_line::one_line;
 use pilot_model::{TemplateMode, Version};
 use pilot_wire::control::TemplateReady;
 
@@ -116,8 +117,7 @@ fn why_not_forkable(handler: &str, ready: &TemplateReady, imports: &Imports) -> 
 
 /// A text of a template, which user code may have written: one line, and not too long.
 pub(super) fn printable(text: &str) -> String {
-    let line = text.chars().map(|c| if c.is_control() { ' ' } else { c });
-    line.take(FINDING_CHARS_MAX).collect()
+    one_line(text, FINDING_CHARS_MAX)
 }
 
 /// Most findings of a report, and their length (PROTOCOL.md, section 2).

@@ -25,7 +25,10 @@ pub(super) fn of_environment(
 ) -> TemplateSpec {
     let mut own = variables::of_environment(environment, PYTHON_WORKER_INSIDE);
     if libraries {
-        own.insert("LD_LIBRARY_PATH".to_owned(), variables::library_path());
+        own.insert(
+            variables::LIBRARY_PATH.to_owned(),
+            variables::library_path(),
+        );
     }
     TemplateSpec {
         level: "environment",
@@ -76,7 +79,7 @@ pub(super) fn of_function(
     variables::add_paths(version, Some(python), &mut environment);
     if libraries {
         let path = variables::library_path();
-        environment.insert("LD_LIBRARY_PATH".to_owned(), path);
+        environment.insert(variables::LIBRARY_PATH.to_owned(), path);
     }
     TemplateSpec {
         level: "function",

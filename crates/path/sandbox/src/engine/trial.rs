@@ -8,11 +8,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use pilot_model::WorkerId;
 use pilot_model::ports::{StartError, Worker};
 use pilot_model::timeline::Instant;
+use pilot_model::{Exception, WorkerId};
 use pilot_sys::clock::monotonic_ns;
-use serde::Deserialize;
 use tokio::time::timeout;
 
 use super::TemplateTree;
@@ -54,7 +53,7 @@ fn in_a_worker(error: StartError, function: &Function) -> StartError {
         StartError::Import { body, output } if imported => StartError::Runtime {
             problem: format!(
                 "the import succeeds, but a worker does not start: {}, in an after_restore hook or in the application's startup",
-                raised(&body)
+                Exception::of_text(&body)
             ),
             output,
         },
@@ -79,18 +78,6 @@ pub(super) fn in_the_template(error: StartError) -> StartError {
         }
         other => other,
     }
-}
-
-/// The exception in one line: `ValueError: no network yet`.
-fn raised(body: &str) -> String {
-    #[derive(Default, Deserialize)]
-    #[serde(rename_all = "camelCase", default)]
-    struct Raised {
-        error_type: String,
-        error_message: String,
-    }
-    let raised: Raised = serde_json::from_str(body).unwrap_or_default();
-    format!("{}: {}", raised.error_type, raised.error_message)
 }
 
 /// Not an id of the pool's, which start at 1.

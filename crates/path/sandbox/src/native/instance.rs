@@ -4,24 +4,22 @@ use std::io;
 use std::net::TcpStream as StdTcpStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use pilot_model::ports::{Input, WorkerMemory};
-use pilot_model::{BoxFuture, CpuTime, Rest};
+use pilot_model::BoxFuture;
+use pilot_model::ports::{Input, Resources};
 use pilot_protocols::{Awaited, End, HeldFiles, Holders, Instance, OwnProcesses, Reach, Retire};
 use tokio::net::TcpStream;
 use tokio::sync::{Notify, SetOnce};
 use tokio::task::AbortHandle;
 use tokio::time::Instant as Deadline;
 
-use crate::cgroup::Cgroup;
 use crate::child::{ChildEnd, END_TIME_MAX};
+use crate::control::Control;
 use crate::pace::Paceable;
-use crate::sandbox::Control;
 use crate::worker::{
-    Body, CpuClock, Drained, Grace, Output, Released, SIGKILL, SIGTERM, SandboxOwner,
+    Body, Drained, Grace, Output, Released, SIGKILL, SIGTERM, SandboxInUse, SandboxOwner,
 };
 
 /// See the module. Dropping it releases the sandbox, to be cleaned.
@@ -33,17 +31,14 @@ pub(super) struct NativeInstance {
     own_processes: Option<OwnProcesses>,
     end: Arc<SetOnce<ChildEnd>>,
     over: AtomicBool,
-    /// Taken when it is killed or released.
-    body: Arc<Mutex<Option<Body>>>,
+    sandbox: Arc<SandboxInUse>,
     output: Arc<Mutex<Output>>,
     /// Something was printed, or nothing will be.
     printed: Arc<Notify>,
     /// Output was taken.
     taken: Arc<Notify>,
     reader: AbortHandle,
-    cpu: CpuClock,
     holders: Holders,
-    paceable: Option<Paceable>,
 }
 
 impl NativeInstance {
@@ -85,28 +80,20 @@ impl NativeInstance {
             own_processes,
             end: body.process.end_watch(),
             over: AtomicBool::new(false),
-            body: Arc::new(Mutex::new(Some(body))),
+            sandbox: Arc::new(SandboxInUse::new(body, paceable)),
             output,
             printed,
             taken,
             reader: reader.abort_handle(),
-            cpu: CpuClock::default(),
             holders,
-            paceable,
         }
-    }
-
-    fn take_body(&self) -> Option<Body> {
-        let body = self.body.lock().take()?;
-        self.cpu.remember(&body);
-        Some(body)
     }
 
     fn let_go(&self, grace: Option<Grace>) {
         self.over.store(true, Ordering::Relaxed);
         // It is one of the processes whose end is awaited.
         self.holders.close();
-        if let Some(body) = self.take_body() {
+        if let Some(body) = self.sandbox.take() {
             self.owner.take_back(Released { body, grace });
         }
     }
@@ -121,17 +108,13 @@ impl Drop for NativeInstance {
 
 impl Instance for NativeInstance {
     fn ended(&self) -> BoxFuture<'static, End> {
-        let (end, body) = (Arc::clone(&self.end), Arc::clone(&self.body));
+        let (end, sandbox) = (Arc::clone(&self.end), Arc::clone(&self.sandbox));
         Box::pin(async move {
             match end.wait().await {
                 ChildEnd::Exited(code) => End::Exited(*code),
-                ChildEnd::Signalled(signal) => {
-                    let body = body.lock();
-                    let cgroup = body.as_ref().and_then(|body| body.sandbox.cgroup());
-                    cgroup
-                        .and_then(Cgroup::shortage)
-                        .map_or(End::Signalled(*signal), End::OutOfMemory)
-                }
+                ChildEnd::Signalled(signal) => sandbox
+                    .shortage()
+                    .map_or(End::Signalled(*signal), End::OutOfMemory),
                 ChildEnd::ForkFailed(_) | ChildEnd::Unknown => End::Unknown,
             }
         })
@@ -145,7 +128,7 @@ impl Instance for NativeInstance {
         self.over.store(true, Ordering::Relaxed);
         self.holders.close();
         // The sandbox's init exits when its socket closes, and the kernel ends everything in its PID namespace.
-        if let Some(body) = self.take_body() {
+        if let Some(body) = self.sandbox.take() {
             drop(body);
             self.owner.lost();
         }
@@ -154,9 +137,7 @@ impl Instance for NativeInstance {
     fn retire(&self, how: Retire) {
         match how {
             Retire::AtOnce { held } => {
-                if let Some(body) = self.body.lock().as_ref() {
-                    body.sandbox.control().tell_signal(SIGKILL);
-                }
+                self.sandbox.tell_signal(SIGKILL);
                 let until = Deadline::now() + END_TIME_MAX;
                 self.let_go(Some(Grace::until(until, Awaited::MainProcess, held)));
             }
@@ -165,9 +146,7 @@ impl Instance for NativeInstance {
                 awaited,
                 held,
             } => {
-                if let Some(body) = self.body.lock().as_ref() {
-                    body.sandbox.control().tell_signal(SIGTERM);
-                }
+                self.sandbox.tell_signal(SIGTERM);
                 let until = Deadline::now() + grace;
                 self.let_go(Some(Grace::until(until, awaited, held)));
             }
@@ -199,48 +178,8 @@ impl Instance for NativeInstance {
         })
     }
 
-    fn memory(&self) -> WorkerMemory {
-        Body::memory(&self.body)
-    }
-
-    fn rest(&self, how: Rest) -> io::Result<()> {
-        Body::rest(&self.body, how)
-    }
-
-    fn wake(&self) -> io::Result<()> {
-        Body::wake(&self.body)
-    }
-
-    fn reclaim(&self) -> io::Result<()> {
-        Body::reclaim(&self.body)
-    }
-
-    fn engage(&self) {
-        if let Some(paceable) = &self.paceable {
-            paceable.begin(Body::cgroup_of(&self.body));
-        }
-    }
-
-    fn disengage(&self) {
-        if let Some(paceable) = &self.paceable {
-            paceable.end();
-        }
-    }
-
-    fn memory_peak(&self) -> Option<u64> {
-        Body::peak(&self.body)
-    }
-
-    fn cpu(&self) -> Option<CpuTime> {
-        self.cpu.read(&self.body)
-    }
-
-    fn throttled(&self) -> Option<Duration> {
-        let by_kernel = self.cpu.throttled(&self.body);
-        match &self.paceable {
-            None => by_kernel,
-            Some(paceable) => Some(by_kernel.unwrap_or_default() + paceable.stopped()),
-        }
+    fn resources(&self) -> &dyn Resources {
+        &*self.sandbox
     }
 
     fn memory_bytes_max(&self) -> u64 {

@@ -208,6 +208,7 @@ impl NativeRuntime {
         let mut variables = variables::of_lambda(version, "/var/runtime");
         variables.extend(secrets);
         variables::add_paths(version, variables::python_of(version), &mut variables);
+        variables::add_library_path(version, &mut variables);
         variables.insert("AWS_LAMBDA_RUNTIME_API".to_owned(), address.to_string());
         let instance = self.run(sandbox, command, variables, version).await?;
         let start = begun(start);
@@ -516,9 +517,8 @@ async fn prepare(
 }
 
 async fn show(parts: &NativeParts, sandbox: &Sandbox, mount: &Mount) -> Result<(), StartError> {
-    let spawner = &parts.machine.spawner;
-    let control = sandbox.control();
-    control.show(spawner, &mount.host, &mount.inside).await
+    let tree = parts.machine.spawner.tree(&mount.host).await?;
+    sandbox.control().show(tree.as_fd(), &mount.inside).await
 }
 
 /// The settings of a worker that runs a component.

@@ -176,7 +176,7 @@ fn open(path: &Path) -> io::Result<File> {
 fn at(path: &Path) -> impl Fn(io::Error) -> String {
     move |error| {
         format!(
-            "cannot record what is changed in the machine's network: {}: {error}",
+            "cannot record the changes to the machine's network: {}: {error}",
             path.display()
         )
     }

@@ -25,7 +25,7 @@ use crate::error::Failure;
 pub(crate) struct ListQuery {
     /// Only those of this function.
     function: Option<String>,
-    /// At most so many, 1 to 1,000. Default: 100.
+    /// At most this many, 1 to 1,000. Default: 100.
     limit: Option<usize>,
 }
 

@@ -255,7 +255,7 @@ pub(crate) async fn a_server_is_reached_and_told_its_port(stage: Stage) {
             text(&body),
             format!("/a?b=c hello web-{network} web-{network}-00007 python")
         );
-        assert!(worker.memory().pss > 1 << 20);
+        assert!(worker.resources().memory().pss > 1 << 20);
     }
 }
 

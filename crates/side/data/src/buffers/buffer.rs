@@ -61,11 +61,11 @@ pub(crate) struct BufferState {
 pub(crate) enum Progress {
     /// The store has not answered.
     Asking,
-    /// It goes on when so many bytes in all are charged to a function.
+    /// It goes on when this many bytes in all are charged to a function.
     Needs(Place, usize),
-    /// The store has answered, there is room for so many bytes, and they arrive.
+    /// The store has answered, there is room for this many bytes, and they arrive.
     Begun(Place, usize),
-    /// All is there, and counts so many bytes.
+    /// All is there, and counts this many bytes.
     Whole(Place, usize),
     /// The store says that this other buffer has the object, or will have it.
     Same(Arc<Buffer>),
@@ -277,7 +277,7 @@ impl BufferState {
         true
     }
 
-    /// Waits until so many bytes are charged to one of the functions that wait for the buffer.
+    /// Waits until this many bytes are charged to one of the functions that wait for the buffer.
     pub(crate) async fn charged(&self, len: usize) {
         let mut granted = self.granted.subscribe();
         // The sender is beside it.
@@ -387,7 +387,7 @@ pub(crate) enum Waited {
     Ready,
     /// Another one has the object.
     Other(Arc<Buffer>),
-    /// It is complete, and the function has no room for so many bytes there.
+    /// It is complete, and the function has no room for this many bytes there.
     NoRoom(Place, usize),
 }
 
@@ -458,7 +458,7 @@ impl Use {
         }
     }
 
-    /// Waits until the function has room for so many bytes of this buffer. All its invocations that use the buffer share one charge.
+    /// Waits until the function has room for this many bytes of this buffer. All its invocations that use the buffer share one charge.
     async fn charge(&self, memory: &Memory, place: Place, len: usize) {
         let Some(charge) = &self.charge else { return };
         let mut reserved = charge.0.lock().await;
@@ -476,7 +476,7 @@ impl Use {
         reserved.try_grow_to(len.min(memory.share_max(place)))
     }
 
-    /// Charges the function with what it has reserved for so many bytes of this buffer.
+    /// Charges the function with what it has reserved for this many bytes of this buffer.
     pub(crate) async fn charge_with(&self, reserved: Reserved, len: usize) {
         let Some(charge) = &self.charge else { return };
         let mut charged = charge.0.lock().await;

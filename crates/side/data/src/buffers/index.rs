@@ -34,7 +34,7 @@ pub(crate) struct Index {
 #[derive(Debug, Default)]
 struct Objects {
     by_id: HashMap<ObjectId, Entry>,
-    /// Above so many entries, the unused ones are removed.
+    /// Above this many entries, the unused ones are removed.
     sweep_above: usize,
 }
 

@@ -1,7 +1,7 @@
 //! How many decoders there may be, and how many of them may compute.
 //!
 //! A decoder has a place from its start to its end, and a turn only while it starts, gets bytes, or is asked for its result. While it
-//! waits for the store it has no turn, so a slow store holds up nobody. The decoders of one function never have all places or turns.
+//! waits for the store it has no turn, so a slow store delays nobody. The decoders of one function never have all places or turns.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};

@@ -171,6 +171,17 @@ async fn s3_conforms() {
     of_server(Server::http().await, s3, true).await;
 }
 
+/// It has the length and the tag that the store announced.
+#[tokio::test]
+async fn an_object_of_s3_with_another_checksum_is_broken() {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let server = Server::http().await;
+    let error = read(&*s3(&server.address), "fault/changed").await;
+    let error = error.unwrap_err();
+    assert_eq!(error.kind, Kind::Broken, "{}", error.problem);
+    assert!(error.problem.contains("CRC32"), "{}", error.problem);
+}
+
 #[tokio::test]
 async fn http_conforms() {
     of_server(Server::http().await, http, true).await;

@@ -152,7 +152,7 @@ impl Store for OneResponse {
             url: url.to_string(),
             body_sha256: match body.is_empty() {
                 true => String::new(),
-                false => hex(&Sha256::digest(body)),
+                false => hex::encode(Sha256::digest(body)),
             },
             request_headers: sent_headers(sent)?,
             status: status.1.parse().ok()?,
@@ -221,10 +221,6 @@ fn kept_headers(method: &Method, headers: &HeaderMap) -> Vec<(String, String)> {
         Some((name.as_str().to_owned(), value.to_owned()))
     });
     texts.collect()
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 pub(super) fn failed(error: reqwest::Error) -> StoreError {

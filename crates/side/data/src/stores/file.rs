@@ -77,7 +77,7 @@ impl Store for FileStore {
 }
 
 /// A regular file below the folder, without leaving it by a link (openat2(2), `RESOLVE_BENEATH`).
-fn open(folder: &OwnedFd, key: &Path) -> Result<(File, u64, Option<State>), StoreError> {
+fn open(folder: &OwnedFd, key: &Path) -> Result<(File, u64, Option<FileState>), StoreError> {
     let how = OpenHow::new()
         // A pipe or a device must not make the daemon wait.
         .flags(OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK | OFlag::O_NOCTTY)
@@ -87,22 +87,22 @@ fn open(folder: &OwnedFd, key: &Path) -> Result<(File, u64, Option<State>), Stor
         .metadata()
         .map_err(|error| StoreError::new(Kind::Unavailable, &error.to_string()))?;
     if !metadata.is_file() {
-        return Err(StoreError::new(Kind::NotFound, "it is no file"));
+        return Err(StoreError::new(Kind::NotFound, "it is not a file"));
     }
-    let state = State::of(&metadata, SystemTime::now());
+    let state = FileState::of(&metadata, SystemTime::now());
     Ok((file, metadata.len(), state))
 }
 
 /// What changes whenever a file's content does: which file it is, its length, and when it was modified and changed, ns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct State {
+pub(crate) struct FileState {
     file: (u64, u64),
     len: u64,
     modified: (i64, i64),
     changed: (i64, i64),
 }
 
-impl State {
+impl FileState {
     /// `None`: the file was changed a moment ago. The clock of a file system has ticks, so that a change in the same tick would show
     /// the same time.
     fn of(metadata: &std::fs::Metadata, now: SystemTime) -> Option<Self> {
@@ -209,13 +209,13 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         let metadata = file.as_file().metadata().unwrap();
         let now = SystemTime::now();
-        assert_eq!(State::of(&metadata, now), None);
+        assert_eq!(FileState::of(&metadata, now), None);
         let then = now + Duration::from_secs(4);
-        let before = State::of(&metadata, then).unwrap();
-        assert_eq!(Some(before), State::of(&metadata, then));
+        let before = FileState::of(&metadata, then).unwrap();
+        assert_eq!(Some(before), FileState::of(&metadata, then));
         fs::write(file.path(), "x").unwrap();
         let metadata = file.as_file().metadata().unwrap();
-        assert_ne!(Some(before), State::of(&metadata, then));
+        assert_ne!(Some(before), FileState::of(&metadata, then));
     }
 
     #[test]

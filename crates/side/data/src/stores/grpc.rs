@@ -138,7 +138,7 @@ impl Store for OneReply {
             let kind = response.headers().get(CONTENT_TYPE);
             let is_grpc = kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"));
             if response.status() != StatusCode::OK || !is_grpc {
-                let problem = format!("it is no gRPC server: it answers {}", response.status());
+                let problem = format!("it is not a gRPC server: it answers {}", response.status());
                 return Err(StoreError::new(Kind::Broken, &problem));
             }
             // An error may have no message, and its status in the head.

@@ -1,7 +1,9 @@
-//! Redis and servers with its protocol, by the crate `redis`: the values of string keys.
+//! Redis and servers with its protocol, by the crate `redis`: the values of string keys, and entries of streams.
 //!
 //! A value is read in parts, so that the daemon never holds a second copy of it. The key is watched meanwhile: if it changes, the
 //! fetch begins again (Redis, "Transactions", WATCH).
+
+mod entries;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -22,6 +24,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
+use self::entries::{Entries, Range};
 use super::{Got, Object, Store, StoreError, Validator};
 
 /// A server.
@@ -47,7 +50,7 @@ impl std::fmt::Debug for RedisConfig {
 }
 
 /// A server, and the connections to it that nobody uses.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct RedisStore {
     host: String,
     port: u16,
@@ -129,6 +132,30 @@ impl RedisStore {
         })
     }
 
+    async fn entries(&self, range: Range) -> Result<Got, StoreError> {
+        let mut lent = self.connection().await?;
+        let asked = redis::cmd("TYPE")
+            .arg(&range.key)
+            .query_async(&mut lent.connection.requests)
+            .await;
+        let kind: String = asked.map_err(|error| failed(&error))?;
+        match kind.as_str() {
+            "stream" => {}
+            "none" => return Err(StoreError::new(Kind::NotFound, "there is no such key")),
+            other => {
+                let problem = format!("it is a {other}, and ?stream is for streams");
+                return Err(StoreError::new(Kind::Key, &problem));
+            }
+        }
+        let entries = Entries::begin(self.clone(), lent, range).await?;
+        Ok(Got::Object(Object {
+            len: None,
+            validator: None,
+            headers: Vec::new(),
+            body: stream::try_unfold(entries, Entries::next).boxed(),
+        }))
+    }
+
     /// A connection that nobody uses, and that the server has not closed meanwhile.
     fn idle(&self) -> Option<Connection> {
         loop {
@@ -189,7 +216,9 @@ impl Store for RedisStore {
     }
 
     fn named(&self, key: &str, _: &[(String, String)]) -> Option<StoreObject> {
-        Some(StoreObject::Redis {
+        // No client asks for a stream as an input has it.
+        let is_string = Range::of(key) == Ok(None);
+        is_string.then(|| StoreObject::Redis {
             host: self.host.clone(),
             port: self.port,
             database: self.settings.db(),
@@ -204,6 +233,10 @@ impl Store for RedisStore {
         _: Option<&'a Validator>,
     ) -> BoxFuture<'a, Result<Got, StoreError>> {
         Box::pin(async move {
+            let range = Range::of(key).map_err(|problem| StoreError::new(Kind::Key, &problem))?;
+            if let Some(range) = range {
+                return self.entries(range).await;
+            }
             let mut lent = self.connection().await?;
             let begun = redis::pipe()
                 .cmd("WATCH")
@@ -217,6 +250,10 @@ impl Store for RedisStore {
             match kind.as_str() {
                 "string" => {}
                 "none" => return Err(StoreError::new(Kind::NotFound, "there is no such key")),
+                "stream" => {
+                    let problem = "it is a stream: put ?stream behind the key to get its entries";
+                    return Err(StoreError::new(Kind::Key, problem));
+                }
                 other => {
                     let problem = format!("it is a {other}, must be a string");
                     return Err(StoreError::new(Kind::Key, &problem));

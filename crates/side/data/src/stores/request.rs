@@ -17,9 +17,9 @@ use pilot_model::ports::{BodyError, InputFaultKind as Kind, StreamedBody};
 use super::{Got, Object, Store, StoreError, Validator};
 
 /// The body of one request.
-pub(crate) struct RequestBody(Arc<Mutex<State>>);
+pub(crate) struct RequestBody(Arc<Mutex<BodyState>>);
 
-enum State {
+enum BodyState {
     /// The invocation comes from no request.
     Absent,
     Unread(StreamedBody),
@@ -35,17 +35,17 @@ impl std::fmt::Debug for RequestBody {
 impl RequestBody {
     /// `None`: the invocation comes from no request, but from a trigger or from another function.
     pub(crate) fn new(body: Option<StreamedBody>) -> Self {
-        let state = body.map_or(State::Absent, State::Unread);
+        let state = body.map_or(BodyState::Absent, BodyState::Unread);
         Self(Arc::new(Mutex::new(state)))
     }
 
     fn ask(&self) -> Result<Got, StoreError> {
         let len = match &*self.0.lock() {
-            State::Absent => {
+            BodyState::Absent => {
                 return Err(StoreError::new(Kind::NotFound, NO_BODY));
             }
-            State::Unread(body) => body.size_hint().exact(),
-            State::Read => return Err(read_before()),
+            BodyState::Unread(body) => body.size_hint().exact(),
+            BodyState::Read => return Err(read_before()),
         };
         let state = Arc::clone(&self.0);
         let parts = stream::once(async move { take(&state) })
@@ -74,11 +74,11 @@ impl Store for RequestBody {
     }
 }
 
-fn take(state: &Mutex<State>) -> Result<StreamedBody, StoreError> {
+fn take(state: &Mutex<BodyState>) -> Result<StreamedBody, StoreError> {
     let mut state = state.lock();
-    match std::mem::replace(&mut *state, State::Read) {
-        State::Unread(body) => Ok(body),
-        State::Absent | State::Read => Err(read_before()),
+    match std::mem::replace(&mut *state, BodyState::Read) {
+        BodyState::Unread(body) => Ok(body),
+        BodyState::Absent | BodyState::Read => Err(read_before()),
     }
 }
 

@@ -1,20 +1,30 @@
 //! Amazon S3 and servers with its API, by the crate `object_store`, which signs, retries with jitter and goes on after a connection
 //! that broke in the middle of an object.
 
+mod checksum;
 mod connector;
+mod profile;
 
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{StreamExt, TryStreamExt};
+use http::{HeaderMap, HeaderName, HeaderValue};
 use object_store::aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::limit::LimitStore;
 use object_store::path::Path;
-use object_store::{Attribute, BackoffConfig, GetOptions, GetResult, ObjectStore, RetryConfig};
+use object_store::{
+    Attribute, BackoffConfig, ClientConfigKey, ClientOptions, GetOptions, GetResult, ObjectStore,
+    RetryConfig,
+};
 use pilot_model::BoxFuture;
 use pilot_model::ports::{InputFaultKind as Kind, StoreObject};
 use reqwest::Certificate;
 
+use self::checksum::Announced;
 use self::connector::{CONCURRENT_MAX, Connector};
+use self::profile::{ProfileKeys, Said};
 use super::{Got, Object, Store, StoreError, Validator};
 
 /// A bucket, and how it is reached.
@@ -49,6 +59,34 @@ pub enum S3Credentials {
         /// The secret.
         secret: String,
     },
+    /// The keys of a profile of AWS's tools.
+    Profile(ProfileConfig),
+}
+
+/// A profile of AWS's tools.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ProfileConfig {
+    /// Its name.
+    pub name: String,
+    /// The file that is usually `~/.aws/credentials`.
+    pub credentials_file: PathBuf,
+    /// The file that is usually `~/.aws/config`.
+    pub config_file: PathBuf,
+}
+
+impl ProfileConfig {
+    /// The profile with this name, in the files that AWS's tools would read with these variables.
+    ///
+    /// # Errors
+    /// It is not known where the files are.
+    pub fn named(name: &str, variable: impl Fn(&str) -> Option<String>) -> Result<Self, String> {
+        let (credentials_file, config_file) = profile::files(variable)?;
+        Ok(Self {
+            name: name.to_owned(),
+            credentials_file,
+            config_file,
+        })
+    }
 }
 
 impl std::fmt::Debug for S3Credentials {
@@ -57,6 +95,7 @@ impl std::fmt::Debug for S3Credentials {
             Self::Environment => "Environment",
             Self::Anonymous => "Anonymous",
             Self::Key { .. } => "Key",
+            Self::Profile(_) => "Profile",
         })
     }
 }
@@ -74,14 +113,24 @@ impl S3Store {
     /// # Errors
     /// What is wrong with the configuration.
     pub(crate) fn open(config: &S3Config) -> Result<Self, String> {
+        let mut said = Said::default();
         let mut builder = match &config.credentials {
             S3Credentials::Environment => AmazonS3Builder::from_env(),
             S3Credentials::Anonymous => AmazonS3Builder::new().with_skip_signature(true),
             S3Credentials::Key { id, secret } => AmazonS3Builder::new()
                 .with_access_key_id(id)
                 .with_secret_access_key(secret),
+            S3Credentials::Profile(profile) => {
+                let opened = ProfileKeys::open(profile);
+                let (keys, of_profile) = opened.map_err(|problem| format!("profile: {problem}"))?;
+                said = of_profile;
+                AmazonS3Builder::new().with_credentials(Arc::new(keys))
+            }
         };
+        let allows_http = AmazonS3ConfigKey::Client(ClientConfigKey::AllowHttp);
+        let allows_http = builder.get_config_value(&allows_http);
         builder = builder
+            .with_client_options(options(allows_http.as_deref() == Some("true")))
             .with_bucket_name(&config.bucket)
             .with_http_connector(connector(config)?)
             .with_retry(RetryConfig {
@@ -94,10 +143,11 @@ impl S3Store {
                 // The function's timeout ends it earlier.
                 retry_timeout: Duration::from_secs(180),
             });
-        if let Some(region) = &config.region {
+        // What is beside the keys in a profile belongs to them, as for AWS's tools.
+        if let Some(region) = config.region.as_ref().or(said.region.as_ref()) {
             builder = builder.with_region(region);
         }
-        if let Some(endpoint) = &config.endpoint {
+        if let Some(endpoint) = config.endpoint.as_ref().or(said.endpoint.as_ref()) {
             let path_style = config.path_style.unwrap_or(true);
             builder = builder
                 .with_endpoint(endpoint)
@@ -116,6 +166,18 @@ impl S3Store {
             endpoint,
         })
     }
+}
+
+/// What requests have in addition, as far as the signature has to cover it.
+fn options(allows_http: bool) -> ClientOptions {
+    let (name, value) = checksum::ASK;
+    let pair = (
+        HeaderName::from_static(name),
+        HeaderValue::from_static(value),
+    );
+    ClientOptions::new()
+        .with_allow_http(allows_http)
+        .with_default_headers(HeaderMap::from_iter([pair]))
 }
 
 fn connector(config: &S3Config) -> Result<Connector, String> {
@@ -166,11 +228,18 @@ impl Store for S3Store {
                 }
                 result => result.map_err(|error| fault(&error))?,
             };
+            let announced = result.extensions.get::<Announced>().cloned();
+            let (len, headers) = (result.meta.size, headers(&result));
+            let validator = result.meta.e_tag.as_deref().and_then(Validator::of_tag);
+            let body = result.into_stream().map_err(|error| fault(&error)).boxed();
             Ok(Got::Object(Object {
-                len: Some(result.meta.size),
-                validator: result.meta.e_tag.as_deref().and_then(Validator::of_tag),
-                headers: headers(&result),
-                body: result.into_stream().map_err(|error| fault(&error)).boxed(),
+                len: Some(len),
+                validator,
+                headers,
+                body: match announced {
+                    Some(announced) => announced.checked(body),
+                    None => body,
+                },
             }))
         })
     }

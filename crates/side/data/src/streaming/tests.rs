@@ -184,7 +184,6 @@ async fn send(to: &mpsc::Sender<Part>, bytes: &'static [u8]) {
 #[test]
 fn messages_are_those_of_the_vectors() {
     let vectors = include_str!("../../../../path/wire/vectors/frames.json");
-    let hex = |bytes: &[u8]| -> String { bytes.iter().map(|byte| format!("{byte:02x}")).collect() };
     let failure = "the store answers 503 – später";
     for messages in [
         [message(THERE, 5), message(THERE, 9), message(WHOLE, 9)]
@@ -197,7 +196,8 @@ fn messages_are_those_of_the_vectors() {
         ]
         .concat(),
     ] {
-        assert!(vectors.contains(&hex(messages)), "{}", hex(messages));
+        let sent = hex::encode(messages);
+        assert!(vectors.contains(&sent), "{sent}");
     }
 }
 

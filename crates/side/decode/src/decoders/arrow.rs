@@ -28,11 +28,11 @@ pub(super) fn decode(request: &DecodeRequest, bytes: Vec<u8>) -> Result<Made, St
     let is_file = bytes.starts_with(FILE_MAGIC);
     let input = Cursor::new(bytes);
     if is_file {
-        let batches = FileReader::try_new(input, None).map_err(|error| in_words(&error))?;
+        let batches = FileReader::try_new(input, None).map_err(|error| error.to_string())?;
         let schema = batches.schema();
         written(request, &schema, batches)
     } else {
-        let batches = StreamReader::try_new(input, None).map_err(|error| in_words(&error))?;
+        let batches = StreamReader::try_new(input, None).map_err(|error| error.to_string())?;
         let schema = batches.schema();
         written(request, &schema, batches)
     }
@@ -60,7 +60,7 @@ fn written(
     });
     match (file.wanted, end) {
         (Some(wanted), _) => Err(too_long(wanted, request)),
-        (None, Err(error)) => Err(in_words(&error)),
+        (None, Err(error)) => Err(error.to_string()),
         (None, Ok(())) => Ok(Made {
             layout: Layout::Arrow {
                 rows,
@@ -69,10 +69,6 @@ fn written(
             parts: vec![file.bytes],
         }),
     }
-}
-
-fn in_words(error: &ArrowError) -> String {
-    error.to_string()
 }
 
 /// A file in memory that does not become too long.

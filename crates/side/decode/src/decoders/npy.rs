@@ -52,7 +52,7 @@ pub(super) fn decode(mut bytes: Vec<u8>) -> Result<Made, String> {
 /// The file that numpy would save of an array.
 pub(super) fn as_file(made: Made) -> Result<Made, String> {
     let Layout::Array { element, shape, .. } = made.layout else {
-        return Err("it is no array".to_owned());
+        return Err("it is not an array".to_owned());
     };
     // A tuple of one has a comma.
     let lengths: String = shape.iter().map(|length| format!("{length}, ")).collect();
@@ -81,7 +81,7 @@ pub(super) fn as_file(made: Made) -> Result<Made, String> {
 
 /// Reads the header. Returns the position of the values, too.
 fn head(bytes: &[u8]) -> Result<(Head, usize), String> {
-    let not_npy = || "it is no file of numpy.save".to_owned();
+    let not_npy = || "it is not a file of numpy.save".to_owned();
     let rest = bytes.strip_prefix(b"\x93NUMPY").ok_or_else(not_npy)?;
     let (len, begin) = match rest {
         [1, _, a, b, ..] => (usize::from(u16::from_le_bytes([*a, *b])), 10),
@@ -369,8 +369,8 @@ mod tests {
     #[test]
     fn what_is_no_array_is_refused_in_words() {
         for (made, said) in [
-            (decode(b"plain".to_vec()), "no file of numpy.save"),
-            (decode(b"\x93NUMPY".to_vec()), "no file of numpy.save"),
+            (decode(b"plain".to_vec()), "not a file of numpy.save"),
+            (decode(b"\x93NUMPY".to_vec()), "not a file of numpy.save"),
             (decode(b"\x93NUMPY\x09\x00xx".to_vec()), "unknown version 9"),
             (
                 decode(b"\x93NUMPY\x02\x00\xff\xff\xff\xff".to_vec()),

@@ -5,7 +5,6 @@ use bytes::Bytes;
 use parquet::basic::{ConvertedType, Type as Physical};
 use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
 use parquet::data_type::{ByteArray, DataType};
-use parquet::errors::ParquetError;
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::schema::types::ColumnDescriptor;
 use pilot_model::inputs::decoded::{Column, ColumnValues, DecodeRequest, Element, Layout};
@@ -13,7 +12,7 @@ use pilot_model::inputs::decoded::{Column, ColumnValues, DecodeRequest, Element,
 use crate::{Made, aligned, too_long};
 
 pub(super) fn decode(request: &DecodeRequest, bytes: Vec<u8>) -> Result<Made, String> {
-    let file = SerializedFileReader::new(Bytes::from(bytes)).map_err(|error| in_words(&error))?;
+    let file = SerializedFileReader::new(Bytes::from(bytes)).map_err(|error| error.to_string())?;
     let schema = file.metadata().file_metadata().schema_descr_ptr();
     let mut columns: Vec<Filled> = schema
         .columns()
@@ -23,11 +22,11 @@ pub(super) fn decode(request: &DecodeRequest, bytes: Vec<u8>) -> Result<Made, St
     for group in 0..file.num_row_groups() {
         let group = file
             .get_row_group(group)
-            .map_err(|error| in_words(&error))?;
+            .map_err(|error| error.to_string())?;
         for at in 0..columns.len() {
             let reader = group
                 .get_column_reader(at)
-                .map_err(|error| in_words(&error))?;
+                .map_err(|error| error.to_string())?;
             let others: u64 = columns.iter().map(Filled::len).sum();
             let Some(column) = columns.get_mut(at) else {
                 break;
@@ -165,7 +164,7 @@ impl Filled {
             levels.clear();
             let wants_levels = self.present.is_some().then_some(&mut levels);
             let read = reader.read_records(BATCH_ROWS, wants_levels, None, &mut values);
-            let (rows, _, _) = read.map_err(|error| in_words(&error))?;
+            let (rows, _, _) = read.map_err(|error| error.to_string())?;
             if rows == 0 {
                 return Ok(());
             }
@@ -245,10 +244,6 @@ fn lay_out(rows: u64, filled: Vec<Filled>) -> Made {
         layout: Layout::Table { rows, columns },
         parts,
     }
-}
-
-fn in_words(error: &ParquetError) -> String {
-    error.to_string()
 }
 
 /// Rows that are read at once.

@@ -7,14 +7,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use pilot_model::asynchronous::Destination;
 use pilot_model::deployment::TemplateReport;
 use pilot_model::deployment::{DeployError, DeployReport, Progress};
 use pilot_model::layer::LAYERS_INSIDE;
 use pilot_model::size::Size;
 use pilot_model::unsupported;
 use pilot_model::{
-    Environment, EnvironmentId, FunctionConfig, FunctionName, FunctionSpec, MergedLayers, Runtime,
-    Version, VersionId,
+    AsyncConfig, Environment, EnvironmentId, FunctionConfig, FunctionName, FunctionSpec,
+    MergedLayers, Version, VersionId,
 };
 
 use tokio::sync::OwnedMutexGuard;
@@ -122,7 +123,7 @@ impl Inner {
         let before = self.state.function(&name);
         if let Some(live) = self.unchanged(before.as_ref(), &id, made_of).await? {
             let has = plan.in_words(&live.version.environment);
-            return Ok(report(live, Change::Unchanged, EnvironmentWas::There, has));
+            return Ok(self.report(live, Change::Unchanged, EnvironmentWas::There, has));
         }
         let environments = self.data_dir.environments();
         let parts = plan.folders().map(|part| environments.join(part));
@@ -330,8 +331,57 @@ impl Inner {
             template,
             deployed_unix_s: now_unix_s(),
         };
-        let committed = blocking(move || self.commit(deployed, before, claims, tried)).await?;
-        Ok(report(&committed, Change::New, was, has))
+        let inner = Arc::clone(&self);
+        let committed = blocking(move || inner.commit(deployed, before, claims, tried)).await?;
+        Ok(self.report(&committed, Change::New, was, has))
+    }
+
+    fn report(
+        &self,
+        deployed: &Deployed,
+        change: Change,
+        environment: EnvironmentWas,
+        has: String,
+    ) -> DeployReport {
+        let version = &deployed.version;
+        let name = version.config.name.clone();
+        let mut template = deployed.template.clone();
+        // Not stored with the version: they may be deployed later.
+        template
+            .warnings
+            .extend(self.missing_destinations(&version.config));
+        DeployReport {
+            version: version.id.clone(),
+            number: version.number,
+            changed: change == Change::New,
+            runtime: version.config.runtime.to_string(),
+            environment_reused: environment == EnvironmentWas::There,
+            environment_has: has,
+            template,
+            url_path: url_path(&name),
+            name,
+        }
+    }
+
+    /// A line for each function that records of asynchronous invocations go to and that is not deployed.
+    fn missing_destinations(&self, config: &FunctionConfig) -> Vec<String> {
+        let AsyncConfig {
+            on_success,
+            on_failure,
+            ..
+        } = &config.asynchronous;
+        let destinations = [("on_success", on_success), ("on_failure", on_failure)];
+        let lines = destinations.into_iter().filter_map(|(key, destination)| {
+            let Some(Destination::Function(function)) = destination else {
+                return None;
+            };
+            self.state.function(function).is_none().then(|| {
+                format!(
+                    "async.{key}: there is no function '{function}' yet. Until it is deployed, records for it become dead letters (pilot dlq)"
+                )
+            })
+        });
+        lines.collect()
     }
 
     async fn try_version(
@@ -456,11 +506,10 @@ impl EnvironmentWas {
 fn use_bootstrap_of(layers: &[PathBuf], config: &mut FunctionConfig, code: &Path) {
     let in_layer = layers.iter().any(|layer| layer.join("bootstrap").is_file());
     if in_layer
-        && let Runtime::Provided(provided) = &mut config.runtime
-        && provided.is_default()
         && !code.join("bootstrap").exists()
+        && let Some(command) = config.runtime.default_command()
     {
-        provided.command = vec![format!("{LAYERS_INSIDE}/bootstrap")];
+        *command = vec![format!("{LAYERS_INSIDE}/bootstrap")];
     }
 }
 
@@ -472,27 +521,6 @@ fn check_code(config: &FunctionConfig, staged: &Staged) -> Result<(), DeployErro
     match hints::command_problem(&config.runtime, &staged.code) {
         Some(problem) => Err(errors::from_command(problem)),
         None => Ok(()),
-    }
-}
-
-fn report(
-    deployed: &Deployed,
-    change: Change,
-    environment: EnvironmentWas,
-    has: String,
-) -> DeployReport {
-    let version = &deployed.version;
-    let name = version.config.name.clone();
-    DeployReport {
-        version: version.id.clone(),
-        number: version.number,
-        changed: change == Change::New,
-        runtime: version.config.runtime.to_string(),
-        environment_reused: environment == EnvironmentWas::There,
-        environment_has: has,
-        template: deployed.template.clone(),
-        url_path: url_path(&name),
-        name,
     }
 }
 

@@ -305,7 +305,7 @@ mod tests {
         );
         assert_eq!(
             hint(&["index.ts"]).unwrap(),
-            format!("{missing}, but index.ts: deploy what its compiler makes of it")
+            format!("{missing}, but index.ts: deploy the compiled JavaScript")
         );
         assert_eq!(
             hint(&["package.json"]).unwrap(),

@@ -172,6 +172,6 @@ fn newest(older_than_s: Option<u64>) -> u64 {
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
 fn disk(error: std::io::Error) -> DeployError {
     DeployError::Internal {
-        message: format!("cannot remove what nothing uses: {error}"),
+        message: format!("cannot remove unused files: {error}"),
     }
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use parking_lot::Mutex;
+use pilot_model::asynchronous::AsyncSpec;
 use pilot_model::deployment::TemplateReport;
 use pilot_model::deployment::{DeployError, DeployReport, Progress};
 use pilot_model::ports::{Scaling, StartError};
@@ -310,6 +311,35 @@ async fn the_same_again_changes_nothing() {
     assert_eq!((second.version, second.number), (first.version, 1));
     assert_eq!(bench.platform.0.tried.lock().len(), 1);
     assert_eq!(bench.staged(), 0);
+}
+
+#[tokio::test]
+async fn a_destination_that_is_not_deployed_is_named_until_it_is() {
+    let bench = Bench::new();
+    let deployed = |function: &'static str| {
+        let spec = FunctionSpec {
+            asynchronous: Some(AsyncSpec {
+                on_success: Some("bill".to_owned()),
+                on_failure: Some("file:failed.jsonl".to_owned()),
+                ..AsyncSpec::default()
+            }),
+            ..FunctionSpec::default()
+        };
+        let deployer = bench.deployer();
+        deployer.deploy(name(function), spec, None, archive(APP_1), Arc::new(|_| {}))
+    };
+    for changed in [true, false] {
+        let report = deployed("orders").await.unwrap();
+        assert_eq!(report.changed, changed);
+        let [warning] = &report.template.warnings[..] else {
+            panic!("{:?}", report.template.warnings);
+        };
+        assert!(warning.contains("async.on_success"), "{warning}");
+        assert!(warning.contains("no function 'bill'"), "{warning}");
+    }
+    bench.deploy("bill", APP_1).await.unwrap();
+    let report = deployed("orders").await.unwrap();
+    assert_eq!(report.template.warnings, Vec::<String>::new());
 }
 
 /// The ids of the versions whose templates were ended because they do not become live.

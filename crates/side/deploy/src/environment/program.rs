@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{OsStr, OsString};
+use std::fmt;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -23,13 +24,10 @@ pub struct Tool {
     pub found: Result<String, String>,
 }
 
-/// A program's description of itself, one line of JSON.
-pub(crate) trait Described: Clone + DeserializeOwned + Send {
+/// A program's description of itself, one line of JSON. It displays as `Node 20.20.2 at /usr/bin/node`.
+pub(crate) trait Described: Clone + DeserializeOwned + fmt::Display + Send {
     /// The path of the program, with symbolic links and shims resolved.
     fn executable(&self) -> &Path;
-
-    /// For people: `Node 20.20.2 at /usr/bin/node`.
-    fn in_words(&self) -> String;
 }
 
 /// Why there is no such program.
@@ -141,7 +139,7 @@ impl<T: Described> Programs<T> {
         for name in self.names(fits) {
             for candidate in self.candidates(&name) {
                 if let Some(one) = self.ask(&candidate, arguments).await {
-                    found.insert(one.executable().to_owned(), one.in_words());
+                    found.insert(one.executable().to_owned(), one.to_string());
                 }
             }
         }

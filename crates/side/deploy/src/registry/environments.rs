@@ -76,6 +76,7 @@ pub(super) fn read(data_dir: &Path, row: &Row<'_>) -> Result<Environment, rusqli
             executable,
             prefix: path(10)?.unwrap_or_default(),
             packages_dir: part(11, "packages")?,
+            // If it cannot be read, the version has a problem (`damage`).
             imports: serde_json::from_str(&text(12)?.unwrap_or_default()).unwrap_or_default(),
         }),
         None => None,
@@ -90,6 +91,15 @@ pub(super) fn read(data_dir: &Path, row: &Row<'_>) -> Result<Environment, rusqli
         None => None,
     };
     Ok(Environment { id, python, node })
+}
+
+/// What is wrong with the row of a version's environment, which [`read`] has read.
+pub(super) fn damage(row: &Row<'_>) -> Result<Option<String>, rusqlite::Error> {
+    let json: Option<String> = row.get(12)?;
+    let imports = json.map(|json| serde_json::from_str::<Vec<String>>(&json));
+    Ok(imports
+        .and_then(Result::err)
+        .map(|error| format!("its environment's imports in the registry cannot be read ({error})")))
 }
 
 pub(super) fn forget_unused(transaction: &Transaction<'_>) -> Result<(), rusqlite::Error> {

@@ -338,18 +338,23 @@ fn a_row_that_cannot_be_read_is_a_problem_too() {
     registry
         .commit(&version(folder.path(), "a", 1), &[])
         .unwrap();
-    registry
-        .connection
-        .lock()
-        .execute("UPDATE versions SET config = '{}', template = ''", [])
-        .unwrap();
-    let functions = registry.functions().unwrap();
-    let problem = functions[0].live.problem.as_ref().unwrap();
-    assert!(
-        problem.contains("configuration in the registry cannot be read"),
-        "{problem}"
-    );
-    assert_eq!(functions[0].live.version.config.name.as_str(), "a");
+    for (statement, said) in [
+        (
+            "UPDATE environments SET imports = 'json'",
+            "its environment's imports in the registry cannot be read",
+        ),
+        (
+            "UPDATE versions SET config = '{}', template = ''",
+            "configuration in the registry cannot be read",
+        ),
+    ] {
+        let changed = registry.connection.lock().execute(statement, []);
+        assert_eq!(changed, Ok(1));
+        let functions = registry.functions().unwrap();
+        let problem = functions[0].live.problem.as_ref().unwrap();
+        assert!(problem.contains(said), "{problem}");
+        assert_eq!(functions[0].live.version.config.name.as_str(), "a");
+    }
 }
 
 #[test]

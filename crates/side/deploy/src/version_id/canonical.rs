@@ -40,6 +40,7 @@ pub(super) fn canonical(config: &FunctionConfig) -> String {
         inputs,
         inputs_by_request,
         drop_ins,
+        by_reference,
         invokes,
         initscript,
         shared_initscript,
@@ -84,6 +85,7 @@ pub(super) fn canonical(config: &FunctionConfig) -> String {
     form.add("inputs", inputs, &BTreeMap::new());
     form.add("inputs_by_request", *inputs_by_request, false);
     form.add("drop_ins", *drop_ins, true);
+    form.add("by_reference", *by_reference, true);
     form.add("invokes", invokes, &Invokes::default());
     form.add("initscript", initscript, &None);
     form.add("shared_initscript", shared_initscript, &None);

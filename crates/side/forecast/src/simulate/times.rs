@@ -34,13 +34,13 @@ pub enum TimesError {
     #[error("no times: `samples_ms` or `percentiles_ms` must hold at least one")]
     Empty,
     /// An invalid time.
-    #[error("{ms} ms is no time: must be from 0 to 86400000")]
+    #[error("{ms} ms is out of range: must be from 0 to 86400000")]
     OutOfRange {
         /// The value.
         ms: f64,
     },
     /// An invalid percentile.
-    #[error("\"{percentile}\" is no percentile: must be a number from 0 to 100")]
+    #[error("\"{percentile}\" is not a percentile: must be a number from 0 to 100")]
     Percentile {
         /// As written.
         percentile: String,
@@ -269,14 +269,14 @@ mod tests {
         for (text, said) in [
             ("[1]", "samples_ms"),
             (r#"{"samples_ms": []}"#, "at least one"),
-            (r#"{"samples_ms": [-1]}"#, "-1 ms is no time"),
+            (r#"{"samples_ms": [-1]}"#, "-1 ms is out of range"),
             (
                 r#"{"percentiles_ms": {"half": 1}}"#,
-                "\"half\" is no percentile",
+                "\"half\" is not a percentile",
             ),
             (
                 r#"{"percentiles_ms": {"101": 1}}"#,
-                "\"101\" is no percentile",
+                "\"101\" is not a percentile",
             ),
         ] {
             let error = Times::from_json(text).unwrap_err().to_string();

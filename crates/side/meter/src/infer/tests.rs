@@ -71,6 +71,30 @@ fn made_logs_are_named() {
     }
 }
 
+/// Ticks of 1000 Hz in periods of whole ticks of 100 Hz: the throttles begin at two neighbours, which is one direction on the circle of
+/// 100 Hz. With one alone, nobody can tell.
+#[test]
+fn neighbours_among_fast_ticks_are_no_slow_tick() {
+    for (period_us, quota_us, phase) in [
+        (30_000, 5_000, 300_000),
+        (10_000, 900, 300_000),
+        (100_000, 8_000, 450_000),
+        (20_000, 1_447, 800_000),
+    ] {
+        let made = throttled(period_us, quota_us, 1000, phase, 1);
+        let found = infer(&made).unwrap();
+        assert_eq!(
+            (
+                found.period_us,
+                found.tick_hz,
+                found.tick_hz_possible.as_slice()
+            ),
+            (period_us, 1000, [].as_slice()),
+            "Q{quota_us}: {found:?}"
+        );
+    }
+}
+
 #[test]
 fn what_says_nothing_is_refused() {
     assert!(infer(&vec![]).unwrap_err().contains("too few"));

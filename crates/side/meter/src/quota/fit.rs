@@ -33,10 +33,10 @@ pub struct Distances {
     pub obtained: f64,
 }
 
+#[cfg(test)]
 impl Distances {
     /// The largest.
-    #[must_use]
-    pub fn worst(&self) -> f64 {
+    pub(crate) fn worst(&self) -> f64 {
         self.intervals.max(self.lengths).max(self.obtained)
     }
 }

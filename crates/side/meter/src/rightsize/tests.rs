@@ -131,6 +131,71 @@ fn a_size_has_the_memory_that_is_used() {
     assert_eq!(aws.sizes[0].memory_mb, 3000);
 }
 
+/// Lambda ends at 10,240 MB.
+#[test]
+fn a_platform_without_a_size_that_is_large_enough_has_none() {
+    let text = records(&[(20, 0, 10)]);
+    let used = |mb: u64| text.replace(&format!(",{},0,0", 70 << 20), &format!(",{},0,0", mb << 20));
+    let of = |mb: u64| {
+        let found = found(&Calls::read(used(mb).as_bytes()).unwrap());
+        let aws = found.into_iter().find(|it| it.id == "aws-lambda-x86");
+        let sizes = aws.unwrap().sizes.into_iter();
+        sizes.map(|size| size.memory_mb).collect::<Vec<_>>()
+    };
+    assert_eq!(of(10_240), [10_240]);
+    assert_eq!(of(10_241), Vec::<u64>::new());
+}
+
+/// The user's rows of the two platforms count. One that bills instances has no bill of calls.
+#[test]
+fn prices_are_those_of_the_table() {
+    let dear = r#"
+[platforms.aws-lambda-x86]
+name = "Lambda, as in our contract"
+time = "execution"
+step = "1 ms"
+memory = { price = "0.0000333334", per = "s" }
+fee = "0"
+size = { memory_mb = { min = 128, max = 2048, step = 1 }, mb_per_vcpu = 1769 }
+source = "the contract"
+as_of = "2026-01-01"
+
+[platforms.gcp-request]
+name = "An instance"
+time = "instance"
+step = "1 s"
+memory = { step = 1, price = "0.000002", per = "s" }
+size = { list = [[1000, 1024]] }
+source = "the contract"
+as_of = "2026-01-01"
+"#;
+    let table = Table::with(Some(dear)).unwrap();
+    let calls = calls(&[(160, 0, 160)]);
+    let found = settings(&calls, &table, MACHINE).unwrap();
+    let [_, aws, gcp] = found.as_slice() else {
+        panic!("{found:?}");
+    };
+    assert_eq!(aws.name, "Lambda, as in our contract");
+    // 160 ms of 1,769 MB at twice the price, without a fee.
+    let whole = aws.sizes.last().unwrap();
+    assert_eq!(whole.memory_mb, 1769);
+    let per_million: f64 = whole.per_million.as_ref().unwrap().parse().unwrap();
+    assert!((per_million - 9.213_560).abs() < 1e-5, "{per_million}");
+    assert_eq!(gcp.sizes.len(), 1);
+    assert_eq!(
+        (&gcp.sizes[0].per_million, gcp.sizes[0].cheapest),
+        (&None, false)
+    );
+}
+
+#[test]
+fn the_line_of_a_last_row_without_a_line_end_is_known() {
+    let text = records(&[(20, 0, 10), (30, 0, 10)]);
+    assert_eq!(calls(&[(20, 0, 10)]).unended, None);
+    let cut = text.strip_suffix('\n').unwrap();
+    assert_eq!(Calls::read(cut.as_bytes()).unwrap().unended, Some(3));
+}
+
 /// Cloud Run has no function with 512 MB and less than a third of a vCPU.
 #[test]
 fn a_size_is_one_that_the_platform_has() {

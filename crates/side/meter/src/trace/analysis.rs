@@ -1,11 +1,12 @@
-//! How much of their allocation the requests of a trace used, and what granularities round up: Figures 3 and 5 of the paper (Figure 4 is in
-//! `starts`). Sums of whole numbers, so the order of the rows does not matter, and the memory that they take does not depend on the number
+//! How much of their allocation the requests of a trace used, and what granularities round up: Figures 3 and 5 of the paper (Figure 2 is in
+//! `distribution`, Figure 4 in `starts`). Sums of whole numbers, so the order of the rows does not matter, and the memory that they take does not depend on the number
 //! of rows.
 
 use std::ops::AddAssign;
 
 use serde::Serialize;
 
+use super::distribution::Distribution;
 use super::starts::{PERCENTILES, Starts};
 use crate::bill::Usage;
 use crate::platform::{Size, round_up};
@@ -29,6 +30,8 @@ pub struct Analysis {
     pub memory_rounding_gb_s: Option<f64>,
     /// Starts of workers beside their requests. `None`: the trace says nothing about starts.
     pub starts: Option<Starts>,
+    /// Billable amounts per request beside what was used.
+    pub distribution: Option<Distribution>,
 }
 
 /// How much of an allocation is used.
@@ -143,6 +146,7 @@ impl Sums {
             memory_rounding_gb_s: (requests > 0)
                 .then(|| megabyte_ms as f64 / requests as f64 / GB as f64 / 1000.0),
             starts: None,
+            distribution: None,
         }
     }
 

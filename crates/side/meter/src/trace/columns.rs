@@ -90,6 +90,17 @@ const AZURE_2019: &[(&str, Role)] = &[
     ("percentile_Average_99", Role::Percentile(5)),
     ("percentile_Average_100", Role::Percentile(6)),
 ];
+/// A row with fewer percentiles says too little.
+const AZURE_2019_NEEDED: &[&str] = &[
+    "Count",
+    "percentile_Average_0",
+    "percentile_Average_1",
+    "percentile_Average_25",
+    "percentile_Average_50",
+    "percentile_Average_75",
+    "percentile_Average_99",
+    "percentile_Average_100",
+];
 const AZURE_2021: &[(&str, Role)] = &[
     ("end_timestamp", Role::At(SECOND)),
     ("duration", Role::Execution(SECOND)),
@@ -120,11 +131,7 @@ impl Columns {
         let (text, names) = names_of(header)?;
         let kinds = [
             (Kind::Huawei2025, HUAWEI, &["podID", "runtimeCost"][..]),
-            (
-                Kind::Azure2019,
-                AZURE_2019,
-                &["Count", "percentile_Average_50", "percentile_Average_100"],
-            ),
+            (Kind::Azure2019, AZURE_2019, AZURE_2019_NEEDED),
             (Kind::Azure2021, AZURE_2021, &["end_timestamp", "duration"]),
             (Kind::Own, OWN, &["unix_ms", "execution_ns", "memory_mb"]),
         ];
@@ -236,7 +243,8 @@ impl Columns {
     /// Reads a row.
     pub(super) fn row(&self, row: &[u8]) -> Result<Row, String> {
         let mut read = Row::default();
-        let (mut cpu, mut cpu_missing, mut cpu_usage) = (0_u64, false, None);
+        // The CPU time is known if both of its parts are.
+        let (mut cpu, mut cpu_parts, mut cpu_usage) = (0_u64, 0, None);
         let (mut execution, mut init) = (None, None);
         let (mut count, mut percentiles) = (None, [0; PERCENTILES.len()]);
         let mut rest = Some(row);
@@ -258,10 +266,12 @@ impl Columns {
                 Role::At(unit) => read.begin_ms = value(unit)?.map(|at| at / MS),
                 Role::Execution(unit) => execution = value(unit)?,
                 Role::Init(unit) => init = value(unit)?,
-                Role::Cpu => match value(1)? {
-                    Some(part) => cpu = cpu.saturating_add(part),
-                    None => cpu_missing = true,
-                },
+                Role::Cpu => {
+                    if let Some(part) = value(1)? {
+                        cpu = cpu.saturating_add(part);
+                        cpu_parts += 1;
+                    }
+                }
                 Role::CpuUsage => cpu_usage = value(1_000_000)?,
                 Role::Pod => {
                     (read.cpu_milli, read.memory_bytes) = allocation(field)?;
@@ -308,7 +318,10 @@ impl Columns {
             (None, _) => return Err("it has no duration".to_owned()),
         };
         read.usage.execution_ns = execution_ns;
-        let cpu = (!cpu_missing).then_some(cpu);
+        let cpu = (cpu_parts == 2).then_some(cpu);
+        if cpu_usage.is_some_and(|millionths| millionths > CPU_MILLI_MAX * 1000) {
+            return Err("the CPU usage is too large: is it in another unit?".to_owned());
+        }
         read.usage.cpu_ns = self.cpu_ns(execution_ns, cpu_usage, cpu);
         if self.kind == Kind::Azure2021 {
             let begin = read
@@ -356,6 +369,11 @@ fn waited(field: &[u8], name: &str) -> Result<Option<bool>, String> {
 
 /// A header as text, and its names.
 fn names_of(header: &[u8]) -> Result<(&str, Vec<&str>), String> {
+    if let Some((_, kind)) = FORMS.iter().find(|(magic, _)| header.starts_with(magic)) {
+        return Err(format!(
+            "it is {kind}: use CSV, CSV compressed with gzip, or a Parquet file with a name"
+        ));
+    }
     let text = std::str::from_utf8(header).map_err(|_| "the header is not text".to_owned())?;
     let text = text.trim_start_matches('\u{feff}').trim_end();
     let names = fields(text.as_bytes()).map(|name| {
@@ -402,7 +420,7 @@ fn bounded(row: &Row) -> Result<(), String> {
         ("the used memory", memory_used, MEMORY_BYTES_MAX),
         ("the memory before", row.memory_before, MEMORY_BYTES_MAX),
         ("the allocated memory", row.memory_bytes, MEMORY_BYTES_MAX),
-        ("the allocated CPU", row.cpu_milli, 1 << 24),
+        ("the allocated CPU", row.cpu_milli, CPU_MILLI_MAX),
     ] {
         if value.is_some_and(|value| value > most) {
             return Err(format!("{name} is too large: is it in another unit?"));
@@ -410,6 +428,18 @@ fn bounded(row: &Row) -> Result<(), String> {
     }
     Ok(())
 }
+
+/// What other files begin with. A Parquet file is here if it came through a pipe.
+const FORMS: [(&[u8], &str); 6] = [
+    (b"PAR1", "Parquet through a pipe"),
+    (b"\x28\xb5\x2f\xfd", "compressed with zstd"),
+    (b"BZh", "compressed with bzip2"),
+    (b"\xfd7zXZ", "compressed with xz"),
+    (b"PK\x03\x04", "an archive (zip)"),
+    (b"ARROW1", "an Arrow file"),
+];
+/// Most vCPU of a request.
+const CPU_MILLI_MAX: u64 = 1 << 24;
 
 /// `pool22-300-128-0000618412`: thousandths of a CPU, and MB of memory.
 fn allocation(pod: &[u8]) -> Result<(Option<u64>, Option<u64>), String> {

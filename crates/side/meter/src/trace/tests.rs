@@ -98,6 +98,12 @@ fn azures_percentiles_of_2019_are_spread_over_their_requests() {
     assert_eq!(traced.report.used.cpu_unknown, 288);
     let bill = total(&traced, "vercel").unwrap();
     assert_eq!(bill, "0.001340659595", "13.5205 s of 1 vCPU, and 288 fees");
+    let few = "Count,percentile_Average_50,percentile_Average_100\n1,5,6\n";
+    assert!(
+        refused(few).contains("of no known trace"),
+        "{}",
+        refused(few)
+    );
     for (row, told) in [
         (
             "a,a,f,33,288,0.0,299.0,0,0,17,31,30,201,299",
@@ -146,6 +152,10 @@ fn malformed_rows_are_counted_and_named_or_refused() {
             "the duration is too large: is it in another unit?",
         ),
         (
+            huawei("0.1", "pool22-300-128-1", "500000", "20"),
+            "the CPU usage is too large: is it in another unit?",
+        ),
+        (
             huawei("0.1", "pool22-300-128-1", "0.5", "99999999999"),
             "the used memory is too large",
         ),
@@ -166,6 +176,14 @@ fn malformed_rows_are_counted_and_named_or_refused() {
     assert_eq!(traced.report.used.calls, 1);
     assert_eq!(traced.malformed, bad.len() as u64 + 1);
     assert_eq!(traced.first_malformed.len(), NAMED_MAX);
+    let all: Vec<_> = bad
+        .iter()
+        .map(|(row, told)| (refused(&format!("{HUAWEI}{row}")), *told))
+        .collect();
+    for (problem, told) in all {
+        let problem = problem.strip_prefix("line 2: ").unwrap();
+        assert!(problem.starts_with(told), "{problem}");
+    }
     for ((line, problem), (index, (_, told))) in
         traced.first_malformed.iter().zip(bad.iter().enumerate())
     {
@@ -182,6 +200,29 @@ fn a_start_is_what_its_column_says() {
     assert_eq!(skipping(&text).report.used.cold, 2);
     let told = refused(&format!("{header}1,hot,128,10,5\n"));
     assert_eq!(told, "line 2: start = 'hot' is neither cold nor warm");
+}
+
+/// Records of one's own making need not have all columns.
+#[test]
+fn cpu_time_is_known_if_both_of_its_parts_are() {
+    for (columns, fields, known) in [
+        ("", "", None),
+        (",cpu_user_ns", ",5000", None),
+        (",cpu_user_ns,cpu_system_ns", ",5000,", None),
+        (",cpu_user_ns,cpu_system_ns", ",5000,7000", Some(12)),
+    ] {
+        let traced = skipping(&format!(
+            "unix_ms,memory_mb,execution_ns{columns}\n1,128,5000000{fields}\n"
+        ));
+        let used = &traced.report.used;
+        assert_eq!(
+            used.cpu_unknown,
+            u64::from(known.is_none()),
+            "{columns}{fields}"
+        );
+        assert_eq!(used.cpu_us, known.unwrap_or(0), "{columns}{fields}");
+        assert_eq!(total(&traced, "cloudflare").is_some(), known.is_some());
+    }
 }
 
 /// The clock was set back by a day: the dates say so, and machines are billed for 5 s.
@@ -223,6 +264,17 @@ fn a_header_of_something_else_says_what_is_known() {
             told.contains("podID") && told.contains("pilot cost export"),
             "{told}"
         );
+    }
+    for (magic, kind) in [
+        (&b"PAR1\x15\x04"[..], "Parquet through a pipe"),
+        (b"\x28\xb5\x2f\xfd\x04", "compressed with zstd"),
+        (b"BZh91AY", "bzip2"),
+        (b"\xfd7zXZ\0", "xz"),
+        (b"PK\x03\x04", "zip"),
+    ] {
+        let table = Table::shipped().unwrap();
+        let told = bill(magic, &table, &options(Strictness::Skip)).unwrap_err();
+        assert!(told.to_string().contains(kind), "{told}");
     }
     let told = bill(
         &b"\xff\xfe,\n"[..],
@@ -283,6 +335,10 @@ fn a_last_row_without_a_line_end_is_named_or_refused() {
     );
     assert_eq!(skipping(&format!("{cut}\n")).unended, None);
     assert_eq!(skipping(header).unended, None);
+    // Cut off in the header.
+    let header_alone = header.trim_end();
+    assert_eq!(skipping(header_alone).unended, Some(1));
+    assert!(refused(header_alone).starts_with("line 1: the last row has no line end"));
     // It is malformed anyway.
     let traced = skipping(&format!("{header}a,b,0.0794"));
     assert_eq!((traced.malformed, traced.unended), (1, None));

@@ -8,17 +8,21 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use pilot_model::asynchronous::DeadLetters;
+use pilot_model::asynchronous::{DeadLetters, Destination};
 use pilot_model::ports::{
     AsyncControl as _, AsyncFault, AsyncFilter, AsyncQueue as _, AsyncRequest, AsyncRunner,
-    AsyncTarget, AttemptEnd, Mark, MayTouch, NoDelivery, NoTarget, NotAccepted, TriggerStore,
+    AsyncTarget, AttemptEnd, Deliver, Mark, MayTouch, NoDelivery, NoTarget, NotAccepted,
+    TriggerStore,
 };
 use pilot_model::trigger::FaasTrigger;
 use pilot_model::{AsyncConfig, BoxFuture, FunctionName, InvocationId};
+use pilot_testkit::TokioClock;
 use proptest::prelude::*;
 use tokio::runtime::Runtime;
 
 use super::{Queue, QueueConfig};
+
+mod simulation;
 
 type Answer = dyn Fn(&AsyncRequest, usize) -> AttemptEnd + Send + Sync;
 
@@ -103,6 +107,7 @@ fn config(folder: &Path) -> QueueConfig {
         bytes_max: 1 << 20,
         running_max: 8,
         has_room: Arc::new(|| true),
+        clock: Arc::new(TokioClock::new()),
     }
 }
 
@@ -373,6 +378,59 @@ fn a_record_goes_to_its_destination_in_lambdas_format() {
         assert_eq!(record["requestContext"]["condition"], "RetriesExhausted");
         assert_eq!(record["responseContext"]["functionError"], "Unhandled");
         assert_eq!(queue.counts().dead, 0);
+        stop(queue).await;
+    });
+}
+
+/// A destination that does not answer.
+#[derive(Debug)]
+struct Silent {
+    asked: Arc<tokio::sync::Notify>,
+}
+
+impl Deliver for Silent {
+    fn deliver(
+        &self,
+        _: &FunctionName,
+        _: &Destination,
+        _: &str,
+        _: Bytes,
+    ) -> BoxFuture<'static, Result<(), String>> {
+        self.asked.notify_one();
+        Box::pin(std::future::pending())
+    }
+}
+
+#[test]
+fn a_destination_that_does_not_answer_does_not_hold_up_the_end() {
+    let folder = tempfile::tempdir().unwrap();
+    tokio().block_on(async {
+        let asked = Arc::new(tokio::sync::Notify::new());
+        let open = || {
+            let asked = Arc::clone(&asked);
+            let silent = QueueConfig {
+                delivery: Arc::new(Silent { asked }),
+                ..config(folder.path())
+            };
+            Queue::open(silent).unwrap()
+        };
+        let queue = open();
+        let runs = runner(
+            AsyncConfig {
+                on_success: Some("https://example.com/x".parse().unwrap()),
+                ..quick()
+            },
+            |_, _| done(),
+        );
+        queue.dispatch(Arc::clone(&runs) as _);
+        queue.accept(request("f", "1", None)).await.unwrap();
+        asked.notified().await;
+        let ended = tokio::time::timeout(Duration::from_secs(30), stop(queue)).await;
+        assert!(ended.is_ok(), "the end waits for the destination");
+        // It is delivered after the next start.
+        let queue = open();
+        queue.dispatch(runs);
+        asked.notified().await;
         stop(queue).await;
     });
 }

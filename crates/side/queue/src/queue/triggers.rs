@@ -9,7 +9,7 @@ use super::Queue;
 use crate::command::Command;
 use crate::marks;
 use crate::rules::Condition;
-use crate::shared::Shared;
+use crate::shared::QueueShared;
 use crate::store::{Dead, Record};
 
 impl TriggerStore for Queue {
@@ -76,7 +76,7 @@ impl TriggerStore for Queue {
     }
 }
 
-fn store(shared: Arc<Shared>, record: Record) -> BoxFuture<'static, Result<(), NotAccepted>> {
+fn store(shared: Arc<QueueShared>, record: Record) -> BoxFuture<'static, Result<(), NotAccepted>> {
     Box::pin(async move {
         let place = Arc::clone(&shared.places).acquire_owned().await;
         let place = place.map_err(|_| NotAccepted::Stopping)?;

@@ -154,7 +154,7 @@ impl Session {
         session.write(Packet::Connect(hello, None, login)).await?;
         match session.read().await {
             Ok(Packet::ConnAck(answer)) => session.accepted(&answer)?,
-            Ok(_) => return Err("the broker's first packet is no CONNACK".to_owned()),
+            Ok(_) => return Err("the broker's first packet is not a CONNACK".to_owned()),
             Err(problem) => {
                 return Err(format!(
                     "{problem}, before it accepted the connection: it must speak MQTT 5"

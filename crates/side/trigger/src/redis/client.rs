@@ -116,7 +116,7 @@ impl Redis {
             .unwrap_or_default())
     }
 
-    /// Takes over entries that a consumer has had for so long. Returns where to go on (`0-0`: from the beginning), and the entries.
+    /// Takes over entries that a consumer has had for this long. Returns where to go on (`0-0`: from the beginning), and the entries.
     pub(crate) async fn claim(
         &mut self,
         (stream, group, consumer): (&str, &str, &str),
@@ -263,7 +263,7 @@ impl Server {
     }
 }
 
-/// At most so many entries, whatever the server sends.
+/// At most this many entries, whatever the server sends.
 fn entries(answer: &Value, count: u32) -> Vec<StreamEntry> {
     let asked = usize::try_from(count).unwrap_or(usize::MAX);
     let entries = list(answer).iter().take(asked).filter_map(|entry| {

@@ -135,7 +135,7 @@ impl Queue {
     /// One call. The queue's URL is added to the request. The error is for people.
     pub(crate) async fn call(&self, action: &str, body: Value) -> Result<Value, String> {
         let Value::Object(body) = body else {
-            return Err(format!("{action}: its arguments are no object"));
+            return Err(format!("{action}: its arguments are not an object"));
         };
         let response = self.send(action, body).await?;
         let answer = http::read(response, ANSWER_BYTES_MAX).await;

@@ -12,7 +12,7 @@ use pilot_model::ports::{
 };
 use serde_json::{Map, Value};
 
-use super::client::Queue;
+use super::client::{Queue, SqsAccess};
 use crate::connections::{Connections, contains};
 
 /// The queues of all connections. Implements the port.
@@ -39,7 +39,7 @@ impl ConnectedQueues {
 }
 
 impl Inner {
-    fn queue(&self, request: &QueueRequest) -> Result<Queue, RemoteFault> {
+    fn access(&self, request: &QueueRequest) -> Result<(&SqsAccess, String), RemoteFault> {
         let forbidden = |problem: String| fault(Kind::Forbidden, problem);
         let access = self
             .connections
@@ -59,6 +59,11 @@ impl Inner {
                 ),
             ));
         }
+        Ok((access, url))
+    }
+
+    fn queue(&self, request: &QueueRequest) -> Result<Queue, RemoteFault> {
+        let (access, url) = self.access(request)?;
         let mut open = self.open.lock();
         let there = match open.get(&request.connection) {
             Some(there) => there.clone(),
@@ -76,6 +81,11 @@ impl Inner {
 impl Queues for ConnectedQueues {
     fn check(&self, function: &str, connection: &str) -> Result<(), String> {
         self.0.connections.queues(function, connection).map(drop)
+    }
+
+    fn url(&self, request: &QueueRequest) -> Option<String> {
+        let access = self.0.access(request);
+        access.ok().map(|(_, url)| url)
     }
 
     fn call(&self, request: QueueRequest) -> BoxFuture<'static, Result<StreamedBody, RemoteFault>> {

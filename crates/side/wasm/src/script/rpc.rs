@@ -5,6 +5,7 @@ use std::future::Future;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use pilot_model::initscript::message_name;
 use pilot_model::ports::{
@@ -27,6 +28,8 @@ pub(crate) struct Rpc {
     reply: watch::Receiver<Option<Arc<Finished>>>,
     /// For the script's own reading.
     file: Option<File>,
+    /// Whether its reply is a message already.
+    is_message: AtomicBool,
     _task: Running<()>,
 }
 
@@ -43,6 +46,8 @@ pub(crate) struct Awaited {
     id: u64,
     transfer: Transfer,
     reply: watch::Receiver<Option<Arc<Finished>>>,
+    /// Whether no other message has the same reply.
+    is_first: bool,
     deadline: Deadline,
 }
 
@@ -73,6 +78,7 @@ impl Rpc {
             began,
             reply: receiver,
             file: None,
+            is_message: AtomicBool::new(false),
             _task: Running::new(task),
         }
     }
@@ -124,6 +130,7 @@ impl Rpc {
             id,
             transfer: transfer_of(id, &self.from, self.began),
             reply: self.reply.clone(),
+            is_first: !self.is_message.swap(true, Ordering::Relaxed),
             deadline,
         }
     }
@@ -149,7 +156,10 @@ impl Awaited {
                     Err(fault) => Err(fault.problem.clone()),
                     Ok(reply) => {
                         self.transfer.way = reply.way;
-                        give(self.id, &reply.memory, reply.object.clone())
+                        let object = reply.object.clone();
+                        let object =
+                            object.filter(|object| self.is_first || !object.answers_once());
+                        give(self.id, &reply.memory, object)
                     }
                 }
             }

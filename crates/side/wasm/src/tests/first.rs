@@ -8,7 +8,7 @@ use pilot_model::Version;
 use pilot_model::ports::InitRunner;
 use tokio::task::JoinSet;
 
-use super::world::{World, script};
+use crate::fakes::{World, script};
 use crate::threads::{Beginning, TICK};
 
 const ASKING: &str = r#"(data (i32.const 0) "s3://photosGET cat")

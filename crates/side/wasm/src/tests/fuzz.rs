@@ -3,66 +3,11 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use pilot_model::TransferWay;
-use pilot_model::initscript::{MESSAGES_MAX, ScriptEnd};
 use proptest::prelude::*;
 use proptest::sample::select;
 
-use super::world::{World, script};
-use crate::script::SAID_LEN_MAX;
-
-/// An argument of a call, as text of WebAssembly.
-#[derive(Debug, Clone, Copy)]
-enum Kind {
-    /// A connection, a reply, an offset: a number of 32 bits.
-    Number,
-    /// An id, or an offset: a number of 64 bits.
-    Id,
-    /// A place and a length.
-    Text,
-}
-
-/// The functions of the host, their arguments, and whether there is a result of 32 bits, of 64, or none.
-const CALLS: [(&str, &[Kind], u32); 18] = {
-    use Kind::{Id, Number, Text};
-    [
-        ("connect", &[Text], 32),
-        ("send_rpc", &[Number, Id, Text], 32),
-        ("recv", &[Number, Id], 32),
-        ("reply_len", &[Number], 64),
-        ("reply_status", &[Number], 32),
-        ("reply_read", &[Number, Id, Text], 32),
-        ("send_msg", &[Id, Text], 32),
-        ("send_reply", &[Id, Number, Id], 32),
-        ("transfer_conn", &[Id, Text, Number], 32),
-        ("recv_msg", &[Id, Number, Text], 32),
-        ("exit", &[Number], 0),
-        ("event_read", &[Number, Text], 32),
-        ("event_value", &[Text, Text], 32),
-        ("reply_value", &[Number, Text, Text], 32),
-        ("json_value", &[Text, Text, Text], 32),
-        ("input_read", &[Number, Text], 32),
-        ("error_read", &[Text], 32),
-        ("log", &[Text], 0),
-    ]
-};
-
-/// Texts that mean something, each at its place in the script's memory.
-const TEXTS: [&str; 12] = [
-    "s3://photos",
-    "https://example.com",
-    "redis://cache",
-    "s3://private",
-    "tcp://db:5432",
-    "READ 3\n\nabc",
-    "GET cat",
-    "GET none",
-    "GET slow",
-    "POST /cat\nA: b\n\nbody",
-    "key.0",
-    "s3://photos\u{0}\n",
-];
-const TEXT_ROOM: usize = 64;
+use crate::fakes::{World, script};
+use crate::fuzzed::{CALLS, Kind, TEXT_ROOM, TEXTS, check};
 
 fn number() -> impl Strategy<Value = String> {
     prop_oneof![
@@ -164,30 +109,7 @@ async fn holds(calls: Vec<String>) {
     // Far more than any limit: a script that does not end is a failure.
     let done = tokio::time::timeout(Duration::from_secs(30), run).await;
     let done = done.expect("it ended");
-    let transfers = &done.fetched.transfers;
-    // How it ended is known, and not contradictory.
-    let end = done.end.unwrap();
-    assert_ne!(end, ScriptEnd::LeftOut);
-    assert_eq!(end == ScriptEnd::Ok, transfers[0].error.is_none());
-    assert_eq!(transfers[0].way, TransferWay::Script);
-    // Its limits.
-    assert!(done.fetched.inputs.len() <= MESSAGES_MAX && transfers.len() <= MESSAGES_MAX + 1);
-    let copied = transfers
-        .iter()
-        .filter(|one| one.way == TransferWay::Handed);
-    assert!(copied.map(|one| one.bytes).sum::<u64>() <= 1 << 20);
-    assert!(done.said.as_ref().map_or(0, String::len) <= SAID_LEN_MAX + 1);
-    let asked = world.asked();
-    assert!(asked.len() <= 32 && asked.iter().all(|one| one.place != "s3://private"));
-    // Each message is there, or says why not.
-    for transfer in &transfers[1..] {
-        let is_here = done
-            .fetched
-            .inputs
-            .iter()
-            .any(|one| one.name == transfer.input);
-        assert_ne!(is_here, transfer.error.is_some(), "{transfer:?}");
-    }
+    check(&done, &world.asked(), false);
     drop(done);
     world.is_empty().await;
     world.has_room().await;

@@ -10,7 +10,7 @@ use pilot_model::initscript::ScriptEnd;
 use pilot_model::ports::{InitRunner, ScriptLink, ScriptSent};
 use tokio::sync::{mpsc, watch};
 
-use super::world::{Done, World, script};
+use crate::fakes::{Done, World, script};
 
 /// What was sent, in words, and what the function sends. Everything else it cannot send any more.
 #[derive(Debug)]
@@ -316,7 +316,7 @@ async fn a_place_outside_of_the_memory_ends_the_script_before_it_waits() {
     assert_eq!(done.end, Some(ScriptEnd::Trap));
     let said = done.said.unwrap();
     assert!(
-        said.contains("it gave recv_msg a place outside of its memory"),
+        said.contains("it passed recv_msg an address outside of its memory"),
         "{said}"
     );
 }

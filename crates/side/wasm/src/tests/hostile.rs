@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use pilot_model::ports::InitRunner;
 
-use super::world::{Done, World, script};
+use crate::fakes::{Done, World, script};
 
 /// Runs a script that fails, and then one that does not.
 async fn fails(text: &str) -> (Done, String) {
@@ -29,10 +29,7 @@ async fn an_endless_loop_is_ended_while_others_run() {
     }
     assert!(others > 1, "{others}");
     let said = endless.await.unwrap().said.unwrap();
-    assert!(
-        said.contains("it computed for 250 ms without end"),
-        "{said}"
-    );
+    assert!(said.contains("it computed for more than 250 ms"), "{said}");
 }
 
 /// What takes long without a loop: operations on the whole memory, calls of the host, and functions that return. Nothing looks there
@@ -65,10 +62,7 @@ async fn long_code_without_a_loop_is_ended_while_others_run() {
         }
         assert!(others > 1, "{others}");
         let said = long.await.unwrap().said.unwrap_or_default();
-        assert!(
-            said.contains("it computed for 250 ms without end"),
-            "{said}"
-        );
+        assert!(said.contains("it computed for more than 250 ms"), "{said}");
     }
 }
 

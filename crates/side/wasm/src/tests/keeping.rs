@@ -6,7 +6,7 @@ use pilot_model::TransferWay;
 use pilot_model::initscript::ScriptEnd;
 use pilot_model::ports::InitRunner;
 
-use super::world::{Done, World, script};
+use crate::fakes::{Done, World, script};
 
 /// Hands over the object `weights`.
 const WEIGHTS: &str = r#"(data (i32.const 0) "s3://photosGET weights")
@@ -47,6 +47,26 @@ async fn one_run_serves_all_invocations() {
     assert_eq!(world.asked().len(), 1);
     let object = found.fetched.inputs[0].object.as_ref();
     assert!(object.is_some(), "drop-ins answer from it");
+}
+
+#[tokio::test]
+async fn a_queues_answer_is_no_clients_answer_in_a_shared_run() {
+    let world = World::new();
+    world.put("sqs://jobs/tasks", b"a task");
+    let text = r#"(data (i32.const 0) "sqs://jobsReceiveMessage tasks")
+        (func (export "run")
+            (drop (call $connect (i32.const 0) (i32.const 10)))
+            (drop (call $send_rpc (i32.const 0) (i64.const 5) (i32.const 10) (i32.const 20)))
+            (drop (call $send_reply (i64.const 7) (i32.const 0) (i64.const 5))))"#;
+    let version = world
+        .deploy(&script(text), |script| script.max_age_s = Some(60))
+        .await;
+    // Each of them has the message, and all of them would take it.
+    for _ in 0..2 {
+        let done = Done::of(world.initscripts().shared(&version).await);
+        assert_eq!(done.messages(), weights(b"a task"));
+        assert_eq!(done.fetched.inputs[0].object, None);
+    }
 }
 
 #[tokio::test]

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use pilot_model::Version;
 use pilot_model::ports::InitRunner;
 
-use super::world::{World, root, script};
+use crate::fakes::{World, root, script};
 
 async fn refused(world: &World, module: &[u8]) -> String {
     let version = world.version(module, |_| {});
@@ -109,7 +109,7 @@ async fn a_file_outside_of_the_functions_folder_is_refused() {
     let version = world.version(b"", |config| config.module = "folder.wasm".to_owned());
     let found = world.initscripts().prepare(&version).await.unwrap_err();
     assert!(
-        found.contains("no file") || found.contains("directory"),
+        found.contains("is not a file") || found.contains("directory"),
         "{found}"
     );
 }

@@ -275,6 +275,43 @@ async fn an_answer_that_is_no_http_is_a_fault() {
     assert!(matches!(fault, WorkerFault::Protocol { .. }), "{fault}");
 }
 
+#[tokio::test]
+async fn an_answer_in_another_transfer_coding_is_a_fault() {
+    let rig = rig().await;
+    let mut server = rig.accept().await;
+    let response = rig.pass(get("/"));
+    server.read().await;
+    server
+        .write("HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n")
+        .await;
+    let said = response.await.unwrap().unwrap_err().to_string();
+    assert!(
+        said.contains("gzip, chunked") && said.contains("Content-Encoding"),
+        "{said}"
+    );
+}
+
+#[tokio::test]
+async fn trailers_are_announced_to_those_that_get_them() {
+    let rig = rig().await;
+    let mut server = rig.accept().await;
+    for asks in [true, false] {
+        let mut request = get("/");
+        if asks {
+            let trailers = HeaderValue::from_static("trailers");
+            request.headers_mut().insert(TE, trailers);
+        }
+        let response = rig.pass(request);
+        server.read().await;
+        server
+            .write("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: x-sum\r\n\r\n1\r\na\r\n0\r\nx-sum: 1\r\n\r\n")
+            .await;
+        let response = response.await.unwrap().unwrap();
+        assert_eq!(response.headers().contains_key("trailer"), asks);
+        assert_eq!(text(response).await, "a");
+    }
+}
+
 /// Each takes the daemon longer than the server.
 #[tokio::test]
 async fn interim_responses_without_end_are_a_fault() {

@@ -5,13 +5,16 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-use pilot_meter::trace::{self, Analysis, Starts, Strictness, TraceError, TraceOptions, Workers};
+use pilot_meter::trace::{
+    self, Amounted, Analysis, Distribution, Starts, Strictness, TraceError, TraceOptions, Workers,
+};
 use pilot_meter::{Match, Size, parquet};
 use pilot_model::cost::CostReport;
+use pilot_model::log_line::visible;
 use serde::Serialize;
 
 use super::super::failure::Failure;
-use super::super::output;
+use super::super::output::{self, Align, Table};
 use super::CostArgs;
 use super::table::render;
 
@@ -25,11 +28,7 @@ struct Report {
 
 /// Bills the trace and prints the report.
 pub(super) fn run(args: &CostArgs, path: &Path, billing: Option<&str>) -> anyhow::Result<()> {
-    let source: Box<dyn Read + Send> = if path == Path::new("-") {
-        Box::new(io::stdin())
-    } else {
-        open(path)?
-    };
+    let source = source(path)?;
     let table = pilot_meter::Table::with(billing).map_err(Failure::usage)?;
     let options = TraceOptions {
         strictness: if args.strict {
@@ -72,11 +71,9 @@ pub(super) fn run(args: &CostArgs, path: &Path, billing: Option<&str>) -> anyhow
         for (line, problem) in first {
             report.notes.push(format!("{shown}:{line}: {problem}"));
         }
-        if let Some(line) = unended {
-            report.notes.push(format!(
-                "{shown}:{line}: the last row has no line end: if it is cut off, its figures are wrong"
-            ));
-        }
+        report
+            .notes
+            .extend(unended.map(|line| note_of_unended(path, line)));
     }
     if args.json {
         return output::print_json(&Report { report, analysis });
@@ -94,7 +91,10 @@ fn failed(path: &Path, error: TraceError) -> Failure {
 
 /// How much of their allocation the requests used, and what is rounded up.
 fn used(analysis: &Analysis) -> String {
-    let mut text = String::new();
+    let mut text = analysis
+        .distribution
+        .as_ref()
+        .map_or_else(String::new, per_request);
     if let (Some(cpu), Some(memory)) = (&analysis.cpu, &analysis.memory) {
         let percent = |thousandths: u64| format!("{:.1} %", thousandths as f64 / 10.0);
         let _ = write!(
@@ -127,6 +127,49 @@ fn used(analysis: &Analysis) -> String {
     text
 }
 
+/// What is billed per request, beside what was used.
+fn per_request(distribution: &Distribution) -> String {
+    let mut table = Table::new(&[
+        ("BILLED PER REQUEST", Align::Left),
+        ("MB-s P5", Align::Right),
+        ("P50", Align::Right),
+        ("P95", Align::Right),
+        ("CPU-ms P5", Align::Right),
+        ("P50", Align::Right),
+        ("P95", Align::Right),
+    ]);
+    let at = |percent| distribution.percents.iter().position(|is| *is == percent);
+    let shown = [5, 50, 95].map(at);
+    let fields = |amounts: Option<&[u64]>, unit: f64| {
+        shown.map(|at| {
+            let amount = amounts.zip(at).and_then(|(amounts, at)| amounts.get(at));
+            amount.map_or_else(String::new, |amount| {
+                format!("{:.3}", *amount as f64 / unit)
+            })
+        })
+    };
+    let mut is_empty = true;
+    let mut row = |name: &str, amounted: &Amounted| {
+        let memory = amounted.memory_kb_ms.as_ref().map(<[u64; _]>::as_slice);
+        let cpu = amounted.cpu_ns.as_ref().map(<[u64; _]>::as_slice);
+        if memory.is_some() || cpu.is_some() {
+            let mut cells = vec![visible(name).to_string()];
+            cells.extend(fields(memory, 1024.0 * 1000.0));
+            cells.extend(fields(cpu, 1e6));
+            table.row(cells);
+            is_empty = false;
+        }
+    };
+    row("(used)", &distribution.used);
+    for platform in &distribution.platforms {
+        row(&platform.name, &platform.billed);
+    }
+    if is_empty {
+        return String::new();
+    }
+    table.render()
+}
+
 /// Starts of workers beside the requests after them.
 fn compared(starts: &Starts) -> String {
     let mut text = format!(
@@ -157,8 +200,22 @@ fn compared(starts: &Starts) -> String {
     text
 }
 
+/// What is said of a last row that has no line end.
+pub(in super::super) fn note_of_unended(path: &Path, line: u64) -> String {
+    let shown = path.display();
+    format!("{shown}:{line}: the last row has no line end: if it is cut off, its figures are wrong")
+}
+
+/// The rows of a trace as CSV; `-` is standard input.
+pub(in super::super) fn source(path: &Path) -> Result<Box<dyn Read + Send>, Failure> {
+    if path == Path::new("-") {
+        return Ok(Box::new(io::stdin()));
+    }
+    open(path)
+}
+
 /// The rows of a file as CSV, whatever form it has.
-pub(in super::super) fn open(path: &Path) -> Result<Box<dyn Read + Send>, Failure> {
+fn open(path: &Path) -> Result<Box<dyn Read + Send>, Failure> {
     let unreadable =
         |error: io::Error| Failure::usage(format!("cannot read {}: {error}", path.display()));
     let mut file = File::open(path).map_err(unreadable)?;

@@ -43,6 +43,10 @@ pub(super) fn lines(config: &FunctionConfig, line: &mut impl FnMut(&str, String)
         let off = "off: clients of stores ask the stores";
         line("drop-ins", off.to_owned());
     }
+    if !config.by_reference {
+        let off = "off: data for other functions is copied";
+        line("by reference", off.to_owned());
+    }
     for (kind, script) in config.initscripts() {
         let key = match kind.key() {
             "shared_initscript" => "shared init",

@@ -10,7 +10,7 @@ use nix::unistd::{AccessFlags, access};
 use pilot_container::{VolumeLimit, available};
 use pilot_model::size::Size;
 
-use super::{Check, State};
+use super::{Check, CheckState};
 use crate::daemon_config::DaemonConfig;
 use crate::daemon_config::nodes::NodesSettings;
 use crate::tls::{Certificate, TlsFiles};
@@ -29,7 +29,7 @@ pub(super) fn container_engine(configured: Option<&str>) -> Check {
     Check::of(
         ("features", "containers"),
         found,
-        State::Absent,
+        CheckState::Absent,
         "install Docker Engine, or name its socket with container_engine in pilotd.toml",
     )
 }
@@ -45,7 +45,7 @@ pub(super) fn volumes(limit: VolumeLimit) -> Check {
     Check::of(
         ("features", "volumes of containers"),
         found,
-        State::Absent,
+        CheckState::Absent,
         "run the daemon as root, with e2fsprogs and loop devices, and leave limits.volume_mb above 0",
     )
 }
@@ -71,7 +71,7 @@ pub(super) fn daemon(config: &DaemonConfig) -> (UseOfDataDir, Vec<Check>) {
     let mut checks = vec![Check::of(
         ("daemon", "data directory"),
         found.map(|(_, shown)| shown),
-        State::Missing,
+        CheckState::Missing,
         "name another folder with --data-dir, or run as a user who may write there",
     )];
     let control = config.control_listen;
@@ -89,13 +89,13 @@ pub(super) fn daemon(config: &DaemonConfig) -> (UseOfDataDir, Vec<Check>) {
         Check::of(
             ("daemon", "descriptors"),
             descriptors(config.limits.workers_max()),
-            State::Absent,
+            CheckState::Absent,
             "raise the hard limit: LimitNOFILE=65536 in the systemd unit, or `ulimit -Hn`",
         ),
         Check::of(
             ("daemon", "IPv4 forwarding"),
             forwarding(),
-            State::Absent,
+            CheckState::Absent,
             "start the daemon: it disables it again",
         ),
     ]);
@@ -117,13 +117,13 @@ fn certificate(files: &TlsFiles) -> Check {
                 .map(|ends| format!("its files can be used; it {ends}"))
                 .map_err(|problem| format!("{}: {problem}", certificate.key())),
             // The daemon serves with it, and clients decide.
-            State::Absent,
+            CheckState::Absent,
             "renew the certificate; a daemon that runs reads it again by itself",
         ),
         Err(error) => Check::of(
             ("daemon", "certificate"),
             Err(format!("{error:#}")),
-            State::Missing,
+            CheckState::Missing,
             "correct the file, or the key in pilotd.toml that names it",
         ),
     }
@@ -188,7 +188,7 @@ fn address(
         Ok(_) => Check::of(
             what,
             Ok(format!("{address} is free")),
-            State::Missing,
+            CheckState::Missing,
             other,
         ),
         Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {
@@ -198,11 +198,11 @@ fn address(
             };
             // The socket may be the supervisor's, which hands it to the daemon.
             let change = "stop the program that listens there; nothing if that is systemd with the daemon's socket unit";
-            Check::of(what, found, State::Absent, change)
+            Check::of(what, found, CheckState::Absent, change)
         }
         Err(error) => {
             let problem = listen::refusal(address, key, &error);
-            Check::of(what, Err(problem), State::Missing, other)
+            Check::of(what, Err(problem), CheckState::Missing, other)
         }
     }
 }

@@ -7,7 +7,7 @@ use anyhow::Context;
 use pilot_deploy::registry::Registry;
 use pilot_queue::Examined;
 
-use super::{Check, State};
+use super::{Check, CheckState};
 use crate::daemon_config::DaemonConfig;
 use crate::daemon_config::connections::connection;
 use crate::daemon_config::data::store;
@@ -83,7 +83,7 @@ pub(super) fn content(config: &DaemonConfig) -> Vec<Check> {
             );
             let change = "make room there, or name another folder with TMPDIR";
             let check = ("daemon", "registry");
-            checks.push(Check::of(check, Err(problem), State::Absent, change));
+            checks.push(Check::of(check, Err(problem), CheckState::Absent, change));
         }
     }
     let socket = &config.control_socket.path;
@@ -117,7 +117,7 @@ fn registry(dir: &Path, scratch: &Path) -> Option<Check> {
         )),
     };
     let change = "deploy them again; the daemon serves the others";
-    Some(Check::of(what, found, State::Absent, change))
+    Some(Check::of(what, found, CheckState::Absent, change))
 }
 
 fn queue(dir: &Path, scratch: &Path) -> Option<Check> {
@@ -128,7 +128,7 @@ fn queue(dir: &Path, scratch: &Path) -> Option<Check> {
         Ok(Examined::Damaged(problem)) => Some(Check::of(
             ("daemon", what),
             Err(format!("their store is damaged: {problem}")),
-            State::Absent,
+            CheckState::Absent,
             "copy a backup of async.sqlite back; otherwise the daemon sets the file aside and begins with an empty one",
         )),
         Err(error) => Some(of(what, Err(error.into()), CONTENT)),
@@ -138,7 +138,7 @@ fn queue(dir: &Path, scratch: &Path) -> Option<Check> {
 /// A check of something without which the daemon does not start.
 fn of(what: &'static str, found: anyhow::Result<String>, change: &'static str) -> Check {
     let found = found.map_err(|error| format!("{error:#}"));
-    Check::of(("daemon", what), found, State::Missing, change)
+    Check::of(("daemon", what), found, CheckState::Missing, change)
 }
 
 const FILES: &str = "correct the file, or the key in pilotd.toml that names it";
@@ -176,19 +176,19 @@ mod tests {
              [traces]\nendpoint = \"http://h\"\nheaders_file = \"HOME/gone\"\n",
         );
         let checks = configured(&config);
-        let found: Vec<(&str, State)> = checks
+        let found: Vec<(&str, CheckState)> = checks
             .iter()
             .map(|check| (check.what, check.state))
             .collect();
         assert_eq!(
             found,
             [
-                ("store", State::Missing),
-                ("store", State::Ok),
-                ("store", State::Missing),
-                ("connection", State::Missing),
-                ("nodes", State::Missing),
-                ("traces", State::Missing),
+                ("store", CheckState::Missing),
+                ("store", CheckState::Ok),
+                ("store", CheckState::Missing),
+                ("connection", CheckState::Missing),
+                ("nodes", CheckState::Missing),
+                ("traces", CheckState::Missing),
             ]
         );
         for (check, key) in checks.iter().zip([
@@ -209,7 +209,7 @@ mod tests {
         std::fs::create_dir(&config.data_dir).unwrap();
         let checks = content(&config);
         assert!(
-            checks.iter().all(|check| check.state == State::Ok),
+            checks.iter().all(|check| check.state == CheckState::Ok),
             "{checks:?}"
         );
         assert_eq!(std::fs::read_dir(&config.data_dir).unwrap().count(), 0);

@@ -26,7 +26,7 @@ pub(super) fn run(args: &SpinArgs) -> anyhow::Result<()> {
     let mut told = [0];
     std::io::stdin()
         .read_exact(&mut told)
-        .context("nobody said when to begin: use `pilot profile sched`")?;
+        .context("this command is internal: use `pilot profile sched`")?;
     let log = profile(Duration::from_secs(args.seconds));
     let mut out = std::io::stdout().lock();
     serde_json::to_writer(&mut out, &log)?;

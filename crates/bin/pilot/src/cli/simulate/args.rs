@@ -64,11 +64,11 @@ pub(in crate::cli) struct SimulateArgs {
     pub(super) json: bool,
 }
 
-/// The model of CPU time. Without `--cores` nothing waits for a CPU.
+/// The model of CPU time. Without `--cores` there are enough CPUs for everything.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "CPUs that starts and invocations share")]
 pub(super) struct CpuOptions {
-    /// Number of CPUs [default: nothing waits for a CPU]
+    /// Number of CPUs [default: unlimited]
     #[arg(long, value_name = "N")]
     pub(super) cores: Option<f64>,
     /// CPU time of a start, milliseconds
@@ -89,7 +89,7 @@ pub(super) struct ScaleOptions {
     /// Highest number of workers of a function
     #[arg(long, value_name = "N", default_value_t = 64)]
     pub(super) max: u32,
-    /// Idle workers kept ready beyond the busy ones while the function is hot
+    /// Idle workers kept ready in addition to the busy ones, while the function is in use
     #[arg(long, alias = "parked", value_name = "N", default_value_t = 0)]
     pub(super) spare: u32,
     /// Idle workers end after this time, seconds

@@ -232,7 +232,7 @@ impl Progress {
         self.waits.store(false, Ordering::Relaxed);
     }
 
-    /// hyper gets a piece of so many bytes.
+    /// hyper gets a piece of this many bytes.
     pub(super) fn gave(&self, bytes: usize) {
         self.given.fetch_add(bytes as u64, Ordering::Relaxed);
         self.waits.store(true, Ordering::Relaxed);

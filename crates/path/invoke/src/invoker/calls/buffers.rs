@@ -4,11 +4,13 @@
 //! invocation. A call keeps its own reference, so memory is never given back while a target uses it.
 
 use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use pilot_model::ports::{BlankMemory, InputMemory};
+use parking_lot::Mutex;
+use pilot_model::ports::{BlankMemory, InputMemory, There};
 use pilot_wire::calls::{Reason, Refusal};
-use tokio::sync::SetOnce;
+use tokio::sync::{SetOnce, watch};
 
 /// Most buffers of an invocation at a time.
 pub(super) const BUFFERS_MAX: usize = 16;
@@ -22,7 +24,12 @@ pub(super) struct Buffers(BTreeMap<u32, Arc<Slot>>);
 pub(super) struct Slot {
     /// Bytes.
     len: u64,
+    /// What is read while it is filled. `None`: it is sealed or released. Guards only the value, and is dropped before `blank`, which
+    /// then finds out whether a worker still has the memory.
+    file: Mutex<Option<Arc<OwnedFd>>>,
     blank: Arc<dyn BlankMemory>,
+    /// So many bytes are there, as the worker says.
+    filled: watch::Sender<u64>,
     /// An error if it was released before.
     sealed: SetOnce<Result<Arc<dyn InputMemory>, Refusal>>,
 }
@@ -44,8 +51,13 @@ impl Buffers {
     }
 
     pub(super) fn insert(&mut self, number: u32, len: u64, blank: Arc<dyn BlankMemory>) {
-        let sealed = SetOnce::new();
-        let slot = Slot { len, blank, sealed };
+        let slot = Slot {
+            len,
+            file: Mutex::new(blank.descriptor()),
+            blank,
+            filled: watch::Sender::new(0),
+            sealed: SetOnce::new(),
+        };
         self.0.insert(number, Arc::new(slot));
     }
 
@@ -61,6 +73,7 @@ impl Buffers {
             let problem = "the buffer was released before it was filled";
             // It does nothing if the buffer is sealed.
             let _ = slot.sealed.set(Err(Refusal::new(Reason::Invalid, problem)));
+            *slot.file.lock() = None;
         }
     }
 }
@@ -78,6 +91,39 @@ impl Slot {
     pub(super) fn fill(&self, memory: Arc<dyn InputMemory>) {
         // It is sealed once, because sealing it again fails.
         let _ = self.sealed.set(Ok(memory));
+        *self.file.lock() = None;
+    }
+
+    /// The worker says that so many bytes are there. What it writes to them later, nobody may notice.
+    pub(super) fn tell(&self, there: u64) {
+        // The last one is there when the buffer is sealed. A worker that tells of each byte makes no more work than one that does not.
+        let there = there.min(self.len.saturating_sub(1));
+        let there = there - there % STEP_LEN;
+        self.filled.send_if_modified(|filled| {
+            let is_more = there > *filled;
+            *filled = there.max(*filled);
+            is_more
+        });
+    }
+
+    /// Waits until more than the first `at` bytes are there, or until it is sealed.
+    ///
+    /// # Errors
+    /// It was released before.
+    pub(super) async fn there(&self, at: u64) -> Result<There, Refusal> {
+        let mut filled = self.filled.subscribe();
+        let more = async {
+            let more = filled.wait_for(|there| *there > at).await;
+            more.map(|there| *there)
+        };
+        tokio::select! {
+            biased;
+            sealed = self.sealed() => return all_of(&*sealed?),
+            more = more => if let (Ok(len), Some(file)) = (more, self.file.lock().clone()) {
+                return Ok(There { file, len });
+            }
+        }
+        all_of(&*self.sealed().await?)
     }
 
     /// Waits until it is sealed.
@@ -88,6 +134,24 @@ impl Slot {
         self.sealed.wait().await.clone()
     }
 }
+
+/// Data that is complete.
+///
+/// # Errors
+/// Out of descriptors.
+pub(super) fn all_of(memory: &dyn InputMemory) -> Result<There, Refusal> {
+    let input = memory.input("data").map_err(|error| {
+        let problem = format!("the data cannot be read: {error}");
+        Refusal::new(Reason::Unavailable, problem)
+    })?;
+    Ok(There {
+        file: input.descriptor,
+        len: memory.bytes(),
+    })
+}
+
+/// What a worker says of a buffer counts in such steps.
+const STEP_LEN: u64 = 256 << 10;
 
 #[cfg(test)]
 mod tests {

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use pilot_model::ports::{BoxFuture, HandedData, InputMemory};
+use pilot_model::ports::{BoxFuture, HandedData, InputMemory, There};
 use pilot_wire::calls::Refusal;
 
-use super::buffers::Slot;
+use super::buffers::{Slot, all_of};
 
 /// What is called.
 #[derive(Debug)]
@@ -33,11 +33,11 @@ impl HandedData for Data {
         }
     }
 
-    fn memory(&self) -> BoxFuture<'_, Result<Arc<dyn InputMemory>, Refusal>> {
+    fn there(&self, at: u64) -> BoxFuture<'_, Result<There, Refusal>> {
         Box::pin(async move {
             match self {
-                Self::Buffer(slot) => slot.sealed().await,
-                Self::Input(memory) => Ok(Arc::clone(memory)),
+                Self::Buffer(slot) => slot.there(at).await,
+                Self::Input(memory) => all_of(memory.as_ref()),
             }
         })
     }

@@ -14,6 +14,7 @@ use serde_json::value::RawValue;
 use tokio::time::Instant as Deadline;
 
 use super::call::{Call, Data};
+use super::copied::copied;
 use super::{CALL_DEPTH_MAX, Caller, elsewhere};
 use crate::error::InvokeError;
 use crate::invoker::Invoker;
@@ -64,11 +65,21 @@ async fn answered(caller: &Caller, call: Call) -> Result<(End, Bytes), Refusal> 
     };
     let Call { event, data, .. } = call;
     let from = caller.version.config.name.to_string();
+    let target = request.version.config.name.clone();
+    let by_reference = caller.version.config.by_reference && caller.source.by_reference();
+    let source = Arc::clone(&caller.source);
     let payload = async move {
         let data = match data {
             None => None,
             Some(Data::Input(memory)) => Some(memory),
             Some(Data::Buffer(slot)) => Some(slot.sealed().await.map_err(NotInvoked::Data)?),
+        };
+        let data = match data {
+            Some(memory) if !by_reference => {
+                let copied = copied(source.as_ref(), &target, memory.as_ref()).await;
+                Some(copied.map_err(NotInvoked::Data)?)
+            }
+            data => data,
         };
         let mut payload = Payload::event(event);
         payload.data = data.map(|memory| (from, memory));
@@ -147,7 +158,7 @@ pub(super) fn check_target(config: &FunctionConfig, has_data: bool) -> Result<()
     let not_supported = |problem: String| Err(Refusal::new(Reason::NotSupported, problem));
     if config.interface != Interface::Event {
         return not_supported(format!(
-            "'{function}' is no handler of events: call its URL, /fn/{function}/"
+            "'{function}' does not take events: call its URL, /fn/{function}/"
         ));
     }
     if !has_data {

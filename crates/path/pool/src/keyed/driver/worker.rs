@@ -1,16 +1,15 @@
 //! A worker in a kept runtime. It adds nothing to an exchange: the futures are the inner worker's own.
 
-use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
 use pilot_model::ports::{
-    Answer, Call, Input, Part, PassedRequest, PassedResponse, ShownInputs, StartStamps, Worker,
-    WorkerFault, WorkerMemory,
+    Answer, Call, Input, Part, PassedRequest, PassedResponse, Resources, ShownInputs, StartStamps,
+    Worker, WorkerFault,
 };
-use pilot_model::{BoxFuture, CpuTime, Rest, WorkerId};
+use pilot_model::{BoxFuture, WorkerId};
 use tokio::time::timeout;
 
 use super::hold::Hold;
@@ -108,40 +107,8 @@ impl Worker for KeyedWorker {
         }
     }
 
-    fn memory(&self) -> WorkerMemory {
-        self.inner.memory()
-    }
-
-    fn rest(&self, how: Rest) -> io::Result<()> {
-        self.inner.rest(how)
-    }
-
-    fn wake(&self) -> io::Result<()> {
-        self.inner.wake()
-    }
-
-    fn reclaim(&self) -> io::Result<()> {
-        self.inner.reclaim()
-    }
-
-    fn engage(&self) {
-        self.inner.engage();
-    }
-
-    fn disengage(&self) {
-        self.inner.disengage();
-    }
-
-    fn memory_peak(&self) -> Option<u64> {
-        self.inner.memory_peak()
-    }
-
-    fn cpu(&self) -> Option<CpuTime> {
-        self.inner.cpu()
-    }
-
-    fn throttled(&self) -> Option<Duration> {
-        self.inner.throttled()
+    fn resources(&self) -> &dyn Resources {
+        self.inner.resources()
     }
 }
 

@@ -82,7 +82,7 @@ impl Lease {
                     let others = self.pooled.exchanges.fetch_add(1, Ordering::Relaxed);
                     self.begun = Some((stream, others.saturating_add(1)));
                     if self.serves_several() {
-                        let now = self.pooled.worker.cpu();
+                        let now = self.pooled.worker.resources().cpu();
                         *self.share.get_mut() = Some(self.pooled.shares.lock().begin(now));
                     }
                 }
@@ -180,7 +180,7 @@ impl Lease {
         }
         let mut share = self.share.lock();
         let start = share.as_mut()?;
-        let now = self.pooled.worker.cpu();
+        let now = self.pooled.worker.resources().cpu();
         self.pooled.shares.lock().read(now, start)
     }
 
@@ -236,7 +236,7 @@ impl Lease {
             if self.begun.is_some() {
                 self.pooled.exchanges.fetch_sub(1, Ordering::Relaxed);
                 if self.share.get_mut().is_some() {
-                    let now = self.pooled.worker.cpu();
+                    let now = self.pooled.worker.resources().cpu();
                     self.pooled.shares.lock().end(now);
                 }
             }

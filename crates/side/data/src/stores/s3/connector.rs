@@ -13,6 +13,7 @@ use object_store::{ClientConfigKey, ClientOptions};
 use reqwest::{Certificate, Client};
 use tokio::time::timeout;
 
+use super::checksum::Announced;
 use crate::stores::redirects::same_server;
 
 /// Makes clients. The settings are those of stores; of the options, it is only asked whether HTTP without TLS is allowed.
@@ -58,8 +59,12 @@ impl HttpService for Service {
         Self: 'b,
     {
         Box::pin(async move {
-            let response = HttpService::call(&self.0, request).await?;
+            let mut response = HttpService::call(&self.0, request).await?;
             if response.status().is_success() {
+                // `object_store` passes on no header that it does not know.
+                if let Some(announced) = Announced::of(response.headers()) {
+                    response.extensions_mut().insert(announced);
+                }
                 return Ok(response);
             }
             let (parts, body) = response.into_parts();
@@ -90,7 +95,7 @@ async fn beginning(body: HttpResponseBody) -> String {
 /// Requests to one store at the same time.
 pub(super) const CONCURRENT_MAX: usize = 128;
 const CONNECT_MAX: Duration = Duration::from_secs(5);
-/// A store that sends nothing for so long is asked again.
+/// A store that sends nothing for this long is asked again.
 const SILENCE_MAX: Duration = Duration::from_secs(20);
 /// An error of S3 has some hundred bytes.
 const REFUSAL_BYTES_MAX: usize = 16 << 10;

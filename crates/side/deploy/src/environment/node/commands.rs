@@ -2,7 +2,10 @@
 //! has no links, and a copy cannot find the modules beside its program. So these copies become links again.
 
 use std::fs;
-use std::io;
+use std::io::{
+    self,
+    ErrorKind::{IsADirectory, NotADirectory, NotFound},
+};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Component, Path, PathBuf};
 
@@ -20,7 +23,7 @@ pub(crate) fn link_commands(code: &Path) -> io::Result<()> {
     }
     for package in packages(&modules)? {
         let inside = package.strip_prefix(&modules).unwrap_or(&package);
-        for (name, program) in commands(&package) {
+        for (name, program) in commands(&package)? {
             let copy = bin.join(name);
             if is_copy(&copy, &package.join(&program))? {
                 fs::remove_file(&copy)?;
@@ -33,8 +36,20 @@ pub(crate) fn link_commands(code: &Path) -> io::Result<()> {
 
 /// The commands in a package's `bin`: a command's file name, and the path of its program in the package. If `bin` is a string, it is
 /// the program with the package's name. Paths that lead out of the folders are left out.
-fn commands(package: &Path) -> Vec<(PathBuf, PathBuf)> {
-    let text = fs::read(package.join(PACKAGE_JSON)).unwrap_or_default();
+fn commands(package: &Path) -> io::Result<Vec<(PathBuf, PathBuf)>> {
+    let path = package.join(PACKAGE_JSON);
+    let text = match fs::read(&path) {
+        Ok(text) => text,
+        // There is none, or it is a folder.
+        Err(error) if matches!(error.kind(), NotFound | NotADirectory | IsADirectory) => {
+            return Ok(Vec::new());
+        }
+        Err(error) => {
+            let problem = format!("read {}: {error}", path.display());
+            return Err(io::Error::new(error.kind(), problem));
+        }
+    };
+    // npm made no command from a package.json that is not JSON, and the function may work without its package.
     let manifest: Value = serde_json::from_slice(&text).unwrap_or_default();
     let named: Vec<(&str, &str)> = match &manifest["bin"] {
         Value::String(program) => {
@@ -47,14 +62,15 @@ fn commands(package: &Path) -> Vec<(PathBuf, PathBuf)> {
             .collect(),
         _ => Vec::new(),
     };
-    named
+    let commands = named
         .into_iter()
         .filter_map(|(name, program)| {
             // Without the scope, as npm does.
             let name = Path::new(name).file_name()?;
             Some((PathBuf::from(name), below(program)?))
         })
-        .collect()
+        .collect();
+    Ok(commands)
 }
 
 /// The path with plain components only; `None`: it leads elsewhere.
@@ -105,6 +121,17 @@ mod tests {
 
     fn target(code: &tempfile::TempDir, command: &str) -> Option<PathBuf> {
         fs::read_link(code.path().join("node_modules/.bin").join(command)).ok()
+    }
+
+    #[test]
+    fn a_package_whose_manifest_cannot_be_understood_has_no_commands() {
+        let code = code(&[
+            ("node_modules/a/package.json/x", "1"),
+            ("node_modules/b/package.json", "{"),
+            ("node_modules/c/index.js", "1"),
+            ("node_modules/.bin/a", "1"),
+        ]);
+        assert_eq!(target(&code, "a"), None);
     }
 
     #[test]

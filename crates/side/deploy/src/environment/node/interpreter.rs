@@ -1,6 +1,7 @@
 //! Node.js on this machine: which one is used, its description of itself, and its npm.
 
 use std::ffi::OsString;
+use std::fmt;
 use std::path::{Path, PathBuf};
 
 use pilot_model::runtime::NeededBy;
@@ -28,9 +29,11 @@ impl Described for Interpreter {
     fn executable(&self) -> &Path {
         &self.executable
     }
+}
 
-    fn in_words(&self) -> String {
-        format!("Node {} at {}", self.version, self.executable.display())
+impl fmt::Display for Interpreter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Node {} at {}", self.version, self.executable.display())
     }
 }
 

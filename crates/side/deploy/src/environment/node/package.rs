@@ -12,6 +12,7 @@ use std::path::Path;
 use pilot_model::size::Size;
 use serde_json::{Map, Value};
 
+use crate::environment::is_confusing;
 use crate::hash::Fields;
 
 /// A set of packages.
@@ -132,9 +133,7 @@ fn npmrc(text: &str) -> Result<String, PackageError> {
     let mut kept = String::new();
     for (at, line) in (1..).zip(text.lines()) {
         let problem = |what: &str| Err(fail(NPMRC, format!("line {at} {what}")));
-        if line.chars().any(|c| {
-            (c.is_control() && c != '\t') || matches!(c, '\u{2028}' | '\u{2029}' | '\u{feff}')
-        }) {
+        if line.contains(is_confusing) {
             return problem("has a line end or a control character within it; remove it");
         }
         let line = line.trim();

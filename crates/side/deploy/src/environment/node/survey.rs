@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use pilot_model::runtime::NeededBy;
 
-use super::super::program::{Described, Tool};
+use super::super::program::Tool;
 use super::interpreter::Interpreters;
 
 pub(in super::super) async fn survey(search_path: &OsString) -> Vec<Tool> {
@@ -16,7 +16,7 @@ pub(in super::super) async fn survey(search_path: &OsString) -> Vec<Tool> {
         Tool {
             name: "Node.js",
             found: node
-                .map(|node| node.in_words())
+                .map(|node| node.to_string())
                 .map_err(|error| error.to_string()),
         },
         Tool {

@@ -96,11 +96,11 @@ impl Compiler {
         let mut left_out = Vec::new();
         let mut after: Option<String> = None;
         for _ in 0..=LEFT_OUT_MAX {
-            let mut arguments = vec!["-I".to_owned(), "-X".to_owned()];
-            arguments.push(format!("pycache_prefix={}", build.inside(made)));
-            arguments.push("-c".to_owned());
-            arguments.push(include_str!("compile.py").to_owned());
+            let mut arguments = ["-I", "-S", "-c", include_str!("compile.py")]
+                .map(str::to_owned)
+                .to_vec();
             arguments.push(build.inside(code));
+            arguments.push(build.inside(made));
             arguments.extend(after.clone());
             let command = BuildCommand {
                 program: self.interpreter.executable.clone(),
@@ -202,3 +202,55 @@ const CODE_INSIDE: &str = "/var/task";
 const TIME_MAX: Duration = Duration::from_secs(120);
 /// Files that may end the compiler; then the rest is left out, too.
 const LEFT_OUT_MAX: usize = 3;
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    /// With a prefix from the command line, Python would compile its own library there, which took ten times as long.
+    #[test]
+    fn the_bytecode_is_that_of_the_code_alone() {
+        let (code, made) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        fs::create_dir(code.path().join("lib")).unwrap();
+        for (file, text) in [
+            ("app.py", "import lib.tool"),
+            ("lib/tool.py", ""),
+            ("no.py", "def ("),
+        ] {
+            fs::write(code.path().join(file), text).unwrap();
+        }
+        let done = Command::new("python3")
+            .args(["-I", "-S", "-c", include_str!("compile.py")])
+            .args([code.path(), made.path()])
+            .output()
+            .unwrap();
+        assert!(done.status.success(), "{done:?}");
+        let printed = String::from_utf8(done.stdout).unwrap();
+        assert_eq!(printed, "'app.py'\n'lib/tool.py'\n'no.py'\n");
+        let mut compiled = files_below(made.path());
+        compiled.sort();
+        let at = |name: &str| {
+            made.path()
+                .join(code.path().strip_prefix("/").unwrap())
+                .join(name)
+        };
+        let [app, tool] = compiled.as_slice() else {
+            panic!("{compiled:?}");
+        };
+        assert_eq!(
+            (app.parent(), tool.parent()),
+            (at("app").parent(), at("lib/tool").parent())
+        );
+    }
+
+    fn files_below(folder: &Path) -> Vec<PathBuf> {
+        let entries = fs::read_dir(folder)
+            .unwrap()
+            .map(|entry| entry.unwrap().path());
+        let (folders, mut files): (Vec<_>, Vec<_>) = entries.partition(|path| path.is_dir());
+        files.extend(folders.iter().flat_map(|folder| files_below(folder)));
+        files
+    }
+}

@@ -1,5 +1,6 @@
 //! Python interpreters on this machine: which one is used, and its description of itself.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 
 use pilot_model::runtime::NeededBy;
@@ -27,14 +28,12 @@ impl Described for Interpreter {
     fn executable(&self) -> &Path {
         &self.executable
     }
+}
 
-    fn in_words(&self) -> String {
-        format!(
-            "{} {} at {}",
-            self.implementation,
-            self.version,
-            self.executable.display()
-        )
+impl fmt::Display for Interpreter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let place = self.executable.display();
+        write!(f, "{} {} at {place}", self.implementation, self.version)
     }
 }
 

@@ -9,6 +9,8 @@ use std::path::{Component, Path, PathBuf};
 use pilot_model::runtime::RequirementFiles;
 use pilot_model::size::Size;
 
+use crate::environment::is_confusing;
+
 /// A set of requirements. The installer reads exactly these lines ([`Requirements::text`]), and the hash of an environment covers
 /// exactly these lines, so that two sets with one hash are one set.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -354,11 +356,6 @@ fn lines_of(file: &Path, text: &str) -> Result<Vec<(usize, String)>, Requirement
         begun = None;
     }
     Ok(lines)
-}
-
-/// Characters at which an installer could end a line (Python's `str.splitlines`), or that nobody sees.
-fn is_confusing(c: char) -> bool {
-    (c.is_control() && c != '\t') || matches!(c, '\u{2028}' | '\u{2029}' | '\u{feff}')
 }
 
 /// Whether pip would take the encoding of the file from this line, which must be one of the first two (PEP 263).

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 
 use pilot_model::runtime::NeededBy;
 
-use super::super::program::{Described, Tool, on_path};
+use super::super::program::{Tool, on_path};
 use super::interpreter::Interpreters;
 
 pub(in super::super) async fn survey(search_path: &OsStr) -> Vec<Tool> {
@@ -20,7 +20,7 @@ pub(in super::super) async fn survey(search_path: &OsStr) -> Vec<Tool> {
         Tool {
             name: "Python",
             found: python
-                .map(|python| python.in_words())
+                .map(|python| python.to_string())
                 .map_err(|error| error.to_string()),
         },
         Tool {

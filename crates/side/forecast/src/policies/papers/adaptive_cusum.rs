@@ -107,7 +107,7 @@ impl Forecaster for AdaptiveCusum {
             )
         } else {
             format!(
-                "{sized}; the usual rate of {baseline:.1} requests/s is expected: the last {rate:.1} is no rise (sum of deviations \
+                "{sized}; the usual rate of {baseline:.1} requests/s is expected: the last {rate:.1} is not an increase (sum of deviations \
                  {:.2}, a rise from {} on)",
                 self.statistic.sum(),
                 self.constants.h

@@ -91,7 +91,7 @@ impl Forecaster for Cusum {
             )
         } else {
             format!(
-                "{sized}; the usual rate of {baseline:.1} requests/s is expected: the last {rate:.1} is no rise (sum of deviations \
+                "{sized}; the usual rate of {baseline:.1} requests/s is expected: the last {rate:.1} is not an increase (sum of deviations \
                  {:.1}, a rise from {} on)",
                 self.statistic.sum(),
                 self.threshold
@@ -130,7 +130,7 @@ mod tests {
         cusum.tick(&tick_of(4, 2.0, 0.5));
         assert_eq!(
             cusum.reason(),
-            "2 workers are kept: 0.4 requests/s × 0.500 s each + 1 spare; the usual rate of 0.4 requests/s is expected: the last 2.0 is no rise (sum of deviations 0.0, a rise from 8 on)"
+            "2 workers are kept: 0.4 requests/s × 0.500 s each + 1 spare; the usual rate of 0.4 requests/s is expected: the last 2.0 is not an increase (sum of deviations 0.0, a rise from 8 on)"
         );
         cusum.tick(&tick_of(60, 2.0, 0.5));
         assert_eq!(

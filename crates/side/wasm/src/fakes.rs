@@ -1,4 +1,5 @@
-//! What the tests share: remotes that are made up, versions with a module, and the functions of the host as a text.
+//! What the tests and the fuzz target share: remotes that are made up, versions with a module, and the functions of the host as a text.
+//! Not in the daemon.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -23,52 +24,57 @@ use crate::runner::{Initscripts, InitscriptsConfig};
 use crate::trial::Trials;
 
 /// Remotes with objects, and scripts that use them.
-pub(super) struct World {
+pub(crate) struct World {
     store: Arc<Store>,
     initscripts: Initscripts,
     folder: tempfile::TempDir,
 }
 
 impl World {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self::with_memory(512)
     }
 
-    pub(super) fn with_memory(memory_mb: u32) -> Self {
+    pub(crate) fn with_memory(memory_mb: u32) -> Self {
         let store = Arc::new(Store::default());
         let clock = Arc::new(TokioClock::new());
         let config = InitscriptsConfig { memory_mb };
         Self {
             initscripts: Initscripts::start(config, Arc::clone(&store) as _, clock, Trials::Off)
-                .unwrap(),
+                .expect("compiled code runs here"),
             store,
-            folder: tempfile::tempdir().unwrap(),
+            folder: tempfile::tempdir().expect("a folder for temporary files"),
         }
     }
 
-    pub(super) fn initscripts(&self) -> &Initscripts {
+    pub(crate) fn initscripts(&self) -> &Initscripts {
         &self.initscripts
     }
 
-    pub(super) fn code(&self) -> PathBuf {
+    pub(crate) fn code(&self) -> PathBuf {
         self.folder.path().to_owned()
     }
 
-    pub(super) fn put(&self, place: &str, body: &[u8]) {
+    pub(crate) fn put(&self, place: &str, body: &[u8]) {
         let mut objects = self.store.objects.lock();
         objects.insert(place.to_owned(), body.to_vec());
     }
 
-    pub(super) fn remove(&self, place: &str) {
+    pub(crate) fn remove(&self, place: &str) {
         self.store.objects.lock().remove(place);
     }
 
-    pub(super) fn asked(&self) -> Vec<Asked> {
+    pub(crate) fn asked(&self) -> Vec<Asked> {
         self.store.asked.lock().clone()
     }
 
+    /// What was asked since the last call.
+    pub(crate) fn take_asked(&self) -> Vec<Asked> {
+        std::mem::take(&mut self.store.asked.lock())
+    }
+
     /// Waits until nobody has the memory of a reply or a message any more.
-    pub(super) async fn is_empty(&self) {
+    pub(crate) async fn is_empty(&self) {
         let began = Instant::now();
         while Arc::strong_count(&self.store.used) > 1 {
             assert!(
@@ -80,12 +86,12 @@ impl World {
     }
 
     /// A version of the function `f` with this module.
-    pub(super) fn version(
+    pub(crate) fn version(
         &self,
         module: &[u8],
         change: impl FnOnce(&mut InitscriptConfig),
     ) -> Arc<Version> {
-        std::fs::write(self.folder.path().join("init.wasm"), module).unwrap();
+        std::fs::write(self.folder.path().join("init.wasm"), module).expect("a new file");
         let mut config = InitscriptConfig {
             module: "init.wasm".to_owned(),
             input: String::new(),
@@ -94,8 +100,9 @@ impl World {
                 "https://example.com",
                 "redis://cache/public/",
                 "tcp://db:5432",
+                "sqs://jobs",
             ]
-            .map(|allowed| allowed.parse().unwrap())
+            .map(|allowed| allowed.parse().expect("it is a place"))
             .to_vec(),
             memory_mb: 2,
             timeout_ms: 60_000,
@@ -117,21 +124,23 @@ impl World {
         Arc::new(version)
     }
 
-    pub(super) async fn deploy(
+    pub(crate) async fn deploy(
         &self,
         text: &str,
         change: impl FnOnce(&mut InitscriptConfig),
     ) -> Arc<Version> {
-        let version = self.version(&wat::parse_str(text).unwrap(), change);
-        self.initscripts.prepare(&version).await.unwrap();
+        let module = wat::parse_str(text).expect("it is a module");
+        let version = self.version(&module, change);
+        let prepared = self.initscripts.prepare(&version).await;
+        prepared.expect("the module is allowed");
         version
     }
 
-    pub(super) async fn run(&self, text: &str) -> Done {
+    pub(crate) async fn run(&self, text: &str) -> Done {
         self.run_with(text, b"{}", |_| {}).await
     }
 
-    pub(super) async fn run_with(
+    pub(crate) async fn run_with(
         &self,
         text: &str,
         event: &'static [u8],
@@ -145,14 +154,15 @@ impl World {
     }
 
     /// Waits until a script runs again.
-    pub(super) async fn has_room(&self) {
-        let version = self
-            .deploy(&script(r#"(func (export "run"))"#), |script| {
-                script.memory_mb = 2
-            })
-            .await;
+    pub(crate) async fn has_room(&self) {
+        let version = self.deploy(NOTHING, |script| script.memory_mb = 2).await;
+        self.runs(&version).await;
+    }
+
+    /// Waits until the script of a version, which says nothing, runs.
+    pub(crate) async fn runs(&self, version: &Arc<Version>) {
         loop {
-            let done = self.initscripts.run(&version, Bytes::new(), None).await;
+            let done = self.initscripts.run(version, Bytes::new(), None).await;
             if done.said.is_none() {
                 return;
             }
@@ -160,6 +170,9 @@ impl World {
         }
     }
 }
+
+/// A module that does nothing.
+pub(crate) const NOTHING: &str = r#"(module (memory (export "memory") 1) (func (export "run")))"#;
 
 fn id_of(module: &[u8]) -> VersionId {
     use std::hash::{DefaultHasher, Hash, Hasher};
@@ -169,15 +182,15 @@ fn id_of(module: &[u8]) -> VersionId {
 }
 
 /// What came of a run.
-pub(super) struct Done {
-    pub(super) fetched: Fetched,
-    pub(super) connections: Vec<HandedConnection>,
-    pub(super) said: Option<String>,
-    pub(super) end: Option<ScriptEnd>,
+pub(crate) struct Done {
+    pub(crate) fetched: Fetched,
+    pub(crate) connections: Vec<HandedConnection>,
+    pub(crate) said: Option<String>,
+    pub(crate) end: Option<ScriptEnd>,
 }
 
 impl Done {
-    pub(super) fn of(run: Initialised) -> Self {
+    pub(crate) fn of(run: Initialised) -> Self {
         let Initialised {
             fetched,
             connections,
@@ -193,14 +206,14 @@ impl Done {
     }
 
     /// Names and contents of what the function gets.
-    pub(super) fn messages(&self) -> Vec<(String, Vec<u8>)> {
+    pub(crate) fn messages(&self) -> Vec<(String, Vec<u8>)> {
         let messages = self.fetched.inputs.iter().map(|input| {
             let InputKind::Memory { len } = input.kind else {
                 panic!("{input:?}");
             };
-            let file = File::from(input.descriptor.try_clone().unwrap());
-            let mut bytes = vec![0; usize::try_from(len).unwrap()];
-            file.read_exact_at(&mut bytes, 0).unwrap();
+            let file = File::from(input.descriptor.try_clone().expect("a free descriptor"));
+            let mut bytes = vec![0; usize::try_from(len).expect("it is in memory")];
+            file.read_exact_at(&mut bytes, 0).expect("it is as long");
             (input.name.clone(), bytes)
         });
         messages.collect()
@@ -218,10 +231,10 @@ struct Store {
 
 /// A request, when it came, and to which place.
 #[derive(Debug, Clone)]
-pub(super) struct Asked {
-    pub(super) at: Instant,
-    pub(super) place: String,
-    pub(super) request: RemoteRequest,
+pub(crate) struct Asked {
+    pub(crate) at: Instant,
+    pub(crate) place: String,
+    pub(crate) request: RemoteRequest,
 }
 
 impl Remotes for Store {
@@ -254,11 +267,18 @@ impl Remotes for Store {
             })?;
             Ok(RemoteReply {
                 memory: Arc::new(Memory(body, used)),
-                object: Some(Arc::new(StoreObject::S3 {
-                    endpoint: None,
-                    bucket: "photos".to_owned(),
-                    key: object,
-                    headers: Vec::new(),
+                object: Some(Arc::new(match object.strip_prefix("sqs://") {
+                    Some(queue) => StoreObject::Sqs {
+                        url: format!("https://{queue}"),
+                        action: "ReceiveMessage".to_owned(),
+                        arguments_sha256: String::new(),
+                    },
+                    None => StoreObject::S3 {
+                        endpoint: None,
+                        bucket: "photos".to_owned(),
+                        key: object,
+                        headers: Vec::new(),
+                    },
                 })),
                 status: 200,
                 way: TransferWay::Fetched,
@@ -302,7 +322,7 @@ impl RawConnection for Raw {
     fn hand_over(&self, takes: Takes) -> BoxFuture<'static, Result<HandedSocket, RemoteFault>> {
         assert_eq!(takes, Takes::Descriptor);
         let handed = self.check().map(|()| HandedSocket {
-            descriptor: File::open("/dev/null").unwrap().into(),
+            descriptor: File::open("/dev/null").expect("it is there").into(),
             kept: None,
         });
         Box::pin(async move { handed })
@@ -334,7 +354,7 @@ impl InputMemory for Memory {
 }
 
 /// A module with this body: it imports all functions of the host and has a memory of one page.
-pub(super) fn script(body: &str) -> String {
+pub(crate) fn script(body: &str) -> String {
     format!(
         r#"(module
         (import "pilotlight_v1" "connect" (func $connect (param i32 i32) (result i32)))
@@ -362,6 +382,6 @@ pub(super) fn script(body: &str) -> String {
 }
 
 /// The folder of the project.
-pub(super) fn root() -> PathBuf {
+pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..")
 }

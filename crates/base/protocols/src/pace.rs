@@ -1,5 +1,5 @@
-//! How many requests of a worker the daemon answers at once. A request costs the daemon more than the worker that sends it, and does
-//! not count as the function's CPU time, so those without end wait.
+//! How many requests of a worker the daemon answers at once: to the Runtime API, and on the socket for calls. A request costs the daemon
+//! more than the worker that sends it, and does not count as the function's CPU time, so those without end wait.
 
 use std::time::Duration;
 
@@ -7,9 +7,9 @@ use parking_lot::Mutex;
 use tokio::time::{Instant, sleep_until};
 
 /// The pace of one worker's requests, on all its connections. An invocation gives more than it takes, so that a runtime and its
-/// extensions do not wait.
+/// extensions do not wait, and neither does a function that calls others.
 #[derive(Debug)]
-pub(super) struct Pace {
+pub struct Pace {
     /// From when on a worker that has been quiet since could send its next request (the generic cell rate algorithm, ITU-T I.371). Held for
     /// a sum.
     due: Mutex<Instant>,
@@ -25,7 +25,7 @@ impl Default for Pace {
 
 impl Pace {
     /// Waits until a request may be answered.
-    pub(super) async fn wait(&self) {
+    pub async fn wait(&self) {
         let now = Instant::now();
         let due = {
             let mut due = self.due.lock();
@@ -40,8 +40,8 @@ impl Pace {
         }
     }
 
-    /// The worker has got an event.
-    pub(super) fn allow_more(&self) {
+    /// The worker has got an event, or the answer to a call.
+    pub fn allow_more(&self) {
         let mut due = self.due.lock();
         *due = due.checked_sub(GAP * PER_EVENT).unwrap_or(*due);
     }
@@ -53,7 +53,8 @@ const GAP: Duration = Duration::from_millis(1);
 /// Requests at once.
 const AT_ONCE: u32 = 200;
 
-/// Requests per invocation: two of the runtime, and one of each extension, of which Lambda allows ten.
+/// Requests per invocation: two of the runtime, and one of each extension, of which Lambda allows ten. A call has four: a buffer, its
+/// seal, the call itself and the release.
 const PER_EVENT: u32 = 16;
 
 #[cfg(test)]

@@ -1,0 +1,208 @@
+//! Ends what is in a network namespace whose sockets hold too much memory of the kernel.
+//!
+//! The kernel charges a control group for sockets that a process has made or accepted, but nobody for what a connection has received
+//! before it is accepted (`inet_csk_accept` in net/ipv4/inet_connection_sock.c), for datagrams that are kept back (`MSG_MORE`), and for
+//! messages of netlink. Version 1 also lets accepted connections exceed the limit. No setting of a namespace limits any of it. So one
+//! task looks once a second at the namespaces of all sandboxes in which processes run, and earlier if the memory of the machine's
+//! connections grows fast. The host's is not among them.
+//!
+//! Invocations do not pass here. A look is two small reads for each sandbox; the tables of sockets, which take the kernel some
+//! milliseconds, are read only where there are many ([`SOCKETS_UNREAD_MAX`]).
+
+mod tables;
+
+use std::collections::HashMap;
+use std::fs;
+use std::os::fd::BorrowedFd;
+use std::os::unix::fs::MetadataExt as _;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use nix::sys::stat::fstat;
+use parking_lot::Mutex;
+use tokio::task::JoinHandle;
+
+use self::tables::Held;
+use crate::cgroup::Cgroup;
+use crate::control::Control;
+
+/// Watches the sandboxes of a daemon. Clones are the same one.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct SocketWatch {
+    /// Guards what is watched. Never held while something is read.
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    watched: HashMap<u64, Sandboxed>,
+    next_number: u64,
+    /// Runs while something is watched.
+    task: Option<JoinHandle<()>>,
+}
+
+/// A sandbox. Being watched does not keep it.
+#[derive(Debug, Clone)]
+struct Sandboxed {
+    /// The inode of its network namespace.
+    network: u64,
+    control: Weak<Control>,
+    cgroup: Weak<Cgroup>,
+}
+
+/// A sandbox is watched until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Watched {
+    watch: SocketWatch,
+    number: u64,
+}
+
+impl SocketWatch {
+    /// Watches a sandbox with a network of its own. `None`: its namespace is unknown. Must be called within a tokio runtime.
+    pub(crate) fn watch(
+        &self,
+        network: BorrowedFd<'_>,
+        control: &Arc<Control>,
+        cgroup: &Arc<Cgroup>,
+    ) -> Option<Watched> {
+        let sandboxed = Sandboxed {
+            network: fstat(network).ok()?.st_ino,
+            control: Arc::downgrade(control),
+            cgroup: Arc::downgrade(cgroup),
+        };
+        let mut state = self.state.lock();
+        let number = state.next_number;
+        state.next_number += 1;
+        state.watched.insert(number, sandboxed);
+        if state.task.as_ref().is_none_or(JoinHandle::is_finished) {
+            state.task = Some(tokio::spawn(keep_looking(Arc::downgrade(&self.state))));
+        }
+        drop(state);
+        Some(Watched {
+            watch: self.clone(),
+            number,
+        })
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        self.watch.state.lock().watched.remove(&self.number);
+    }
+}
+
+async fn keep_looking(state: Weak<Mutex<State>>) {
+    let mut most = Most::Little;
+    loop {
+        let before = tables::machine_tcp_bytes();
+        for _ in 0..LOOK_EVERY_TICKS {
+            tokio::time::sleep(TICK).await;
+            if most == Most::Much || tables::machine_tcp_bytes() > before + TCP_BYTES_MUCH {
+                break;
+            }
+        }
+        let Some(state) = state.upgrade() else {
+            return;
+        };
+        let watched: Vec<Sandboxed> = {
+            let mut state = state.lock();
+            if state.watched.is_empty() {
+                state.task = None;
+                return;
+            }
+            state.watched.values().cloned().collect()
+        };
+        drop(state);
+        most = match tokio::task::spawn_blocking(|| look_at_all(watched)).await {
+            Ok(most) => most,
+            // The runtime ends.
+            Err(_) => return,
+        };
+    }
+}
+
+/// How much the namespace with the most has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Most {
+    Little,
+    Much,
+}
+
+fn look_at_all(watched: Vec<Sandboxed>) -> Most {
+    let mut networks: HashMap<u64, Vec<(Sandboxed, Arc<Cgroup>)>> = HashMap::new();
+    for sandboxed in watched {
+        if let Some(cgroup) = sandboxed.cgroup.upgrade() {
+            let network = networks.entry(sandboxed.network).or_default();
+            network.push((sandboxed, cgroup));
+        }
+    }
+    let looks = networks
+        .into_iter()
+        .map(|(inode, inside)| look_at(inode, &inside));
+    looks.max().unwrap_or(Most::Little)
+}
+
+fn look_at(inode: u64, inside: &[(Sandboxed, Arc<Cgroup>)]) -> Most {
+    let mut running = Vec::new();
+    let mut charged_bytes_max = 0_u64;
+    let mut shown_by = None;
+    for (sandboxed, cgroup) in inside {
+        let threads = cgroup.threads();
+        if !threads.is_empty() {
+            running.push((sandboxed, cgroup));
+            charged_bytes_max = charged_bytes_max.saturating_add(cgroup.memory_bytes_max());
+        }
+        shown_by = shown_by.or_else(|| threads.into_iter().find(|pid| is_in(*pid, inode)));
+    }
+    let Some(pid) = shown_by else {
+        return Most::Little;
+    };
+    if tables::sockets_used(pid) <= SOCKETS_UNREAD_MAX {
+        return Most::Little;
+    }
+    let held = Held::read(pid, charged_bytes_max);
+    if held.is_too_much(charged_bytes_max) {
+        tracing::warn!(
+            uncharged_mb = held.uncharged_bytes >> 20,
+            charged_mb = held.charged_bytes >> 20,
+            sandboxes = running.len(),
+            "the sockets of a function hold too much memory of the kernel: its processes are ended"
+        );
+        for (sandboxed, cgroup) in running {
+            cgroup.blame_sockets();
+            if let Some(control) = sandboxed.control.upgrade() {
+                control.tell_end();
+            }
+        }
+    }
+    if held.uncharged_bytes > UNCHARGED_BYTES_MUCH {
+        Most::Much
+    } else {
+        Most::Little
+    }
+}
+
+/// Whether a process is in this network namespace: a process that is being made joins its control group first.
+fn is_in(pid: u32, inode: u64) -> bool {
+    fs::metadata(format!("/proc/{pid}/ns/net")).is_ok_and(|namespace| namespace.ino() == inode)
+}
+
+/// The pause while some namespace has [`UNCHARGED_BYTES_MUCH`], or the machine's connections quickly take more.
+const TICK: Duration = Duration::from_millis(200);
+
+/// The usual pause: a second.
+const LOOK_EVERY_TICKS: u32 = 5;
+
+/// By how much the memory of all connections of the machine grows until a look is due. In a second, one function could take hundreds of
+/// megabytes.
+const TCP_BYTES_MUCH: u64 = 16 << 20;
+
+/// So many sockets of a namespace hold little, whatever is in them.
+const SOCKETS_UNREAD_MAX: u64 = 64;
+
+/// What nobody is charged for, of one namespace. A server with a full backlog of 511 connections with requests that have 128 KiB each
+/// is at the limit.
+const UNCHARGED_BYTES_MAX: u64 = 64 << 20;
+
+/// Enough to look more often.
+const UNCHARGED_BYTES_MUCH: u64 = UNCHARGED_BYTES_MAX / 8;

@@ -1,0 +1,381 @@
+//! Entries of a stream of Redis as one JSON text: `KEY?stream&after=ID&to=ID&last=N`.
+//!
+//! They are read in parts. What is added after the first part was asked for is left out, so a stream that grows comes to an end. Entries
+//! never change, but what is trimmed meanwhile is missing.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use pilot_model::ports::InputFaultKind as Kind;
+use redis::{RedisError, Value};
+use serde_json::{Map, json};
+
+use super::{Lent, RedisStore, StoreError, failed};
+
+/// Which entries of which stream.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Range {
+    pub(super) key: String,
+    /// As XRANGE takes it: `-`, an id, or `(` and an id.
+    from: String,
+    /// As XRANGE takes it.
+    to: String,
+    first: Option<u64>,
+    last: Option<u64>,
+}
+
+impl Range {
+    /// What follows the last `?` of a key, if that is `stream` and perhaps more. `None`: the key is that of a string.
+    ///
+    /// # Errors
+    /// What is wrong with it, and what to write.
+    pub(super) fn of(key: &str) -> Result<Option<Self>, String> {
+        let Some((key, query)) = key.rsplit_once('?') else {
+            return Ok(None);
+        };
+        let mut parts = query.split('&');
+        if parts.next() != Some("stream") {
+            return Ok(None);
+        }
+        let mut range = Self {
+            key: key.to_owned(),
+            from: "-".to_owned(),
+            to: "+".to_owned(),
+            first: None,
+            last: None,
+        };
+        let mut names = Vec::new();
+        for part in parts {
+            let (name, value) = part.split_once('=').unwrap_or((part, ""));
+            match name {
+                "from" => range.from = id(name, value)?,
+                "after" => range.from = format!("({}", id(name, value)?),
+                "to" => range.to = id(name, value)?,
+                "first" => range.first = Some(count(name, value)?),
+                "last" => range.last = Some(count(name, value)?),
+                _ => {
+                    return Err(format!(
+                        "\"{}\" is unknown: after ?stream come &from=ID or &after=ID, &to=ID, and &first=N or &last=N",
+                        name.escape_default()
+                    ));
+                }
+            }
+            names.push(name);
+        }
+        for [one, other] in [["from", "after"], ["first", "last"]] {
+            if names.contains(&one) && names.contains(&other) {
+                return Err(format!(
+                    "{one} and {other} exclude each other: leave one out"
+                ));
+            }
+        }
+        names.sort_unstable();
+        if let Some(twice) = names.windows(2).find(|pair| pair[0] == pair[1]) {
+            return Err(format!("{} is there twice", twice[0]));
+        }
+        Ok(Some(range))
+    }
+}
+
+/// `1526919030474-55`, or without the second part.
+fn id(name: &str, value: &str) -> Result<String, String> {
+    let mut parts = value.splitn(2, '-');
+    let is_id = parts.all(|part| part.parse::<u64>().is_ok() && !part.starts_with('+'));
+    match is_id {
+        true => Ok(value.to_owned()),
+        false => Err(format!(
+            "{name} is \"{}\", must be the id of an entry, such as 1526919030474-0, or Unix milliseconds",
+            value.escape_default()
+        )),
+    }
+}
+
+fn count(name: &str, value: &str) -> Result<u64, String> {
+    let number = value.parse().ok().filter(|number| *number > 0);
+    number.ok_or_else(|| {
+        format!(
+            "{name} is \"{}\", must be a number of entries from 1",
+            value.escape_default()
+        )
+    })
+}
+
+/// A stream of which a part was read.
+pub(super) struct Entries {
+    store: RedisStore,
+    lent: Option<Lent>,
+    key: String,
+    /// From where the next part is.
+    from: String,
+    /// The last entry. `None`: there is none, or all was read.
+    to: Option<String>,
+    left: u64,
+    at_once: u64,
+    is_begun: bool,
+    is_ended: bool,
+}
+
+impl Entries {
+    /// Finds out where the entries begin and end.
+    pub(super) async fn begin(
+        store: RedisStore,
+        lent: Lent,
+        range: Range,
+    ) -> Result<Self, StoreError> {
+        let mut entries = Self {
+            store,
+            lent: Some(lent),
+            key: range.key,
+            from: range.from,
+            to: None,
+            left: range.first.or(range.last).unwrap_or(u64::MAX),
+            at_once: AT_ONCE_MIN,
+            is_begun: false,
+            is_ended: false,
+        };
+        let newest = entries.part(Order::Falling, &range.to, 1).await?;
+        entries.to = newest.first().map(|entry| entry.id.clone());
+        if let (Some(to), Some(last)) = (entries.to.clone(), range.last) {
+            entries.from = entries.nth_last(to, last).await?;
+        }
+        Ok(entries)
+    }
+
+    /// The id of the entry that has `last` entries from it to `to`, or of the first one.
+    async fn nth_last(&mut self, mut to: String, mut last: u64) -> Result<String, StoreError> {
+        let mut found = to.clone();
+        while last > 0 {
+            let part = self
+                .part(Order::Falling, &to, last.min(self.at_once))
+                .await?;
+            let Some(oldest) = part.last() else { break };
+            found.clone_from(&oldest.id);
+            to = format!("({found}");
+            last = last.saturating_sub(part.len() as u64);
+        }
+        Ok(found)
+    }
+
+    /// The next part of the text.
+    pub(super) async fn next(mut self) -> Result<Option<(Bytes, Self)>, StoreError> {
+        if self.is_ended {
+            return Ok(None);
+        }
+        let mut text = Vec::new();
+        if !self.is_begun {
+            text.push(b'[');
+        }
+        let part = match self.to.clone() {
+            Some(to) if self.left > 0 => {
+                let count = self.left.min(self.at_once);
+                self.part(Order::Rising, &to, count).await?
+            }
+            _ => Vec::new(),
+        };
+        for (at, entry) in part.iter().enumerate() {
+            if at > 0 || self.is_begun {
+                text.push(b',');
+            }
+            text.extend(entry.text());
+        }
+        self.is_begun = true;
+        self.left -= part.len() as u64;
+        match part.last() {
+            Some(last) => {
+                self.from = format!("({}", last.id);
+                if self.to.as_ref() == Some(&last.id) {
+                    self.to = None;
+                }
+                // A part has about PART_LEN: entries of a stream mostly have the same length.
+                let is_short = text.len() < PART_LEN;
+                self.at_once = match is_short {
+                    true => (self.at_once * 2).min(AT_ONCE_MAX),
+                    false => (self.at_once / 2).max(1),
+                };
+            }
+            None => {
+                text.push(b']');
+                self.is_ended = true;
+                if let Some(lent) = self.lent.take() {
+                    lent.give_back();
+                }
+            }
+        }
+        Ok(Some((text.into(), self)))
+    }
+
+    /// At most so many entries between `from` and here. If the answer is too long, it is asked for fewer, on another connection.
+    async fn part(
+        &mut self,
+        order: Order,
+        to: &str,
+        mut count: u64,
+    ) -> Result<Vec<Entry>, StoreError> {
+        loop {
+            let mut lent = match self.lent.take() {
+                Some(lent) => lent,
+                None => self.store.connection().await?,
+            };
+            let mut command = redis::cmd(order.command());
+            let (one, other) = match order {
+                Order::Rising => (self.from.as_str(), to),
+                Order::Falling => (to, self.from.as_str()),
+            };
+            let command = command.arg(&self.key).arg(one).arg(other);
+            let asked = command.arg("COUNT").arg(count);
+            let answer: Result<Value, RedisError> =
+                asked.query_async(&mut lent.connection.requests).await;
+            match answer {
+                Ok(answer) => {
+                    self.lent = Some(lent);
+                    return entries(answer, count);
+                }
+                Err(error) if is_broken(&error) && count > 1 => {
+                    count = count.div_ceil(8).min(count - 1);
+                    self.at_once = count;
+                }
+                Err(error) if is_broken(&error) => {
+                    let problem = format!(
+                        "{error}; an entry has at most {} MiB",
+                        super::PART_LEN >> 20
+                    );
+                    return Err(StoreError::new(Kind::Unavailable, &problem));
+                }
+                Err(error) => return Err(failed(&error)),
+            }
+        }
+    }
+}
+
+/// Whether the connection ended, as it does if the answer is too long.
+fn is_broken(error: &RedisError) -> bool {
+    error.is_io_error() || error.is_connection_dropped()
+}
+
+/// From old to new, or from new to old.
+#[derive(Debug, Clone, Copy)]
+enum Order {
+    Rising,
+    Falling,
+}
+
+impl Order {
+    fn command(self) -> &'static str {
+        match self {
+            Self::Rising => "XRANGE",
+            Self::Falling => "XREVRANGE",
+        }
+    }
+}
+
+/// One entry.
+#[derive(Debug, PartialEq, Eq)]
+struct Entry {
+    id: String,
+    words: Vec<Vec<u8>>,
+}
+
+impl Entry {
+    /// As a trigger has it.
+    fn text(&self) -> Vec<u8> {
+        let (mut fields, mut binary) = (Map::new(), Map::new());
+        for pair in self.words.chunks_exact(2) {
+            let name = String::from_utf8_lossy(&pair[0]).into_owned();
+            match std::str::from_utf8(&pair[1]) {
+                Ok(text) => _ = fields.insert(name, json!(text)),
+                Err(_) => _ = binary.insert(name, json!(STANDARD.encode(&pair[1]))),
+            }
+        }
+        let mut entry = json!({"id": self.id, "fields": fields});
+        if !binary.is_empty() {
+            entry["binaryFields"] = serde_json::Value::Object(binary);
+        }
+        entry.to_string().into_bytes()
+    }
+}
+
+/// At most so many entries, whatever the server sends.
+fn entries(answer: Value, count: u64) -> Result<Vec<Entry>, StoreError> {
+    let odd = || {
+        StoreError::new(
+            Kind::Unavailable,
+            "the server's answer is no list of entries",
+        )
+    };
+    let Value::Array(list) = answer else {
+        return Err(odd());
+    };
+    let asked = usize::try_from(count).unwrap_or(usize::MAX);
+    let read = list.into_iter().take(asked).map(|entry| {
+        let entry: (String, Vec<Vec<u8>>) = redis::from_redis_value(entry).map_err(|_| odd())?;
+        let (id, words) = entry;
+        Ok(Entry { id, words })
+    });
+    read.collect()
+}
+
+const AT_ONCE_MIN: u64 = 64;
+const AT_ONCE_MAX: u64 = 4096;
+const PART_LEN: usize = 512 << 10;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_names_a_range_of_a_stream() {
+        let range = |key: &str| Range::of(key).unwrap();
+        for key in [
+            "orders",
+            "what?",
+            "orders?streams",
+            "a?b&stream",
+            "a/stream",
+        ] {
+            assert_eq!(range(key), None, "{key}");
+        }
+        let all = range("a?b/orders?stream").unwrap();
+        assert_eq!((&*all.key, &*all.from, &*all.to), ("a?b/orders", "-", "+"));
+        let some = range("orders?stream&after=1526919030474-55&to=1526919030999&last=10").unwrap();
+        assert_eq!(
+            (&*some.from, &*some.to, some.first, some.last),
+            ("(1526919030474-55", "1526919030999", None, Some(10))
+        );
+        for (key, said) in [
+            (
+                "o?stream&after=x",
+                "after is \"x\", must be the id of an entry",
+            ),
+            ("o?stream&from=", "must be the id"),
+            ("o?stream&to=1-2-3", "must be the id"),
+            ("o?stream&to=+1", "must be the id"),
+            ("o?stream&last=0", "must be a number of entries from 1"),
+            ("o?stream&count=1", "\"count\" is unknown"),
+            (
+                "o?stream&from=1&after=2",
+                "from and after exclude each other",
+            ),
+            ("o?stream&to=1&to=2", "to is there twice"),
+        ] {
+            let found = Range::of(key).unwrap_err();
+            assert!(found.contains(said), "{key}: {found}");
+        }
+    }
+
+    #[test]
+    fn an_entry_is_as_a_trigger_has_it() {
+        let words = [&b"a"[..], b"1\"", b"b", b"\xff", b"odd"].map(<[u8]>::to_vec);
+        let entry = Entry {
+            id: "1-0".to_owned(),
+            words: words.to_vec(),
+        };
+        let text: serde_json::Value = serde_json::from_slice(&entry.text()).unwrap();
+        assert_eq!(
+            text,
+            json!({"id": "1-0", "fields": {"a": "1\""}, "binaryFields": {"b": "/w=="}})
+        );
+        assert!(entries(Value::Int(1), 5).is_err());
+        let odd = Value::Array(vec![Value::Array(vec![Value::Int(1)])]);
+        assert!(entries(odd, 5).is_err());
+    }
+}
