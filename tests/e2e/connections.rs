@@ -207,6 +207,36 @@ fn a_draining_daemon_answers_what_runs_and_closes_kept_connections() {
 }
 
 #[test]
+fn the_next_request_after_a_stream_that_began_before_the_drain_is_answered() {
+    let code = "\
+import time
+
+async def app(scope, receive, send):
+    if scope['type'] != 'http':
+        return
+    await send({'type': 'http.response.start', 'status': 200, 'headers': []})
+    for _ in range(10):
+        await send({'type': 'http.response.body', 'body': b'part', 'more_body': True})
+        time.sleep(0.1)
+    await send({'type': 'http.response.body', 'body': b'end'})
+";
+    let mut daemon = lab(code, json!({"interface": "asgi", "handler": "app.app"}));
+    let mut client = daemon.connect();
+    client.send(&Request::new("GET", "/fn/lab/"));
+    // Its head is on the way, and does not say that the connection closes.
+    client.response_begins();
+    kill(Pid::from_raw(daemon.pid()), Signal::SIGTERM).unwrap();
+    let stream = client.receive("GET");
+    assert_ne!(stream.header("connection"), Some("close"));
+    assert_eq!(stream.text(), "part".repeat(10) + "end");
+    let next = client.exchange(&Request::new("GET", "/fn/lab/")).ok();
+    assert_eq!(next.header("connection"), Some("close"));
+    assert_eq!(next.text(), "part".repeat(10) + "end");
+    assert_eq!(client.until_the_end(), b"");
+    assert_eq!(daemon.ends_by_itself(), Some(0));
+}
+
+#[test]
 fn a_follower_of_a_log_that_does_not_read_does_not_delay_the_stop() {
     let code = "def handler(event, context):\n    print('x' * 200_000)\n    return event\n";
     let mut daemon = lab(code, plain());

@@ -285,6 +285,15 @@ impl Connection {
         bytes
     }
 
+    /// Waits until the response has begun, and leaves it unread.
+    #[track_caller]
+    pub fn response_begins(&mut self) {
+        assert!(
+            !self.reader.fill_buf().unwrap().is_empty(),
+            "the server ended the connection"
+        );
+    }
+
     /// Some bytes as they come; 0 if the server has ended the connection in any way.
     pub fn read_some(&mut self, into: &mut [u8]) -> usize {
         self.reader.read(into).unwrap_or(0)

@@ -9,6 +9,7 @@ pub(crate) mod line;
 mod opening;
 mod own_wakes;
 pub(crate) mod pace;
+mod sent;
 mod socket;
 pub(crate) mod stream;
 
@@ -31,6 +32,7 @@ use self::line::{Line, Scheme, Usage};
 use self::opening::Opened;
 use self::own_wakes::OwnWakes;
 use self::pace::Pace;
+use self::sent::Sent;
 use self::socket::Socket;
 use self::stream::Stream;
 use crate::dispatch;
@@ -134,7 +136,7 @@ async fn serve_http1(
                 let close = HeaderValue::from_static("close");
                 response.headers_mut().insert(CONNECTION, close);
             }
-            Ok::<_, Infallible>(response)
+            Ok::<_, Infallible>(response.map(|body| Sent::new(body, line.usage())))
         })
     });
     let connection = http1::Builder::new()
@@ -158,19 +160,25 @@ async fn serve_http1(
             }
             // The client of a kept connection may be sending its next request just now, and one that has just connected its first. It
             // gets an answer. (hyper's shutdown closes a connection without a request at once, so it comes afterwards.)
-            let wait = if usage.is_used() {
-                NEXT_REQUEST
-            } else {
-                FIRST_REQUEST
-            };
-            let next = tokio::time::timeout(wait, connection.as_mut()).await;
-            if let Ok(ended) = next {
-                ended
-            } else if usage.is_used() {
-                connection.as_mut().inner().graceful_shutdown();
-                connection.await
-            } else {
-                return;
+            let mut rested = true;
+            loop {
+                let wait = if usage.is_used() {
+                    NEXT_REQUEST
+                } else {
+                    FIRST_REQUEST
+                };
+                match tokio::time::timeout(wait, connection.as_mut()).await {
+                    Ok(ended) => break ended,
+                    Err(_) if !usage.is_used() => return,
+                    // The head of a stream may have been sent before the drain, and did not say that the connection closes. So its
+                    // client has the same time afterwards.
+                    Err(_) if usage.is_answering() => rested = false,
+                    Err(_) if !rested => rested = true,
+                    Err(_) => {
+                        connection.as_mut().inner().graceful_shutdown();
+                        break connection.await;
+                    }
+                }
             }
         }
     };

@@ -29,6 +29,8 @@ pub(crate) struct Usage {
     upgraded: AtomicBool,
     /// A request's head was read, and its response has not begun.
     in_request: AtomicBool,
+    /// The parts of a response are still being sent.
+    streams_response: AtomicBool,
     half_closed: AtomicBool,
     body_malformed: AtomicBool,
     /// How many heads were read.
@@ -115,6 +117,16 @@ impl Usage {
     /// The head of the response is made.
     pub(crate) fn response_begins(&self) {
         self.in_request.store(false, Ordering::Relaxed);
+    }
+
+    /// The head of a response is made whose body comes in parts, or the last part is with hyper.
+    pub(super) fn set_streams_response(&self, streams: bool) {
+        self.streams_response.store(streams, Ordering::Relaxed);
+    }
+
+    /// Whether a request is being answered.
+    pub(super) fn is_answering(&self) -> bool {
+        self.in_request.load(Ordering::Relaxed) || self.streams_response.load(Ordering::Relaxed)
     }
 
     /// How many heads were read; it may wrap around.
