@@ -140,3 +140,12 @@ def _set_environment(environment: Dict[str, str]) -> None:
     _given.clear()
     _given.update(environment)
     time.tzset()
+    _renew_copies()
+
+
+def _renew_copies() -> None:
+    """`wsgiref.handlers`, which Hypercorn and prometheus-client import, copies all variables for its servers."""
+    handlers: Any = sys.modules.get("wsgiref.handlers")
+    kind = getattr(handlers, "BaseHandler", None)
+    if kind is not None and hasattr(kind, "os_environ"):
+        kind.os_environ = handlers.read_environ()

@@ -15,7 +15,7 @@ import importlib.machinery
 import os
 import sys
 
-from . import findings, forkable
+from . import findings, forkable, imports
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -50,12 +50,14 @@ _USED_BY = {
     "ctypes.util": ("LD_LIBRARY_PATH",),
     "subprocess": (),
     "urllib.request": (*_PROXIES, *(name.upper() for name in _PROXIES)),
+    "wsgiref.handlers": (),  # it keeps a copy for its servers, which `imports` makes again
 }
 
 # Each function has its own values of these. A package that reads all variables does not look for them.
 _PER_FUNCTION = ("AWS_LAMBDA_", "_HANDLER")
 
-_BETWEEN = frozenset((__name__, "os", "collections.abc"))  # the latter is the name of _collections_abc
+# Between a package and the variable that it asks for. The latter is the name of _collections_abc.
+_BETWEEN = frozenset((__name__, imports.__name__, "os", "collections.abc"))
 _STANDARD = frozenset(getattr(sys, "stdlib_module_names", ()))  # since Python 3.10
 
 

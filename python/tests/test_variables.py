@@ -91,6 +91,25 @@ def test_what_the_standard_library_reads_counts_for_the_package_that_uses_it(fun
     assert reported(above, spec_with(functions, TMPDIR="/"))["own_imports"].endswith(" reads TMPDIR at import")
 
 
+def test_what_a_module_of_python_reads_when_it_is_imported_counts_for_the_package_that_imports_it(functions: Functions) -> None:
+    above = environment_of(functions, "import pydoc\n")
+    functions.write(USES)
+    assert reported(above, spec_with(functions, PYTHONDOCS="x"))["own_imports"] == "reads reads PYTHONDOCS at import"
+
+
+def test_the_copy_of_the_variables_in_wsgiref_is_made_again(functions: Functions) -> None:
+    above = environment_of(functions, "from wsgiref.handlers import format_date_time\n")
+    functions.write(
+        "from wsgiref.handlers import BaseHandler\nimport reads\n"
+        "def handler(event, context):\n    return [BaseHandler.os_environ.get(name) for name in ('X', 'PATH')]\n"
+    )
+    template = above.template(spec_with(functions, X="1"))
+    assert "own_imports" not in template.report
+    worker = template.worker()
+    worker.ready()
+    assert worker.result({}) == ["1", os.environ["PATH"]]
+
+
 @pytest.mark.parametrize(
     "change",
     [
