@@ -2,7 +2,9 @@
 
 use std::collections::HashSet;
 
+use nix::sys::signal::Signal;
 use pilot_harness::{Daemon, Response, eventually};
+use pilot_sys::process::ignore_signal;
 use serde_json::{Value, json};
 
 use crate::{ECHO, answer, daemon, lab, plain, starts};
@@ -384,4 +386,16 @@ fn the_newest_cold_start_is_in_describe_with_its_timeline() {
     })
     .collect();
     assert!(stamps.is_sorted(), "{timeline}");
+}
+
+#[test]
+fn a_worker_ignores_no_signal_because_the_daemon_was_started_so() {
+    // As in a background job of a shell without job control. The process of this test hands it on to the daemon.
+    ignore_signal(Signal::SIGQUIT).unwrap();
+    let code = "import signal\ndef handler(event, context):\n    ignored = int(next(line for line in open('/proc/self/status') if \
+                line.startswith('SigIgn')).split()[1], 16)\n    \
+                return [number for number in range(1, 32) if ignored >> number - 1 & 1]\n";
+    let daemon = lab(code, json!({}));
+    // Python itself ignores these: SIGPIPE, SIGXFSZ.
+    assert_eq!(answer(&daemon, "lab", json!({})), json!([13, 25]));
 }

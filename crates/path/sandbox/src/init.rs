@@ -307,14 +307,10 @@ impl Init<'_> {
         prefer_for_oom_kill();
         chdir(&spec.cwd)?;
         sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None)?;
-        for ignored in [
-            Signal::SIGHUP,
-            Signal::SIGINT,
-            Signal::SIGTERM,
-            Signal::SIGCHLD,
-            Signal::SIGPIPE,
-        ] {
-            process::default_signal(ignored)?;
+        // Also what the daemon was started with: a shell without job control ignores SIGQUIT in its background jobs.
+        let fixed = [Signal::SIGKILL, Signal::SIGSTOP];
+        for signal in Signal::iterator().filter(|signal| !fixed.contains(signal)) {
+            process::default_signal(signal)?;
         }
         for (resource, most) in LIMITS {
             let (soft, hard) = getrlimit(resource)?;
