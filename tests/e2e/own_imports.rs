@@ -72,6 +72,29 @@ fn a_variable_that_a_package_reads_at_import_counts_for_its_function_alone() {
 }
 
 #[test]
+fn after_a_restart_such_a_function_begins_with_its_own_imports() {
+    let mut daemon = daemon();
+    let environments = |daemon: &Daemon| {
+        daemon
+            .get("/metrics")
+            .text()
+            .contains("pilot_templates{level=\"environment\"} 1")
+    };
+    let own = function("own", USES, "environment = { READS_MODE = \"mine\" }");
+    daemon.deploy(&own);
+    let said = reason(&daemon, "own");
+    assert!(
+        environments(&daemon),
+        "its deployment tried the shared imports"
+    );
+    daemon.kill();
+    daemon.resume();
+    assert_eq!(answer(&daemon, "own", json!({}))[0], "mine");
+    assert!(!environments(&daemon), "the shared imports were made again");
+    assert_eq!(reason(&daemon, "own"), said);
+}
+
+#[test]
 fn a_variable_that_the_code_sets_before_it_imports_a_package_counts() {
     let daemon = daemon();
     let code = format!("import os\nos.environ['READS_MODE'] = 'code'\nprint('once')\n{USES}");

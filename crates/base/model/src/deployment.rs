@@ -168,6 +168,9 @@ pub struct TemplateReport {
     pub forkable: bool,
     /// If not: why, and what is done instead. If they are: what is unusual about the template.
     pub reason: Option<String>,
+    /// Why the template does its own imports instead of sharing those of its environment. `None`: it shares them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub own_imports: Option<String>,
     /// How long the template took to start.
     #[serde(rename = "took_s", with = "crate::seconds")]
     #[cfg_attr(feature = "openapi", schema(value_type = f64))]

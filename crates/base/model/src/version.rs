@@ -23,6 +23,8 @@ pub struct Version {
     pub layers: Option<MergedLayers>,
     /// Interpreter and dependencies.
     pub environment: Environment,
+    /// Why its template does its own imports, as its deployment found out. `None`: this is not known, and the template finds it out.
+    pub own_imports: Option<String>,
 }
 
 /// The region of functions that do not set `AWS_REGION`.

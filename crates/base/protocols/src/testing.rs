@@ -167,6 +167,7 @@ pub(crate) fn start(change: impl FnOnce(&mut FunctionConfig)) -> Start {
             python: None,
             node: None,
         },
+        own_imports: None,
     };
     Start {
         answers: MemoryBudget::default().of(&version.config.name),

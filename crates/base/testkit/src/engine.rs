@@ -162,6 +162,7 @@ impl Engine for FakeEngine {
                     memory_bytes: 1 << 20,
                     forkable: true,
                     reason: None,
+                    own_imports: None,
                     took: script.start_takes,
                     warnings: Vec::new(),
                 })

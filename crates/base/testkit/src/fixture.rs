@@ -131,5 +131,6 @@ pub fn version_with(
             }),
             node: None,
         },
+        own_imports: None,
     })
 }

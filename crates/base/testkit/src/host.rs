@@ -329,6 +329,7 @@ impl RuntimeHost for FakeHost {
             memory_bytes: self.inner.script.lock().memory_bytes,
             forkable: false,
             reason: None,
+            own_imports: None,
             took: Duration::ZERO,
             warnings: Vec::new(),
         }

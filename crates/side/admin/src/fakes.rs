@@ -245,6 +245,7 @@ pub(crate) fn template() -> TemplateReport {
         memory_bytes: 1,
         forkable: true,
         reason: None,
+        own_imports: None,
         took: Duration::ZERO,
         warnings: Vec::new(),
     }

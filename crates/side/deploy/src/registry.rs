@@ -314,7 +314,7 @@ impl Registry {
             }
         };
         let id = VersionId::from_hex(&row.get::<_, String>(2)?);
-        let template =
+        let template: TemplateReport =
             serde_json::from_str(&row.get::<_, String>(5)?).unwrap_or_else(|_| no_report());
         let environment = environments::read(&self.data_dir, row)?;
         let damage = match damage {
@@ -328,6 +328,7 @@ impl Registry {
             id,
             number: row.get(1)?,
             config,
+            own_imports: template.own_imports.clone(),
         };
         let problem = damage
             .or_else(|| environments::missing(&version))

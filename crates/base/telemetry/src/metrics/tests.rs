@@ -38,6 +38,7 @@ pub(crate) fn record(function: &str, start: StartKind, outcome: Outcome) -> Invo
                 }),
                 node: None,
             },
+            own_imports: None,
         }),
         trigger: FaasTrigger::Http,
         worker: None,

@@ -160,6 +160,7 @@ pub(super) mod tests {
             memory_bytes: 50_541_363,
             forkable: true,
             reason: None,
+            own_imports: None,
             took: Duration::from_millis(312),
             warnings: Vec::new(),
         }
@@ -220,6 +221,7 @@ pub(super) mod tests {
             imports: Vec::new(),
             forkable: false,
             reason: None,
+            own_imports: None,
             took: Duration::from_millis(45),
             ..a_template()
         };

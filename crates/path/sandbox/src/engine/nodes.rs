@@ -313,9 +313,10 @@ impl TemplateTree {
     async fn build_function(&self, version: &Arc<Version>) -> Result<Function, StartError> {
         let begun = WallInstant::now();
         let at_start = variables::read_at_start(&version.config.environment);
-        let imports = match at_start.keys().next() {
-            Some(_) => Imports::OwnInterpreter(at_start.keys().cloned().collect()),
-            None => Imports::Shared,
+        let imports = match (at_start.keys().next(), &version.own_imports) {
+            (Some(_), _) => Imports::OwnInterpreter(at_start.keys().cloned().collect()),
+            (None, Some(why)) => Imports::Own { why: why.clone() },
+            (None, None) => Imports::Shared,
         };
         match self.try_function(version, imports, begun).await? {
             Built::Function(function) => Ok(*function),

@@ -59,6 +59,10 @@ pub(super) fn report(
             )
         }
     };
+    let own_imports = match imports {
+        Imports::Own { why } => Some(printable(why)),
+        Imports::Shared | Imports::OwnInterpreter(_) => None,
+    };
     let mut imports: Vec<ImportTime> = [above, ready]
         .into_iter()
         .flat_map(|ready| &ready.imports)
@@ -93,6 +97,7 @@ pub(super) fn report(
         memory_bytes,
         forkable: has_template,
         reason,
+        own_imports,
         took,
         warnings: Vec::new(),
     }

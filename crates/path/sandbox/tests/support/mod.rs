@@ -59,6 +59,7 @@ pub(crate) fn version(dir: &Path, name: &str, code: &str, spec: &FunctionSpec) -
             }),
             node: None,
         },
+        own_imports: None,
     })
 }
 

@@ -217,6 +217,7 @@ pub(crate) fn version(dir: &Path, name: &str, spec: &Spec<'_>) -> Arc<Version> {
             python: None,
             node: None,
         },
+        own_imports: None,
     })
 }
 

@@ -322,6 +322,7 @@ impl Inner {
             code_dir,
             layers,
             environment: obtained.environment,
+            own_imports: None,
         });
         let tried = Tried::new(&self.platform, &version);
         let template = self.try_version(&version, say).await?;

@@ -136,6 +136,7 @@ fn template() -> TemplateReport {
         memory_bytes: 9 << 20,
         forkable: true,
         reason: None,
+        own_imports: None,
         took: Duration::from_millis(30),
         warnings: Vec::new(),
     }
