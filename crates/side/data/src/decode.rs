@@ -18,7 +18,6 @@ use futures_util::{FutureExt, StreamExt, TryStreamExt};
 use pilot_model::inputs::decoded::{DecodeAnswer, DecodeRequest, Decoded, HEADER_LEN_MAX, Layout};
 use pilot_model::inputs::{Decoder, Form};
 use pilot_model::ports::{Clock, DecoderHost, DecoderProcess, InputFaultKind};
-use pilot_model::size::Size;
 use pilot_model::{BoxFuture, FunctionName, Instant};
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -168,7 +167,7 @@ impl Store for DecodedStore {
 impl DecodedStore {
     async fn decode(&self, object: Object, started: Started) -> Result<Object, StoreError> {
         if let Some(len) = object.len.filter(|len| *len > self.bytes_max) {
-            return Err(too_large(&Size(len).to_string(), self.bytes_max));
+            return Err(too_large(Some(len), self.bytes_max));
         }
         let mut running = started.running(self.by)?;
         let request = DecodeRequest {
@@ -265,7 +264,7 @@ impl Running {
                     return Err(wrong_length(announced, "more").into());
                 }
                 None if len > request.bytes_max => {
-                    return Err(too_large("more than that", request.bytes_max).into());
+                    return Err(too_large(None, request.bytes_max).into());
                 }
                 _ => self.send(&bytes).await?,
             }
@@ -302,7 +301,7 @@ impl Running {
             Err(_) => Err(fault("the decoder's answer cannot be read")),
             Ok(DecodeAnswer::Failed { problem }) => Err(fault(&problem)),
             Ok(DecodeAnswer::Done { len, .. }) if len > bytes_max => {
-                Err(too_large(&Size(len).to_string(), bytes_max).into())
+                Err(too_large(Some(len), bytes_max).into())
             }
             Ok(DecodeAnswer::Done { layout, .. }) if layout.form() != request.form => Err(fault(
                 "the decoder's answer has another form than it should",

@@ -270,7 +270,7 @@ impl Flight {
     fn check_len(&self, object: &Object) -> Result<(), StoreError> {
         let bytes_max = self.all.bytes_max;
         match object.len {
-            Some(len) if len > bytes_max => Err(too_large(&Size(len).to_string(), bytes_max)),
+            Some(len) if len > bytes_max => Err(too_large(Some(len), bytes_max)),
             _ => Ok(()),
         }
     }
@@ -380,7 +380,7 @@ impl Flight {
             match announced {
                 Some(announced) if len > announced => return Err(wrong_length(announced, "more")),
                 Some(_) => {}
-                None if len > bytes_max => return Err(too_large("more than that", bytes_max)),
+                None if len > bytes_max => return Err(too_large(None, bytes_max)),
                 None => {
                     let len = len.next_multiple_of(STEP_LEN);
                     filling.make_room(self, len).await?;
@@ -565,12 +565,25 @@ fn unasked() -> StoreError {
     StoreError::new(InputFaultKind::Broken, problem)
 }
 
-pub(crate) fn too_large(len: &str, bytes_max: u64) -> StoreError {
+/// `len`: how long it is, if that is known.
+pub(crate) fn too_large(len: Option<u64>, bytes_max: u64) -> StoreError {
+    let (len, most) = match len {
+        Some(len) => unlike(len, bytes_max),
+        None => ("more than that".to_owned(), Size(bytes_max).to_string()),
+    };
     let problem = format!(
-        "it has {len}, and one input may have {}: see data.input_mb and data.function_mb",
-        Size(bytes_max)
+        "it has {len}, and one input may have {most}: see data.input_mb and data.function_mb"
     );
     StoreError::new(InputFaultKind::TooLarge, &problem)
+}
+
+/// Two lengths for one message: in bytes, if they would otherwise read alike.
+pub(crate) fn unlike(one: u64, other: u64) -> (String, String) {
+    let (short, other_short) = (Size(one).to_string(), Size(other).to_string());
+    if one != other && short == other_short {
+        return (format!("{one} bytes"), format!("{other} bytes"));
+    }
+    (short, other_short)
 }
 
 pub(crate) fn wrong_length(announced: u64, came: &str) -> StoreError {

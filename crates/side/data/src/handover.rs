@@ -22,7 +22,7 @@ use tokio::time::timeout;
 
 use self::sealed::{Charged, HeldSealed, Sealed};
 use crate::buffers::Buffers;
-use crate::flight::counted;
+use crate::flight::{counted, unlike};
 use crate::memory::Place;
 
 /// How many buffers are handed over now, their lengths in all, and those that workers keep beyond that.
@@ -90,10 +90,9 @@ impl Blank {
         len: u64,
     ) -> Result<Self, MemoryFault> {
         if len > buffers.bytes_max {
+            let (len, most) = unlike(len, buffers.bytes_max);
             let problem = format!(
-                "the data has {}, and one input may have {}: see data.input_mb and data.function_mb in pilotd.toml",
-                Size(len),
-                Size(buffers.bytes_max)
+                "the data has {len}, and one input may have {most}: see data.input_mb and data.function_mb in pilotd.toml"
             );
             return Err(MemoryFault::TooLarge { problem });
         }

@@ -558,7 +558,14 @@ async fn an_object_is_as_long_as_announced_or_broken() {
     for (store, problem) in [
         (One(7, &[b"pix", b"els"]), "announced 7 bytes and sent less"),
         (One(5, &[b"pix", b"els"]), "announced 5 bytes and sent more"),
-        (One((1 << 20) + 1, &[]), "one input may have 1 MB"),
+        (
+            One(3 << 20, &[]),
+            "it has 3 MB, and one input may have 1 MB",
+        ),
+        (
+            One((1 << 20) + 1, &[]),
+            "it has 1048577 bytes, and one input may have 1048576 bytes",
+        ),
     ] {
         let error = get(store).await.unwrap_err();
         assert!(error.problem.contains(problem), "{}", error.problem);
