@@ -101,6 +101,10 @@ def attack():
         return stay()
     if ATTACK == "link":
         return os.symlink(WITH, TARGET + "/link")
+    if ATTACK == "beside":
+        # Where the daemon writes a record of the build, and a file that never ends.
+        os.symlink(WITH, os.path.dirname(TARGET) + "/environment.json")
+        return os.mkfifo(os.path.dirname(TARGET) + "/pipe")
     if ATTACK == "socket":
         return socket.socket(socket.AF_UNIX).bind(TARGET + "/socket")
     if ATTACK == "setuid":

@@ -92,6 +92,18 @@ fn leavings() -> Vec<Attempt> {
                 )
             },
         ),
+        Attempt::new(
+            "a build: what it leaves beside its packages is not used",
+            |ground| {
+                let victim = ground.host_files.path().join("victim");
+                std::fs::write(&victim, "as it was").expect("a file of the host");
+                let _ = seen(ground, "beside", &json!(victim.display().to_string()));
+                match std::fs::read_to_string(&victim) {
+                    Ok(text) if text == "as it was" => Verdict::Pass(text),
+                    other => Verdict::Fail(format!("{other:?}")),
+                }
+            },
+        ),
         Attempt::new("a build: its sockets are refused", |ground| {
             refused(ground, "socket", &json!(null), "is a socket")
         }),

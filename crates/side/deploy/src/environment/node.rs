@@ -153,7 +153,7 @@ impl NodeParts {
             node_version: plan.interpreter.version.clone(),
             dependencies: package.declared.keys().cloned().collect(),
         };
-        let (place, _) = unfinished.finish(record).await?;
+        let (place, _) = unfinished.finish(NODE_MODULES, record).await?;
         Ok(obtained(Some(place.join(NODE_MODULES)), false))
     }
 }
@@ -235,6 +235,12 @@ impl Site<'_> {
                 file: PACKAGE_JSON,
                 tail: String::new(),
             }),
+            Err(error) if error.kind() == io::ErrorKind::FileTooLarge => {
+                Err(EnvironmentError::Outcome {
+                    file: PACKAGE_JSON,
+                    problem: error.to_string(),
+                })
+            }
             Err(source) => Err(disk(&place, source)),
         }
     }

@@ -1,8 +1,12 @@
 //! Parts of environments on disk: the packages of one set, in a folder `environments/ID`, shared by all environments with the same
 //! set. A part is built in a staging folder and appears atomically, by a rename. Its record is written last and marks it as complete.
+//!
+//! A build writes to a folder of the stage, and may leave anything there: links, pipes, a record. So the part is another folder, to which no
+//! build can write. Only what was checked is moved into it.
 
 use std::fs;
 use std::io;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -95,7 +99,7 @@ impl Claimed {
 }
 
 impl Unfinished {
-    /// The folder that becomes the part.
+    /// The folder in which the build makes the content of the part.
     pub(super) fn folder(&self) -> PathBuf {
         self.stage.path().join(PART)
     }
@@ -110,16 +114,18 @@ impl Unfinished {
         self.stage.path().join(WORK)
     }
 
-    /// Makes it durable and moves it to its place.
+    /// Makes it durable and moves it to its place. `content` is the folder in [`Unfinished::folder`] that was checked; nothing else of it is
+    /// used. No process of the build runs any more.
     pub(super) async fn finish<R: Serialize + Send + 'static>(
         self,
+        content: &'static str,
         record: R,
     ) -> Result<(PathBuf, R), EnvironmentError> {
         blocking(move || {
             // The stage and the claim are moved here, because they must outlive the work.
             let Self { stage, claimed } = self;
-            let staged = stage.path().join(PART);
-            let kept = keep(&record, &staged, &claimed.place);
+            let kept = take_over(stage.path(), content)
+                .and_then(|staged| keep(&record, &staged, &claimed.place));
             drop(stage);
             match kept {
                 Ok(()) => Ok((claimed.place.clone(), record)),
@@ -128,6 +134,15 @@ impl Unfinished {
         })
         .await
     }
+}
+
+/// Moves the content of the part out of the folder to which the build could write.
+fn take_over(stage: &Path, content: &str) -> io::Result<PathBuf> {
+    let whole = stage.join(WHOLE);
+    // It must be new: where a build owns the stage, it could have made a link of this name.
+    fs::DirBuilder::new().mode(0o755).create(&whole)?;
+    fs::rename(stage.join(PART).join(content), whole.join(content))?;
+    Ok(whole)
 }
 
 fn keep(record: &impl Serialize, staged: &Path, place: &Path) -> io::Result<()> {
@@ -154,3 +169,54 @@ pub(super) fn disk(path: &Path, source: io::Error) -> EnvironmentError {
 pub(super) const RECORD: &str = "environment.json";
 const PART: &str = "part";
 const WORK: &str = "work";
+const WHOLE: &str = "whole";
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    const CONTENT: &str = "packages";
+
+    async fn begun(folder: &Path) -> Unfinished {
+        let parts = Parts::new(Arc::new(
+            DataDir::open(&folder.join("data")).unwrap().unwrap(),
+        ));
+        let claimed = parts.claim(&EnvironmentId::from_hex("0011")).await;
+        let unfinished = claimed.begin().unwrap();
+        make_dir(&unfinished.folder().join(CONTENT)).unwrap();
+        fs::write(unfinished.folder().join(CONTENT).join("module.py"), "").unwrap();
+        unfinished
+    }
+
+    #[tokio::test]
+    async fn what_a_build_leaves_beside_the_content_is_neither_written_to_nor_opened() {
+        let folder = tempfile::tempdir().unwrap();
+        let victim = folder.path().join("victim");
+        fs::write(&victim, "as it was").unwrap();
+        let unfinished = begun(folder.path()).await;
+        let built = unfinished.folder();
+        symlink(&victim, built.join(RECORD)).unwrap();
+        symlink(folder.path(), built.join("link")).unwrap();
+        nix::unistd::mkfifo(&built.join("pipe"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let (place, _) = unfinished.finish(CONTENT, "a record").await.unwrap();
+        assert_eq!(fs::read_to_string(&victim).unwrap(), "as it was");
+        let record = place.join(RECORD);
+        assert!(record.symlink_metadata().unwrap().is_file());
+        assert_eq!(fs::read_to_string(record).unwrap(), "\"a record\"");
+        assert!(place.join(CONTENT).join("module.py").is_file());
+        assert_eq!(fs::read_dir(place).unwrap().count(), 2);
+    }
+
+    #[tokio::test]
+    async fn a_link_in_place_of_the_folder_that_becomes_the_part_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let unfinished = begun(folder.path()).await;
+        symlink(folder.path(), unfinished.stage().join(WHOLE)).unwrap();
+        let refused = unfinished.finish(CONTENT, "a record").await;
+        assert!(matches!(refused, Err(EnvironmentError::Disk { .. })));
+        assert!(!folder.path().join(RECORD).exists());
+        assert!(!folder.path().join(CONTENT).exists());
+    }
+}

@@ -177,7 +177,7 @@ impl PythonParts {
         let record = site
             .build_python(&plan.interpreter, required, &unfinished)
             .await?;
-        let (place, record) = unfinished.finish(record).await?;
+        let (place, record) = unfinished.finish(PACKAGES, record).await?;
         Ok(obtained(Some(place.join(PACKAGES)), record.imports, false))
     }
 }

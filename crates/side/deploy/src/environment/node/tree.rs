@@ -6,6 +6,8 @@ use std::io;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
+use pilot_model::size::Size;
+
 use super::package::NODE_MODULES;
 use crate::data_dir::make_dir;
 
@@ -32,6 +34,7 @@ pub(super) fn make_whole(work: &Path, place: &Path) -> io::Result<Option<Link>> 
     }
     let work = work.canonicalize()?;
     let modules = work.join(NODE_MODULES);
+    let mut left = COPIED_BYTES_MAX;
     for path in packages(&modules)? {
         if !path.is_symlink() {
             continue;
@@ -45,7 +48,7 @@ pub(super) fn make_whole(work: &Path, place: &Path) -> io::Result<Option<Link>> 
             Ok(target) if inside => {
                 fs::remove_file(&path)?;
                 make_dir(&path)?;
-                copy(&target, &path)?;
+                copy_within(&target, &path, &mut left)?;
             }
             _ => {
                 return Ok(Some(Link {
@@ -80,6 +83,11 @@ pub(super) fn packages(modules: &Path) -> io::Result<Vec<PathBuf>> {
 
 /// Copies the content of a folder into another. Links stay links.
 pub(in super::super) fn copy(from: &Path, to: &Path) -> io::Result<()> {
+    copy_within(from, to, &mut u64::MAX.clone())
+}
+
+/// The same, with as many bytes as are left. Install scripts make files of any length, also without taking room on the disk for them.
+fn copy_within(from: &Path, to: &Path, left: &mut u64) -> io::Result<()> {
     let mut folders = vec![PathBuf::new()];
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(from.join(&folder))? {
@@ -93,12 +101,25 @@ pub(in super::super) fn copy(from: &Path, to: &Path) -> io::Result<()> {
                 make_dir(&place)?;
                 folders.push(inside);
             } else {
+                let len = entry.metadata()?.len();
+                *left = left.checked_sub(len).ok_or_else(too_much)?;
                 fs::copy(entry.path(), &place)?;
             }
         }
     }
     Ok(())
 }
+
+fn too_much() -> io::Error {
+    let problem = format!(
+        "the packages beside the code have more than {}",
+        Size(COPIED_BYTES_MAX)
+    );
+    io::Error::new(io::ErrorKind::FileTooLarge, problem)
+}
+
+/// All that is copied in place of links. The code itself has at most 250 MiB.
+const COPIED_BYTES_MAX: u64 = 1 << 30;
 
 #[cfg(test)]
 mod tests {
@@ -121,6 +142,21 @@ mod tests {
 
     fn whole(folder: &tempfile::TempDir) -> Option<Link> {
         make_whole(&folder.path().join("work"), &folder.path().join("place")).unwrap()
+    }
+
+    #[test]
+    fn packages_beside_the_code_have_a_limit_also_if_they_take_no_room() {
+        let folder = work(
+            &["packages/b/index.js", "node_modules/c/index.js"],
+            &[("../packages/b", "node_modules/b")],
+        );
+        let long = folder.path().join("work/packages/b/long");
+        let file = fs::File::create(long).unwrap();
+        file.set_len(COPIED_BYTES_MAX).unwrap();
+        let made = make_whole(&folder.path().join("work"), &folder.path().join("place"));
+        let error = made.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::FileTooLarge);
+        assert!(error.to_string().contains("more than 1"), "{error}");
     }
 
     #[test]
