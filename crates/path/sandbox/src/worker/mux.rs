@@ -11,6 +11,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use pilot_model::ports::{Answer, Call, Part};
 use pilot_model::timeline::Instant;
+use pilot_protocols::Pace;
 use pilot_sys::clock::monotonic_ns;
 use pilot_wire::{Frame, Kind};
 use tokio::sync::{Mutex as AsyncMutex, SetOnce, mpsc};
@@ -225,6 +226,7 @@ impl Drop for Closing<'_> {
 }
 
 async fn read(mut reader: Reader, streams: Arc<Streams>) {
+    let unexplained = Pace::default();
     let ended = loop {
         let frame = match reader.frame().await {
             Ok(frame) => frame,
@@ -245,9 +247,12 @@ async fn read(mut reader: Reader, streams: Arc<Streams>) {
             .senders
             .get(&arrived.frame.stream)
             .cloned();
-        // There is no caller if its client has hung up.
-        if let Some(sender) = sender {
-            let _ = sender.send(arrived).await;
+        match sender {
+            Some(sender) => {
+                let _ = sender.send(arrived).await;
+            }
+            // Its client has hung up, or the worker sends what nobody asked for. That costs the daemon more than the worker.
+            None => reader.output().drain_while(unexplained.wait()).await,
         }
     };
     // It is set here alone.
@@ -256,3 +261,6 @@ async fn read(mut reader: Reader, streams: Arc<Streams>) {
     open.ended = Some(ended);
     open.senders.clear();
 }
+
+#[cfg(test)]
+mod tests;
