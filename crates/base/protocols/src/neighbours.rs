@@ -12,10 +12,13 @@ use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use pilot_sys::netlink::diag::{Diag, Socket};
 use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
+use tokio::time::sleep;
 
 /// The processes of a worker in a network that others use, too: those in a PID namespace.
 #[derive(Debug, Clone)]
@@ -23,15 +26,49 @@ pub struct OwnProcesses {
     pid_namespace: u64,
     /// `None`: the daemon's network.
     network: Option<Arc<File>>,
+    looking: Arc<Looking>,
+}
+
+/// Keeps those who connect without end from taking the daemon's time: a look at all processes takes much longer than a connection.
+#[derive(Debug)]
+struct Looking {
+    /// One look at a time.
+    turn: Semaphore,
+    /// Whether all of the processes have the same user, who is known after the first look.
+    one_user: bool,
+    user: OnceLock<u32>,
+}
+
+impl Looking {
+    fn new(one_user: bool) -> Arc<Self> {
+        Arc::new(Self {
+            turn: Semaphore::new(1),
+            one_user,
+            user: OnceLock::new(),
+        })
+    }
+
+    /// Whether the user of a socket says that it belongs to somebody else.
+    fn is_of_another(&self, socket: Socket) -> bool {
+        self.user.get().is_some_and(|user| *user != socket.user)
+    }
+
+    fn found(&self, socket: Socket) {
+        if self.one_user {
+            let _ = self.user.set(socket.user);
+        }
+    }
 }
 
 impl OwnProcesses {
-    /// In the daemon's network. `pid_namespace` is the inode of `/proc/PID/ns/pid` (namespaces(7)).
+    /// In the daemon's network. `pid_namespace` is the inode of `/proc/PID/ns/pid` (namespaces(7)). All of them have the same user, and
+    /// cannot become another one.
     #[must_use]
     pub fn new(pid_namespace: u64) -> Self {
         Self {
             pid_namespace,
             network: None,
+            looking: Looking::new(true),
         }
     }
 
@@ -46,6 +83,7 @@ impl OwnProcesses {
         Ok(Self {
             pid_namespace: fs::metadata(namespaces.join("pid"))?.ino(),
             network: (!is_ours).then(|| Arc::new(network)),
+            looking: Looking::new(false),
         })
     }
 
@@ -67,7 +105,6 @@ impl OwnProcesses {
         self.check(move |diag| diag.listening(there)).await
     }
 
-    /// On a blocking thread: it reads as many links in `/proc` as the worker has descriptors.
     async fn check(
         &self,
         find: impl FnOnce(&mut Diag) -> Result<Option<Socket>, pilot_sys::netlink::NetlinkError>
@@ -75,23 +112,39 @@ impl OwnProcesses {
         + 'static,
     ) -> io::Result<()> {
         let own = self.clone();
-        let checked = tokio::task::spawn_blocking(move || {
+        let found = blocking(move || {
             let mut diag = match &own.network {
                 None => Diag::open()?,
                 Some(network) => Diag::open_in(network.as_fd())?,
             };
-            let socket = find(&mut diag).map_err(io::Error::other)?;
-            // Without an inode no process has it.
-            let inode = socket.map_or(0, |socket| socket.inode);
-            match inode != 0 && own.have(inode)? {
-                true => Ok(()),
-                false => Err(io::Error::new(
-                    io::ErrorKind::PermissionDenied,
-                    "the other end of the connection belongs to a process outside of the function",
-                )),
-            }
+            find(&mut diag).map_err(io::Error::other)
         });
-        checked.await.map_err(io::Error::other)?
+        // Without an inode no process has it.
+        let socket = found.await?.filter(|socket| socket.inode != 0);
+        match socket {
+            Some(socket) if !self.looking.is_of_another(socket) => self.look(socket).await,
+            _ => Err(foreign()),
+        }
+    }
+
+    /// Looks for the process that has this socket. It reads as many links in `/proc` as the worker has descriptors.
+    async fn look(&self, socket: Socket) -> io::Result<()> {
+        let _turn = self.looking.turn.acquire().await;
+        // Meanwhile it may be known.
+        if self.looking.is_of_another(socket) {
+            return Err(foreign());
+        }
+        let own = self.clone();
+        let is_own = {
+            let _one_of_all = LOOKS.acquire().await;
+            blocking(move || own.have(socket.inode)).await?
+        };
+        if is_own {
+            self.looking.found(socket);
+            return Ok(());
+        }
+        sleep(PAUSE).await;
+        Err(foreign())
     }
 
     /// Whether one of them has this socket open. Processes and descriptors that are gone meanwhile do not have it.
@@ -127,6 +180,21 @@ impl OwnProcesses {
     }
 }
 
+/// Runs what waits for the kernel on a blocking thread.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    let done = tokio::task::spawn_blocking(work);
+    done.await.map_err(io::Error::other)?
+}
+
+fn foreign() -> io::Error {
+    io::Error::new(
+        io::ErrorKind::PermissionDenied,
+        "the other end of the connection belongs to a process outside of the function",
+    )
+}
+
 fn v4(address: SocketAddr) -> io::Result<SocketAddrV4> {
     match address {
         SocketAddr::V4(address) => Ok(address),
@@ -136,6 +204,12 @@ fn v4(address: SocketAddr) -> io::Result<SocketAddrV4> {
 
 /// A function that opens more than this only keeps itself from its own Runtime API. Looking at them takes about 20 ms.
 const DESCRIPTORS_MAX: usize = 16_384;
+
+/// Looks of all workers at the same time.
+static LOOKS: Semaphore = Semaphore::const_new(2);
+
+/// After a connection of somebody else whom his user did not give away, so that such connections take a small share of a processor.
+const PAUSE: Duration = Duration::from_millis(10);
 
 #[cfg(test)]
 mod tests {
@@ -162,6 +236,29 @@ mod tests {
             let error = checked.unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::PermissionDenied, "{error}");
         }
+    }
+
+    #[tokio::test]
+    async fn who_has_another_user_is_refused_without_a_look_at_all_processes() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let _client = TcpStream::connect(listener.local_addr().unwrap()).await;
+        let (accepted, _) = listener.accept().await.unwrap();
+        let own = OwnProcesses::around(std::process::id()).unwrap();
+        let own = OwnProcesses::new(own.pid_namespace);
+        own.check_client(&accepted).await.unwrap();
+        let user = *own.looking.user.get().unwrap();
+        let stranger = Socket {
+            inode: 1,
+            user: user + 1,
+        };
+        assert!(own.looking.is_of_another(stranger));
+
+        // So it is for whoever connects to a worker of another user: nobody takes a turn.
+        let other = OwnProcesses::new(own.pid_namespace);
+        other.looking.found(stranger);
+        let _turn = other.looking.turn.acquire().await.unwrap();
+        let error = other.check_client(&accepted).await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
     }
 
     #[tokio::test]
