@@ -83,7 +83,8 @@ pub(super) fn packages(modules: &Path) -> io::Result<Vec<PathBuf>> {
 
 /// Copies the content of a folder into another. Links stay links.
 pub(in super::super) fn copy(from: &Path, to: &Path) -> io::Result<()> {
-    copy_within(from, to, &mut u64::MAX.clone())
+    let mut without_limit = u64::MAX;
+    copy_within(from, to, &mut without_limit)
 }
 
 /// The same, with as many bytes as are left. Install scripts make files of any length, also without taking room on the disk for them.
