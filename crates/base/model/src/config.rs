@@ -165,11 +165,11 @@ impl FunctionConfig {
         let invokes = self.drop_ins && !self.invokes.is_empty();
         let allowed = self.initscripts().flat_map(|(_, script)| &script.allow);
         let asks_servers = self.initscripts().any(|(_, script)| {
-            let mut schemes = script.allow.iter().map(|one| one.place().scheme());
+            let mut schemes = script.allow.iter().map(|one| one.endpoint().scheme());
             schemes.any(|scheme| matches!(scheme, Scheme::Http | Scheme::Https))
         });
         let declared = self.inputs.values().map(|input| input.from.scheme());
-        let schemes = declared.chain(allowed.map(|allowed| allowed.place().scheme()));
+        let schemes = declared.chain(allowed.map(|allowed| allowed.endpoint().scheme()));
         let kinds: BTreeSet<_> = schemes
             .filter(|_| self.drop_ins)
             .filter_map(|scheme| match scheme {

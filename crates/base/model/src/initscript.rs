@@ -2,7 +2,7 @@
 //! function runs while its worker starts, or once for all workers of the node. Running it is behind the port
 //! [`InitRunner`](crate::ports::InitRunner).
 
-mod place;
+mod endpoint;
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::checks::{in_range, one_of};
 
-pub use place::{Allowed, Place, check_target};
+pub use endpoint::{Allowed, Endpoint, check_target};
 
 /// The command of this binary that compiles a module on trial, with limits.
 pub const TRIAL_VERB: &str = "initscript-trial";
@@ -144,7 +144,7 @@ pub enum ScriptEnd {
     Ok,
     /// It exited with a status other than 0.
     Exit,
-    /// It trapped: for example `unreachable`, or a place outside of its memory.
+    /// It trapped: for example `unreachable`, or an address outside of its memory.
     Trap,
     /// It computed or called for longer than it may.
     Limit,
@@ -184,21 +184,21 @@ impl ScriptEnd {
 }
 
 impl InitscriptConfig {
-    /// Whether it may connect to a place.
+    /// Whether it may connect to an endpoint.
     #[must_use]
-    pub fn allows(&self, place: &Place) -> bool {
+    pub fn allows(&self, endpoint: &Endpoint) -> bool {
         self.allow
             .iter()
-            .any(|allowed| allowed.place().is_same(place))
+            .any(|allowed| allowed.endpoint().is_same(endpoint))
     }
 
-    /// Whether it may ask a place for this key, or this path of a URL without its first `/`.
+    /// Whether it may ask an endpoint for this key, or this path of a URL without its first `/`.
     #[must_use]
-    pub fn allows_key(&self, place: &Place, key: &str) -> bool {
+    pub fn allows_key(&self, endpoint: &Endpoint, key: &str) -> bool {
         let mut here = self
             .allow
             .iter()
-            .filter(|allowed| allowed.place().is_same(place));
+            .filter(|allowed| allowed.endpoint().is_same(endpoint));
         here.any(|allowed| key.starts_with(allowed.prefix()))
     }
 }
@@ -353,7 +353,7 @@ mod tests {
             "handler = \"a.b\"\n[initscript]\nmodule = \"init.wasm\"\nallow = [\"s3://photos/public/\", \"https://example.com\"]",
         )
         .unwrap();
-        let photos: Place = "s3://photos".parse().unwrap();
+        let photos: Endpoint = "s3://photos".parse().unwrap();
         assert!(script.allows(&photos));
         assert!(script.allows_key(&photos, "public/a.png"));
         assert!(!script.allows_key(&photos, "private/a.png"));

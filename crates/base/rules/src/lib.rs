@@ -5,10 +5,10 @@
 //! simulator (`side/forecast`) run the same one, so a policy behaves in the daemon as it did in the simulator. Nothing here waits,
 //! reads a clock or holds a lock.
 
-mod places;
+mod permits;
 mod state;
 
-pub use places::{Places, Ticket};
+pub use permits::{FairPermits, Ticket};
 pub use state::{
     Action, Arrival, Class, Counts, Ending, Key, Mean, PRESSURE_HOLD, PoolState, RestStage,
     RestTimes, Settings, StartFault, Urgency, Wait, WaiterId, backoff,

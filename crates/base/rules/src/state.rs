@@ -49,7 +49,7 @@ pub const PRESSURE_HOLD: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub struct PoolState<W, Q> {
     settings: Settings,
-    places: Vec<Option<Place<W>>>,
+    places: Vec<Option<WorkerState<W>>>,
     vacant: Vec<Key>,
     /// Workers with a free slot; the one used last at the end. Leases are taken from the end, so that the others become idle.
     free: Vec<Key>,
@@ -104,7 +104,7 @@ pub struct PoolState<W, Q> {
 }
 
 #[derive(Debug)]
-enum Place<W> {
+enum WorkerState<W> {
     Starting {
         asked: Instant,
         expected: Instant,
@@ -419,14 +419,14 @@ impl<W: Clone, Q> PoolState<W, Q> {
     /// The start of this worker began only at `begun`: before, its template was built, which the next starts do not wait for.
     /// To be called before [`PoolState::ready`].
     pub fn began_late(&mut self, key: Key, begun: Instant) {
-        if let Some(Place::Starting { asked, .. }) = self.place_mut(key) {
+        if let Some(WorkerState::Starting { asked, .. }) = self.place_mut(key) {
             *asked = begun.max(*asked);
         }
     }
 
     /// A started worker is ready.
     pub fn ready(&mut self, now: Instant, key: Key, worker: W, actions: &mut Vec<Action<W, Q>>) {
-        let Some(&Place::Starting {
+        let Some(&WorkerState::Starting {
             asked,
             alone,
             stale,
@@ -439,7 +439,7 @@ impl<W: Clone, Q> PoolState<W, Q> {
         self.failures = 0;
         self.starting -= 1;
         self.up += 1;
-        self.places[key.0 as usize] = Some(Place::Up {
+        self.places[key.0 as usize] = Some(WorkerState::Up {
             worker,
             leases: 0,
             since_sum: 0,
@@ -473,7 +473,7 @@ impl<W: Clone, Q> PoolState<W, Q> {
         fault: StartFault,
         actions: &mut Vec<Action<W, Q>>,
     ) {
-        let Some(&Place::Starting { cause, .. }) = self.place(key) else {
+        let Some(&WorkerState::Starting { cause, .. }) = self.place(key) else {
             return;
         };
         self.vacate(key);
@@ -504,7 +504,7 @@ impl<W: Clone, Q> PoolState<W, Q> {
     ) {
         let once = self.settings.reuse == Reuse::Once;
         let full_at = self.settings.concurrency;
-        let Some(Place::Up {
+        let Some(WorkerState::Up {
             leases,
             since_sum,
             draining,
@@ -613,7 +613,7 @@ impl<W: Clone, Q> PoolState<W, Q> {
 
     /// Retires this worker under memory pressure, if it is idle. Returns whether it was.
     pub fn evict(&mut self, now: Instant, key: Key, actions: &mut Vec<Action<W, Q>>) -> bool {
-        let idle = matches!(self.place(key), Some(Place::Up { leases: 0, .. }));
+        let idle = matches!(self.place(key), Some(WorkerState::Up { leases: 0, .. }));
         if idle {
             self.hold_until = self.hold_until.max(now.after(PRESSURE_HOLD));
             self.retire(key, EndReason::Pressure, actions);
@@ -626,7 +626,7 @@ impl<W: Clone, Q> PoolState<W, Q> {
         self.idlers
             .iter()
             .filter_map(|(key, touched)| match self.place(key) {
-                Some(Place::Up { worker, .. }) => Some((key, touched, worker)),
+                Some(WorkerState::Up { worker, .. }) => Some((key, touched, worker)),
                 _ => None,
             })
     }
@@ -637,8 +637,8 @@ impl<W: Clone, Q> PoolState<W, Q> {
             .iter()
             .flatten()
             .filter_map(|place| match place {
-                Place::Up { worker, .. } => Some(worker),
-                Place::Starting { .. } => None,
+                WorkerState::Up { worker, .. } => Some(worker),
+                WorkerState::Starting { .. } => None,
             })
     }
 
@@ -686,7 +686,7 @@ impl<W: Clone, Q> PoolState<W, Q> {
         } else {
             now
         };
-        let Some(Place::Up {
+        let Some(WorkerState::Up {
             worker,
             leases,
             since_sum,
@@ -767,11 +767,11 @@ impl<W: Clone, Q> PoolState<W, Q> {
         self.due = self.due.min(at);
     }
 
-    fn place(&self, key: Key) -> Option<&Place<W>> {
+    fn place(&self, key: Key) -> Option<&WorkerState<W>> {
         self.places.get(key.0 as usize)?.as_ref()
     }
 
-    fn place_mut(&mut self, key: Key) -> Option<&mut Place<W>> {
+    fn place_mut(&mut self, key: Key) -> Option<&mut WorkerState<W>> {
         self.places.get_mut(key.0 as usize)?.as_mut()
     }
 }

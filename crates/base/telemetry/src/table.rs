@@ -5,7 +5,7 @@
 
 /// The kind of a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum MetricKind {
     /// A value that only grows.
     Counter,
     /// A value that goes up and down.
@@ -20,7 +20,7 @@ pub struct Row {
     /// Its name in the scraped text.
     pub name: &'static str,
     /// Its kind.
-    pub kind: Kind,
+    pub kind: MetricKind,
     /// Its labels, in order.
     pub labels: &'static [&'static str],
     /// One sentence.
@@ -31,7 +31,7 @@ macro_rules! table {
     ($($id:ident: $kind:ident $name:literal [$($label:literal),*] $help:literal,)*) => {
         $(pub(crate) const $id: Row = Row {
             name: $name,
-            kind: Kind::$kind,
+            kind: MetricKind::$kind,
             labels: &[$($label),*],
             help: $help,
         };)*
@@ -145,9 +145,9 @@ mod tests {
         let mut text = String::from("| metric | kind | labels | meaning |\n|---|---|---|---|\n");
         for row in TABLE {
             let kind = match row.kind {
-                Kind::Counter => "counter",
-                Kind::Gauge => "gauge",
-                Kind::Histogram => "histogram",
+                MetricKind::Counter => "counter",
+                MetricKind::Gauge => "gauge",
+                MetricKind::Histogram => "histogram",
             };
             let labels: Vec<String> = row
                 .labels
@@ -214,10 +214,10 @@ mod tests {
         for expression in &expressions {
             for (name, behind) in named(expression) {
                 let row = TABLE.iter().find(|row| match row.kind {
-                    Kind::Histogram => ["_bucket", "_sum", "_count"]
+                    MetricKind::Histogram => ["_bucket", "_sum", "_count"]
                         .iter()
                         .any(|end| name.strip_suffix(end) == Some(row.name)),
-                    Kind::Counter | Kind::Gauge => row.name == name,
+                    MetricKind::Counter | MetricKind::Gauge => row.name == name,
                 });
                 let row = row.unwrap_or_else(|| panic!("there is no {name}: {expression}"));
                 let selector = behind

@@ -11,10 +11,10 @@
 mod engine_table;
 mod forecasting;
 mod keyed;
+mod permits;
 mod pools;
 mod printing;
 mod resting;
-mod room;
 mod shares;
 mod tasks;
 

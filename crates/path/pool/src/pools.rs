@@ -18,7 +18,7 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::timeout;
 
 use crate::forecasting;
-use crate::room::{Place, Room};
+use crate::permits::{WorkerPermit, WorkerPermits};
 use crate::tasks::Tasks;
 use pilot_rules::{Key, RestStage};
 
@@ -74,8 +74,8 @@ pub(crate) struct PoolsInner {
     /// Bounded by the number of workers and versions: each sends at most one job.
     background_jobs: mpsc::UnboundedSender<BackgroundJob>,
     workers: AtomicU64,
-    /// The places of all workers.
-    pub(crate) room: Arc<Room>,
+    /// The permits of all workers.
+    pub(crate) permits: Arc<WorkerPermits>,
     /// Memory is so short that no worker is started.
     pub(crate) memory_is_short: watch::Sender<bool>,
     /// Workers or templates may have started since the last sample.
@@ -112,7 +112,7 @@ impl Pools {
     ) -> Self {
         let (background_jobs, inbox) = mpsc::unbounded_channel();
         let every = limits.memory_sample_every;
-        let places = limits.workers_max;
+        let permits = limits.workers_max;
         let shared = Arc::new(PoolsInner {
             engine,
             sink,
@@ -125,7 +125,7 @@ impl Pools {
             pools: Mutex::new(Vec::new()),
             background_jobs,
             workers: AtomicU64::new(0),
-            room: Room::new(places),
+            permits: WorkerPermits::new(permits),
             memory_is_short: watch::Sender::new(false),
             stirred: AtomicBool::new(true),
             ticker_at: AtomicU64::new(u64::MAX),
@@ -155,9 +155,9 @@ impl Pools {
         pool
     }
 
-    /// Other functions leave this many places of workers to this one.
+    /// Other functions leave this many permits of workers to this one.
     pub fn reserve(&self, function: &FunctionName, workers: u32) {
-        self.shared.room.reserve(function, workers as usize);
+        self.shared.permits.reserve(function, workers as usize);
     }
 
     /// Runs a task that ends with the pools.
@@ -201,13 +201,13 @@ impl PoolsInner {
         WorkerId(self.workers.fetch_add(1, Ordering::Relaxed) + 1)
     }
 
-    /// The place of a new worker of this function. Where all are taken, the idle worker that was unused longest makes room, and this
+    /// The permit of a new worker of this function. Where all are taken, the idle worker that was unused longest makes room, and this
     /// waits for a limited time until a worker has ended. If no worker is idle and the function has fewer than its share, a worker of
     /// the function with the most of them ends with its invocation.
     ///
     /// # Errors
     /// [`StartError::Full`].
-    pub(crate) async fn place(&self, function: &FunctionName) -> Result<Place, StartError> {
+    pub(crate) async fn permit(&self, function: &FunctionName) -> Result<WorkerPermit, StartError> {
         let mut short = self.memory_is_short.subscribe();
         let enough = short.wait_for(|is_short| !is_short);
         if timeout(MEMORY_WAIT_MAX, enough).await.is_err() {
@@ -215,8 +215,8 @@ impl PoolsInner {
                 problem: "the memory of all functions together is almost used up (limits.total_memory_mb); try again".to_owned(),
             });
         }
-        let asked = match self.room.ask(function) {
-            Ok(place) => return Ok(place),
+        let asked = match self.permits.ask(function) {
+            Ok(permit) => return Ok(permit),
             Err(asked) => asked,
         };
         let patience = if self.make_room(function) {
@@ -224,8 +224,8 @@ impl PoolsInner {
         } else {
             PLACE_WAIT_MAX
         };
-        let place = asked.within(patience).await;
-        place.ok_or_else(|| StartError::Full {
+        let permit = asked.within(patience).await;
+        permit.ok_or_else(|| StartError::Full {
             problem: format!(
                 "{} workers are running, which is the limit of this daemon; try again, or raise limits.workers",
                 self.limits.workers_max
@@ -233,16 +233,16 @@ impl PoolsInner {
         })
     }
 
-    /// All places are taken, and this function waits for one. Returns whether it is entitled to one.
+    /// All permits are taken, and this function waits for one. Returns whether it is entitled to one.
     fn make_room(&self, function: &FunctionName) -> bool {
         let pools = self.pools();
-        let evicted = memory::evict_oldest(&pools, &self.room);
-        let entitled = self.room.is_short(function);
+        let evicted = memory::evict_oldest(&pools, &self.permits);
+        let entitled = self.permits.is_short(function);
         if evicted || !entitled {
             return entitled;
         }
         let coming = pools.iter().map(|pool| pool.draining()).sum();
-        if let Some(debtor) = self.room.debtor(coming) {
+        if let Some(debtor) = self.permits.debtor(coming) {
             let theirs = pools
                 .iter()
                 .filter(|pool| pool.version().config.name == debtor);
@@ -325,7 +325,7 @@ async fn run_background_jobs(
                     pooled.wake_for_good();
                     pooled.worker.retire();
                     let said = pooled.worker.last_output();
-                    // Not the worker itself, whose place is free from here on.
+                    // Not the worker itself, whose permit is free from here on.
                     if let (Some(said), Some(ending), Some(shared)) =
                         (said, pooled.ending.clone(), shared.upgrade())
                     {

@@ -22,7 +22,7 @@ use pilot_model::ports::{
 use pilot_model::timeline::Instant;
 use pilot_model::{Farewell, FunctionConfig, WorkerId};
 use pilot_protocols::{HeldFiles, Holders};
-use pilot_wire::Kind;
+use pilot_wire::FrameKind;
 use pilot_wire::meta::ReadyMeta;
 use tokio::sync::{Mutex as AsyncMutex, SetOnce, oneshot};
 use tokio::time::timeout;
@@ -159,7 +159,7 @@ impl ForkedWorker {
             }
         };
         match frame.kind {
-            Kind::Ready => {
+            FrameKind::Ready => {
                 let ready: ReadyMeta = serde_json::from_slice(&frame.meta)
                     .map_err(|error| runtime(format!("READY: {error}"), &mut connection))?;
                 let link = match config.concurrency {
@@ -193,7 +193,7 @@ impl ForkedWorker {
                     held: Mutex::default(),
                 })
             }
-            Kind::InitError => {
+            FrameKind::InitError => {
                 let error = StartError::Import {
                     body: String::from_utf8_lossy(&frame.body).into_owned(),
                     output: connection.output().take_text(),

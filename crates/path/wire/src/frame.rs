@@ -27,7 +27,7 @@ pub const DESCRIPTORS_MAX: u8 = 64;
 
 /// The type of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum FrameKind {
     /// Call the handler.
     Invoke,
     /// Call the application.
@@ -50,7 +50,7 @@ pub enum Kind {
     InitError,
 }
 
-impl Kind {
+impl FrameKind {
     const ALL: [(u8, Self); 10] = [
         (1, Self::Invoke),
         (2, Self::Http),
@@ -112,7 +112,7 @@ pub struct Header {
     /// The invocation within the worker; 0 is the worker itself.
     pub stream: u32,
     /// The type of the frame.
-    pub kind: Kind,
+    pub kind: FrameKind,
     /// For `INVOKE` and `HTTP`: the number of descriptors. Otherwise 0.
     pub flags: u8,
 }
@@ -122,7 +122,7 @@ pub struct Header {
 pub enum FrameError {
     /// An unknown kind.
     #[error("frame kind {number} is unknown")]
-    Kind {
+    FrameKind {
         /// The number.
         number: u8,
     },
@@ -163,7 +163,7 @@ impl Header {
         let number = rest.get_u8();
         let flags = rest.get_u8();
         let reserved = rest.get_u16_le();
-        let kind = Kind::from_number(number).ok_or(FrameError::Kind { number })?;
+        let kind = FrameKind::from_number(number).ok_or(FrameError::FrameKind { number })?;
         let (meta_len_max, body_len_max) = kind.len_max();
         check_len("meta", u64::from(meta_len), meta_len_max)?;
         check_len("body", u64::from(body_len), body_len_max)?;
@@ -188,7 +188,7 @@ impl Header {
     ///
     /// # Errors
     /// A part exceeds its limit.
-    pub fn new(kind: Kind, stream: u32, meta: &[u8], body: &[u8]) -> Result<Self, FrameError> {
+    pub fn new(kind: FrameKind, stream: u32, meta: &[u8], body: &[u8]) -> Result<Self, FrameError> {
         let (meta_len_max, body_len_max) = kind.len_max();
         Ok(Self {
             meta_len: check_len("meta", meta.len() as u64, meta_len_max)?,
@@ -239,7 +239,7 @@ fn check_len(part: &'static str, len: u64, limit: u32) -> Result<u32, FrameError
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Frame {
     /// The type of the frame.
-    pub kind: Kind,
+    pub kind: FrameKind,
     /// The invocation within the worker.
     pub stream: u32,
     /// JSON, or empty.
@@ -314,14 +314,14 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn encode(kind: Kind, stream: u32, meta: &[u8], body: &[u8]) -> Vec<u8> {
+    fn encode(kind: FrameKind, stream: u32, meta: &[u8], body: &[u8]) -> Vec<u8> {
         let header = Header::new(kind, stream, meta, body).unwrap();
         [&header.encode()[..], meta, body].concat()
     }
 
     #[test]
     fn a_part_over_the_limit_of_its_kind_is_refused_by_its_header_alone() {
-        for (_, kind) in Kind::ALL {
+        for (_, kind) in FrameKind::ALL {
             let (meta_len, body_len) = kind.len_max();
             for (at, len, part) in [(0, meta_len, "meta"), (4, body_len, "body")] {
                 let mut header = Header::new(kind, 1, b"", b"").unwrap().encode();
@@ -338,7 +338,7 @@ mod tests {
     fn the_memory_of_a_long_frame_goes_with_it() {
         let body = vec![7; 4 * KEPT_LEN_MAX];
         let mut decoder = FrameDecoder::default();
-        let bytes = encode(Kind::Result, 1, b"{}", &body);
+        let bytes = encode(FrameKind::Result, 1, b"{}", &body);
         decoder.space(bytes.len()).extend_from_slice(&bytes);
         decoder.space(3).extend_from_slice(b"\x02\0\0");
         assert_eq!(decoder.next_frame().unwrap().unwrap().body, body);
@@ -348,9 +348,9 @@ mod tests {
 
     #[test]
     fn every_kind_keeps_its_number() {
-        for (number, kind) in Kind::ALL {
+        for (number, kind) in FrameKind::ALL {
             assert_eq!(kind.number(), number);
-            assert_eq!(Kind::from_number(number), Some(kind));
+            assert_eq!(FrameKind::from_number(number), Some(kind));
         }
     }
 
@@ -363,13 +363,13 @@ mod tests {
             let mut stream = Vec::new();
             let parts: Vec<_> = parts
                 .into_iter()
-                .map(|(kind, id, meta, body)| match Kind::ALL[kind].1 {
-                    Kind::Ready | Kind::Secrets => (kind, id, meta, Vec::new()),
+                .map(|(kind, id, meta, body)| match FrameKind::ALL[kind].1 {
+                    FrameKind::Ready | FrameKind::Secrets => (kind, id, meta, Vec::new()),
                     _ => (kind, id, meta, body),
                 })
                 .collect();
             for (kind, id, meta, body) in &parts {
-                stream.extend(encode(Kind::ALL[*kind].1, *id, meta, body));
+                stream.extend(encode(FrameKind::ALL[*kind].1, *id, meta, body));
             }
             let mut decoder = FrameDecoder::default();
             let mut decoded = Vec::new();
@@ -386,7 +386,7 @@ mod tests {
             prop_assert!(decoder.is_empty());
             prop_assert_eq!(decoded.len(), parts.len());
             for (frame, (kind, id, meta, body)) in decoded.iter().zip(&parts) {
-                prop_assert_eq!(frame.kind, Kind::ALL[*kind].1);
+                prop_assert_eq!(frame.kind, FrameKind::ALL[*kind].1);
                 prop_assert_eq!(frame.stream, *id);
                 prop_assert_eq!(&frame.meta[..], &meta[..]);
                 prop_assert_eq!(&frame.body[..], &body[..]);

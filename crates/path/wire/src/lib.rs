@@ -11,4 +11,4 @@ pub mod fuzzed;
 pub mod meta;
 pub mod script;
 
-pub use frame::{Frame, FrameDecoder, FrameError, HEADER_LEN, Header, Kind, PIECE_LEN_MAX};
+pub use frame::{Frame, FrameDecoder, FrameError, FrameKind, HEADER_LEN, Header, PIECE_LEN_MAX};

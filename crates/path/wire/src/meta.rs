@@ -7,7 +7,7 @@ use pilot_model::inputs::Decoded;
 use pilot_model::ports::{Input, InputKind, StoreObject};
 use serde::{Deserialize, Serialize};
 
-use crate::Kind;
+use crate::FrameKind;
 
 /// For `INVOKE` and `HTTP`, which the daemon sends.
 #[derive(Debug, Serialize)]
@@ -100,13 +100,17 @@ struct FailedInputMeta<'a> {
 /// The kind and the meta of the frame that begins an invocation. The meta names the inputs in the order of their descriptors, or
 /// with their `paths`.
 #[must_use]
-pub fn of_invocation(head: &InvocationHead, inputs: &[Input], paths: &[String]) -> (Kind, Vec<u8>) {
+pub fn of_invocation(
+    head: &InvocationHead,
+    inputs: &[Input],
+    paths: &[String],
+) -> (FrameKind, Vec<u8>) {
     let mut paths = paths.iter().map(String::as_str);
     let mut objects_room = OBJECTS_LEN_MAX;
     let http = head.http.as_ref();
     let kind = match http {
-        None => Kind::Invoke,
-        Some(_) => Kind::Http,
+        None => FrameKind::Invoke,
+        Some(_) => FrameKind::Http,
     };
     // Enough room for an ordinary one, to avoid a second allocation.
     let room = http.map_or(256, |http| {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use pilot_model::ports::{Input, InputKind, StoreObject};
 use pilot_model::{FailedInput, HttpRequestHead, InvocationHead, InvocationId};
-use pilot_wire::{Frame, FrameDecoder, FrameError, Header, Kind, meta};
+use pilot_wire::{Frame, FrameDecoder, FrameError, FrameKind, Header, meta};
 use serde_json::Value;
 
 fn vectors() -> Value {
@@ -24,18 +24,18 @@ fn bytes(vector: &Value) -> Vec<u8> {
         .collect()
 }
 
-fn kind(name: &Value) -> Kind {
+fn kind(name: &Value) -> FrameKind {
     match name.as_str().unwrap() {
-        "INVOKE" => Kind::Invoke,
-        "HTTP" => Kind::Http,
-        "SECRETS" => Kind::Secrets,
-        "READY" => Kind::Ready,
-        "RESULT" => Kind::Result,
-        "ERROR" => Kind::Error,
-        "HEAD" => Kind::Head,
-        "CHUNK" => Kind::Chunk,
-        "END" => Kind::End,
-        "INIT_ERROR" => Kind::InitError,
+        "INVOKE" => FrameKind::Invoke,
+        "HTTP" => FrameKind::Http,
+        "SECRETS" => FrameKind::Secrets,
+        "READY" => FrameKind::Ready,
+        "RESULT" => FrameKind::Result,
+        "ERROR" => FrameKind::Error,
+        "HEAD" => FrameKind::Head,
+        "CHUNK" => FrameKind::Chunk,
+        "END" => FrameKind::End,
+        "INIT_ERROR" => FrameKind::InitError,
         other => panic!("{other}"),
     }
 }
@@ -82,7 +82,7 @@ fn an_invalid_frame_is_refused_with_its_reason() {
                 assert!(frames.is_empty(), "{vector}");
                 "truncated"
             }
-            Err(FrameError::Kind { .. }) => "unknown_kind",
+            Err(FrameError::FrameKind { .. }) => "unknown_kind",
             Err(FrameError::TooLong { part: "meta", .. }) => "meta_too_long",
             Err(FrameError::TooLong { .. }) => "body_too_long",
             Err(FrameError::Descriptors { .. }) => "too_many_descriptors",
@@ -213,7 +213,7 @@ fn an_invocation_is_written_as_the_vectors_have_it() {
         let (_, json) = meta::of_invocation(&head(expected), &inputs, &paths);
         let written: Value = serde_json::from_slice(&json).unwrap();
         assert_eq!(&written, expected, "{}", vector["name"]);
-        let header = Header::new(Kind::Invoke, 1, &json, b"").unwrap();
+        let header = Header::new(FrameKind::Invoke, 1, &json, b"").unwrap();
         let descriptors = if paths.is_empty() { inputs.len() } else { 0 };
         let header = header.with_descriptors(descriptors).unwrap();
         assert_eq!(
@@ -227,7 +227,7 @@ fn an_invocation_is_written_as_the_vectors_have_it() {
 
 #[test]
 fn a_frame_has_64_descriptors_at_most() {
-    let header = Header::new(Kind::Invoke, 1, b"", b"").unwrap();
+    let header = Header::new(FrameKind::Invoke, 1, b"", b"").unwrap();
     assert_eq!(header.with_descriptors(64).unwrap().flags, 64);
     assert!(header.with_descriptors(65).is_err());
     assert!(header.with_descriptors(256).is_err());

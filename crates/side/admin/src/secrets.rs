@@ -129,7 +129,7 @@ impl SecretStore {
         let now = now_unix_s();
         let mut stored = self.stored.lock();
         let before = stored.get(&id).cloned();
-        let room = Room::beside(&stored, &id);
+        let room = StoredSizes::beside(&stored, &id);
         if !room.has(sealed.len()) {
             let problem = format!(
                 "there is no room for another secret: an owner has at most {PER_OWNER_MAX} with {} together, and all owners have {ALL_MAX} \
@@ -263,12 +263,12 @@ impl Secrets for SecretStore {
 
 /// What the other secrets take. All of them are written whenever one is set, so their size is bounded.
 #[derive(Debug, Default)]
-struct Room {
+struct StoredSizes {
     of_owner: (usize, usize),
     of_all: (usize, usize),
 }
 
-impl Room {
+impl StoredSizes {
     fn beside(stored: &BTreeMap<SecretId, Stored>, id: &SecretId) -> Self {
         let mut room = Self::default();
         for (other, one) in stored.iter().filter(|(other, _)| *other != id) {

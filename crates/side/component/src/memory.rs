@@ -14,11 +14,11 @@ const OWN_LEN: u64 = 32 << 20;
 
 /// The memory of all instances of a worker.
 #[derive(Debug)]
-pub(crate) struct Room {
+pub(crate) struct WorkerMemory {
     free: AtomicU64,
 }
 
-impl Room {
+impl WorkerMemory {
     /// Of a worker with this limit.
     pub(crate) fn of(memory_bytes: u64) -> Arc<Self> {
         let free = memory_bytes.saturating_sub(OWN_LEN).max(memory_bytes / 2);
@@ -38,16 +38,16 @@ impl Room {
 /// The memory of one instance, given back at its end.
 #[derive(Debug)]
 pub(crate) struct Share {
-    room: Arc<Room>,
+    memory: Arc<WorkerMemory>,
     taken: u64,
     /// Whether it was refused memory.
     pub(crate) refused: bool,
 }
 
 impl Share {
-    pub(crate) fn of(room: &Arc<Room>) -> Self {
+    pub(crate) fn of(memory: &Arc<WorkerMemory>) -> Self {
         Self {
-            room: Arc::clone(room),
+            memory: Arc::clone(memory),
             taken: 0,
             refused: false,
         }
@@ -62,7 +62,7 @@ impl ResourceLimiter for Share {
         _maximum: Option<usize>,
     ) -> Result<bool> {
         let more = desired.saturating_sub(current) as u64;
-        let fits = self.room.take(more);
+        let fits = self.memory.take(more);
         if fits {
             self.taken = self.taken.saturating_add(more);
         } else {
@@ -83,7 +83,7 @@ impl ResourceLimiter for Share {
 
 impl Drop for Share {
     fn drop(&mut self) {
-        self.room.free.fetch_add(self.taken, Ordering::Relaxed);
+        self.memory.free.fetch_add(self.taken, Ordering::Relaxed);
     }
 }
 
@@ -93,12 +93,12 @@ mod tests {
 
     #[test]
     fn what_an_instance_took_is_free_after_its_end() {
-        let room = Room::of(128 << 20);
-        let mut greedy = Share::of(&room);
+        let memory = WorkerMemory::of(128 << 20);
+        let mut greedy = Share::of(&memory);
         assert!(greedy.memory_growing(0, 64 << 20, None).unwrap());
         assert!(!greedy.memory_growing(64 << 20, 128 << 20, None).unwrap());
         assert!(greedy.refused);
-        let mut other = Share::of(&room);
+        let mut other = Share::of(&memory);
         assert!(other.memory_growing(0, 32 << 20, None).unwrap());
         assert!(!other.memory_growing(32 << 20, 33 << 20, None).unwrap());
         drop(greedy);
@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn a_small_worker_leaves_half_to_its_instances() {
-        let room = Room::of(16 << 20);
-        assert_eq!(room.free.load(Ordering::Relaxed), 8 << 20);
+        let memory = WorkerMemory::of(16 << 20);
+        assert_eq!(memory.free.load(Ordering::Relaxed), 8 << 20);
     }
 }

@@ -23,7 +23,7 @@ use crate::artefact::{Linked, load};
 use crate::engine;
 use crate::in_words;
 use crate::instance::{begin, patience};
-use crate::memory::Room;
+use crate::memory::WorkerMemory;
 use crate::outgoing::Outgoing;
 use crate::state::InstanceParts;
 
@@ -52,7 +52,7 @@ pub fn serve(settings: &WorkerSettings) -> Result<(), String> {
         linked,
         shared: Arc::new(InstanceParts {
             variables: variables(),
-            room: Room::of(settings.memory_bytes),
+            memory: WorkerMemory::of(settings.memory_bytes),
             outgoing: Outgoing::new(settings.network),
         }),
         patience: patience(settings.timeout),

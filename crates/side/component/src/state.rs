@@ -10,7 +10,7 @@ use wasmtime_wasi_http::body::HyperOutgoingBody;
 use wasmtime_wasi_http::types::{HostFutureIncomingResponse, OutgoingRequestConfig};
 use wasmtime_wasi_http::{HttpResult, WasiHttpCtx, WasiHttpView};
 
-use crate::memory::{Room, Share};
+use crate::memory::{Share, WorkerMemory};
 use crate::outgoing::Outgoing;
 
 /// Headers of one message, bytes, as wasmtime counts them.
@@ -24,7 +24,7 @@ const CHUNK_LEN_MAX: usize = 64 << 10;
 #[derive(Debug)]
 pub(crate) struct InstanceParts {
     pub(crate) variables: Vec<(String, String)>,
-    pub(crate) room: Arc<Room>,
+    pub(crate) memory: Arc<WorkerMemory>,
     pub(crate) outgoing: Outgoing,
 }
 
@@ -57,7 +57,7 @@ impl InstanceState {
             http,
             table,
             outgoing: shared.outgoing.clone(),
-            memory: Share::of(&shared.room),
+            memory: Share::of(&shared.memory),
             deadline,
         }
     }

@@ -5,7 +5,7 @@
 //! a socket while they arrive, and sends the result back. It never has a descriptor of the buffer. What it says of the result is
 //! checked, and each wait for it has a limit.
 
-mod places;
+mod permits;
 
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::sync::Arc;
@@ -26,13 +26,13 @@ use tokio::time::timeout;
 
 use crate::flight::{too_large, wrong_length};
 use crate::stores::{Got, Object, Store, StoreError, Validator};
-use places::{Place, Places};
+use permits::{DecoderPermit, DecoderPermits};
 
 /// The decoders of all inputs.
 #[derive(Debug)]
 pub(crate) struct Decoders {
     host: Arc<dyn DecoderHost>,
-    places: Places,
+    permits: DecoderPermits,
     clock: Arc<dyn Clock>,
 }
 
@@ -55,7 +55,7 @@ impl Decoders {
         let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         Self {
             host,
-            places: Places::new(cpus),
+            permits: DecoderPermits::new(cpus),
             clock,
         }
     }
@@ -79,19 +79,19 @@ impl Decoders {
     }
 
     /// A process that has read nothing yet.
-    async fn start(&self, mut place: Place) -> Result<Started, StoreError> {
-        place.take_turn().await;
+    async fn start(&self, mut permit: DecoderPermit) -> Result<Started, StoreError> {
+        permit.take_turn().await;
         let process = self.host.start().await;
-        place.give_turn();
+        permit.give_turn();
         let process = process.map_err(|problem| not_started(&problem))?;
-        Ok(Started { process, place })
+        Ok(Started { process, permit })
     }
 }
 
 /// A process that has read nothing yet.
 struct Started {
     process: Box<dyn DecoderProcess>,
-    place: Place,
+    permit: DecoderPermit,
 }
 
 impl Started {
@@ -103,7 +103,7 @@ impl Started {
             by,
             socket: socket.map_err(|error| not_started(&error.to_string()))?,
             process: self.process,
-            place: self.place,
+            permit: self.permit,
         })
     }
 }
@@ -126,13 +126,13 @@ impl Store for DecodedStore {
         known: Option<&'a Validator>,
     ) -> BoxFuture<'a, Result<Got, StoreError>> {
         Box::pin(async move {
-            let places = &self.decoders.places;
-            let now = || places.take(&self.function);
+            let permits = &self.decoders.permits;
+            let now = || permits.take(&self.function);
             // What is known has seldom changed, so nothing is started for it in advance.
-            let mut place = if known.is_none() { now() } else { None };
+            let mut permit = if known.is_none() { now() } else { None };
             loop {
                 // The process starts while the store is asked.
-                let starting = place.take().map(|place| self.decoders.start(place));
+                let starting = permit.take().map(|permit| self.decoders.start(permit));
                 let starting = OptionFuture::from(starting);
                 let (got, started) = tokio::join!(self.store.get(key, known), starting);
                 let object = match got {
@@ -154,7 +154,7 @@ impl Store for DecodedStore {
                 }
                 // Who waits has no connection meanwhile.
                 drop(object);
-                place = places.wait(&self.function).await;
+                permit = permits.wait(&self.function).await;
             }
         })
     }
@@ -190,7 +190,7 @@ impl DecodedStore {
             Err(known) => Err(known),
         };
         // What is left is to send the result, for which there may be no room yet.
-        running.place.give_turn();
+        running.permit.give_turn();
         let (began, (len, layout)) = match told {
             Ok(told) => told,
             Err(Failure::Known(error)) => return Err(error),
@@ -216,7 +216,7 @@ struct Running {
     by: Decoder,
     socket: UnixStream,
     process: Box<dyn DecoderProcess>,
-    place: Place,
+    permit: DecoderPermit,
 }
 
 /// Why a process has no result.
@@ -243,7 +243,7 @@ impl Running {
         let line = serde_json::to_vec(request);
         let mut line = line.map_err(|error| self.by.fault(&error.to_string()))?;
         line.push(b'\n');
-        self.place.take_turn().await;
+        self.permit.take_turn().await;
         self.send(&line).await?;
         let mut len = 0;
         loop {
@@ -251,9 +251,9 @@ impl Running {
                 Some(next) => next,
                 // Others need not wait for this store.
                 None => {
-                    self.place.give_turn();
+                    self.permit.give_turn();
                     let next = body.try_next().await;
-                    self.place.take_turn().await;
+                    self.permit.take_turn().await;
                     next
                 }
             };

@@ -23,7 +23,7 @@ use crate::buffers::buffer::{
     Buffer, BufferState, Ends, Head, Progress, Published, Until, Use, Waited, Whole,
 };
 use crate::buffers::index::ObjectId;
-use crate::memory::Place;
+use crate::memory::Medium;
 use crate::stores::{Got, Object, Store, StoreError, Validator};
 
 /// What was fetched.
@@ -96,11 +96,11 @@ pub(crate) async fn fetch(
                 is_followed = true;
                 used = Use::new(other, function);
             }
-            Waited::NoRoom(place, counted) => {
+            Waited::NoRoom(medium, counted) => {
                 // Nobody waits for the share of a function while it has some of the total: those who have the share may wait for that.
                 let buffer = used.buffer().map(Arc::downgrade);
                 drop(used);
-                let mut reserved = all.memory.share(place, function);
+                let mut reserved = all.memory.share(medium, function);
                 reserved.grow_to(counted).await;
                 if let Some(buffer) = buffer.and_then(|buffer| buffer.upgrade()) {
                     used = Use::new(buffer, function);
@@ -134,7 +134,7 @@ fn begin(
             gate,
             state: Arc::clone(&state),
             me: me.clone(),
-            place: OnceLock::new(),
+            medium: OnceLock::new(),
         };
         let task = tokio::spawn(flight.run());
         Buffer::new(state, task.abort_handle(), all)
@@ -151,8 +151,8 @@ struct Flight {
     gate: Arc<Semaphore>,
     state: Arc<BufferState>,
     me: Weak<Buffer>,
-    /// Where the buffer lies. Charges are for one place, so that it stays when the fetch is tried again.
-    place: OnceLock<Place>,
+    /// Where the buffer lies. Charges are for one medium, so that it stays when the fetch is tried again.
+    medium: OnceLock<Medium>,
 }
 
 impl Flight {
@@ -244,26 +244,26 @@ impl Flight {
         }
     }
 
-    /// The place for the buffer: the disk if there is no room in memory now, and room there. An object of unknown length waits for
+    /// The medium for the buffer: the disk if there is no room in memory now, and room there. An object of unknown length waits for
     /// memory.
-    fn choose(&self, announced: Option<u64>) -> Place {
+    fn choose(&self, announced: Option<u64>) -> Medium {
         let memory = &self.all.memory;
         let Some(len) = announced.filter(|_| memory.spills()) else {
-            return Place::Memory;
+            return Medium::Memory;
         };
         let counted = counted(len);
-        let fits = |place| {
-            let mut reserved = memory.nothing(place);
-            counted <= memory.share_max(place)
-                && memory.try_grow(place, &mut reserved, counted, || {
+        let fits = |medium| {
+            let mut reserved = memory.nothing(medium);
+            counted <= memory.share_max(medium)
+                && memory.try_grow(medium, &mut reserved, counted, || {
                     self.all.cache.evict_idle()
                 })
-                && (self.state).try_charge(memory, &self.function, place, counted)
+                && (self.state).try_charge(memory, &self.function, medium, counted)
         };
-        if !fits(Place::Memory) && fits(Place::Disk) {
-            Place::Disk
+        if !fits(Medium::Memory) && fits(Medium::Disk) {
+            Medium::Disk
         } else {
-            Place::Memory
+            Medium::Memory
         }
     }
 
@@ -408,7 +408,7 @@ async fn sleep_with_jitter(pause: &mut Duration) {
 struct Filling {
     state: Arc<BufferState>,
     file: Arc<File>,
-    place: Place,
+    medium: Medium,
     len: u64,
     /// What it counts.
     counted: usize,
@@ -419,15 +419,19 @@ struct Filling {
 
 impl Filling {
     fn new(flight: &Flight, announced: Option<u64>) -> Result<Self, StoreError> {
-        let place = *flight.place.get_or_init(|| flight.choose(announced));
+        let medium = *flight.medium.get_or_init(|| flight.choose(announced));
         let memory = &flight.all.memory;
         Ok(Self {
             state: Arc::clone(&flight.state),
-            file: Arc::new(memory.file(place).map_err(|error| no_room(&error, place))?),
-            place,
+            file: Arc::new(
+                memory
+                    .file(medium)
+                    .map_err(|error| no_room(&error, medium))?,
+            ),
+            medium,
             len: 0,
             counted: 0,
-            reserved: Some(memory.nothing(place)),
+            reserved: Some(memory.nothing(medium)),
             has_begun: false,
         })
     }
@@ -440,7 +444,7 @@ impl Filling {
             len,
             headers: headers.to_vec(),
         };
-        self.state.begin(head, self.place, self.counted);
+        self.state.begin(head, self.medium, self.counted);
     }
 
     /// As [`Filling::make_room`], without waiting. False: there is none now.
@@ -453,8 +457,8 @@ impl Filling {
         let Some(reserved) = &mut self.reserved else {
             return false;
         };
-        let has_room = state.try_charge(memory, &flight.function, self.place, counted)
-            && memory.try_grow(self.place, reserved, counted, || {
+        let has_room = state.try_charge(memory, &flight.function, self.medium, counted)
+            && memory.try_grow(self.medium, reserved, counted, || {
                 flight.all.cache.evict_idle()
             });
         if has_room {
@@ -470,54 +474,54 @@ impl Filling {
             return Ok(());
         }
         let (memory, state) = (&flight.all.memory, &flight.state);
-        if !state.try_charge(memory, &flight.function, self.place, counted) {
-            state.tell(Progress::Needs(self.place, counted));
+        if !state.try_charge(memory, &flight.function, self.medium, counted) {
+            state.tell(Progress::Needs(self.medium, counted));
             state.charged(counted).await;
         }
         let evict = || flight.all.cache.evict_idle();
         if let Some(reserved) = &mut self.reserved {
-            memory.grow(self.place, reserved, counted, evict).await;
+            memory.grow(self.medium, reserved, counted, evict).await;
         }
         self.counted = counted;
         if self.has_begun {
-            state.tell(Progress::Begun(self.place, counted));
+            state.tell(Progress::Begun(self.medium, counted));
         }
         Ok(())
     }
 
     async fn push(&mut self, bytes: Bytes) -> Result<(), StoreError> {
-        let (at, place) = (self.len, self.place);
+        let (at, medium) = (self.len, self.medium);
         let len = at + bytes.len() as u64;
-        let written = match place {
-            Place::Memory => self.file.write_all_at(&bytes, at),
+        let written = match medium {
+            Medium::Memory => self.file.write_all_at(&bytes, at),
             // A disk may make the daemon wait.
-            Place::Disk => {
+            Medium::Disk => {
                 let file = Arc::clone(&self.file);
                 let write = spawn_blocking(move || file.write_all_at(&bytes, at)).await;
                 write.unwrap_or_else(|_| Err(io::Error::other("the daemon is stopping")))
             }
         };
-        written.map_err(|error| no_room(&error, place))?;
+        written.map_err(|error| no_room(&error, medium))?;
         self.len = len;
         self.state.filled(len);
         Ok(())
     }
 
     fn complete(mut self, headers: Vec<(String, String)>) -> Result<(), StoreError> {
-        let place = self.place;
+        let medium = self.medium;
         let is_published = self.state.end_head();
-        let sealed = match place {
+        let sealed = match medium {
             // Those who read it already must not be able to prevent that.
-            Place::Memory if is_published => memfd::seal_while_read(self.file.as_fd()),
-            Place::Memory => memfd::seal(self.file.as_fd()),
+            Medium::Memory if is_published => memfd::seal_while_read(self.file.as_fd()),
+            Medium::Memory => memfd::seal(self.file.as_fd()),
             // It has no name and no descriptor that writes, and its mode lets nobody open one.
-            Place::Disk => Ok(()),
+            Medium::Disk => Ok(()),
         };
         let file = sealed.and_then(|()| match is_published {
             true => Ok(None),
             false => memfd::reopen(self.file.as_fd()).map(Some),
         });
-        let file = file.map_err(|error| no_room(&error, place))?;
+        let file = file.map_err(|error| no_room(&error, medium))?;
         let Some(reserved) = self.reserved.take() else {
             return Ok(());
         };
@@ -528,7 +532,7 @@ impl Filling {
         let (state, counted) = (Arc::clone(&self.state), self.counted);
         // Its descriptor can write.
         drop(self);
-        state.complete(file, whole, reserved, (place, counted));
+        state.complete(file, whole, reserved, (medium, counted));
         Ok(())
     }
 }
@@ -548,10 +552,10 @@ pub(crate) fn counted(len: u64) -> usize {
     usize::try_from(len).unwrap_or(usize::MAX).max(COUNTED_MIN)
 }
 
-fn no_room(error: &io::Error, place: Place) -> StoreError {
-    let problem = match place {
-        Place::Memory => format!("no memory for it: {error}"),
-        Place::Disk => format!(
+fn no_room(error: &io::Error, medium: Medium) -> StoreError {
+    let problem = match medium {
+        Medium::Memory => format!("no memory for it: {error}"),
+        Medium::Disk => format!(
             "no room for it on the disk, where it goes because the memory for inputs is used up: {error}: \
              make room in the data directory, or lower data.spill_mb"
         ),

@@ -23,7 +23,7 @@ use tokio::time::timeout;
 use self::sealed::{Charged, HeldSealed, Sealed};
 use crate::buffers::Buffers;
 use crate::flight::{counted, unlike};
-use crate::memory::Place;
+use crate::memory::Medium;
 
 /// How many buffers are handed over now, their lengths in all, and those that workers keep beyond that.
 #[derive(Debug, Default)]
@@ -98,12 +98,12 @@ impl Blank {
         }
         let charge = async {
             let memory = &buffers.memory;
-            let mut share = memory.share(Place::Memory, function);
+            let mut share = memory.share(Medium::Memory, function);
             share.grow_to(counted(len)).await;
-            let mut total = memory.nothing(Place::Memory);
+            let mut total = memory.nothing(Medium::Memory);
             let evict = || buffers.cache.evict_idle();
             memory
-                .grow(Place::Memory, &mut total, counted(len), evict)
+                .grow(Medium::Memory, &mut total, counted(len), evict)
                 .await;
             Charged {
                 _share: share,

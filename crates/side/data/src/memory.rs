@@ -1,6 +1,6 @@
 //! Where buffers lie, and how much of it they may take: memory, and a folder of the disk for what exceeds the memory.
 //!
-//! Each place has two limits. A buffer counts once in the total of its place, because it is there once. It counts once in the share
+//! Each medium has two limits. A buffer counts once in the total of its medium, because it is there once. It counts once in the share
 //! of each function that uses it. So a function is charged for what it keeps alive, whoever fetched it, and a function without room
 //! makes nobody else wait.
 
@@ -17,7 +17,7 @@ use pilot_sys::memfd;
 
 /// Where a buffer lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum Medium {
     Memory,
     Disk,
 }
@@ -47,7 +47,7 @@ pub(crate) struct Memory {
     wanted: AtomicUsize,
 }
 
-/// The configuration of the disk as a place for buffers.
+/// The configuration of the disk as a medium for buffers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SpillConfig {
     /// A folder that only the daemon can write to. Files in it have no names.
@@ -90,9 +90,9 @@ impl Memory {
         }
     }
 
-    fn budgets(&self, place: Place) -> &Budgets {
-        match (place, &self.disk) {
-            (Place::Disk, Some((budgets, _))) => budgets,
+    fn budgets(&self, medium: Medium) -> &Budgets {
+        match (medium, &self.disk) {
+            (Medium::Disk, Some((budgets, _))) => budgets,
             _ => &self.memory,
         }
     }
@@ -102,35 +102,35 @@ impl Memory {
     }
 
     /// The most that one function can have there, bytes.
-    pub(crate) fn share_max(&self, place: Place) -> usize {
-        self.budgets(place).shares.share_max()
+    pub(crate) fn share_max(&self, medium: Medium) -> usize {
+        self.budgets(medium).shares.share_max()
     }
 
     /// Nothing yet of the share of a function.
-    pub(crate) fn share(&self, place: Place, function: &FunctionName) -> Reserved {
-        self.budgets(place).shares.of(function).nothing()
+    pub(crate) fn share(&self, medium: Medium, function: &FunctionName) -> Reserved {
+        self.budgets(medium).shares.of(function).nothing()
     }
 
     /// Nothing yet of the total.
-    pub(crate) fn nothing(&self, place: Place) -> Reserved {
-        self.budgets(place).all.nothing()
+    pub(crate) fn nothing(&self, medium: Medium) -> Reserved {
+        self.budgets(medium).all.nothing()
     }
 
     /// Takes from the total until there are `len` bytes in all. `evict` drops a buffer that nobody uses, or says that there is none.
     pub(crate) fn try_grow(
         &self,
-        place: Place,
+        medium: Medium,
         reserved: &mut Reserved,
         len: usize,
         evict: impl Fn() -> bool,
     ) -> bool {
         // What could never be had counts as everything.
-        let len = len.min(self.budgets(place).total.share_max());
+        let len = len.min(self.budgets(medium).total.share_max());
         loop {
             if reserved.try_grow_to(len) {
                 return true;
             }
-            if place == Place::Disk || !evict() {
+            if medium == Medium::Disk || !evict() {
                 return false;
             }
         }
@@ -139,18 +139,18 @@ impl Memory {
     /// As [`Memory::try_grow`], and waits.
     pub(crate) async fn grow(
         &self,
-        place: Place,
+        medium: Medium,
         reserved: &mut Reserved,
         len: usize,
         evict: impl Fn() -> bool,
     ) {
-        let total = self.budgets(place).total.share_max();
+        let total = self.budgets(medium).total.share_max();
         if reserved.try_grow_to(len.min(total)) {
             return;
         }
         // Before the look at the cache: what falls idle after it is given up because somebody waits.
         let _waits = Waits::new(self);
-        if !self.try_grow(place, reserved, len, evict) {
+        if !self.try_grow(medium, reserved, len, evict) {
             reserved.grow_to(len).await;
         }
     }
@@ -164,9 +164,9 @@ impl Memory {
     ///
     /// # Errors
     /// Out of descriptors; the disk's.
-    pub(crate) fn file(&self, place: Place) -> io::Result<File> {
-        let file = match (place, &self.disk) {
-            (Place::Disk, Some((_, folder))) => tempfile::tempfile_in(folder)?,
+    pub(crate) fn file(&self, medium: Medium) -> io::Result<File> {
+        let file = match (medium, &self.disk) {
+            (Medium::Disk, Some((_, folder))) => tempfile::tempfile_in(folder)?,
             _ => memfd::create(c"pilot-input")?,
         };
         file.set_permissions(Permissions::from_mode(0o444))?;
@@ -188,7 +188,7 @@ impl Memory {
     /// Bytes of all buffers on the disk.
     #[cfg(test)]
     pub(crate) fn spilled(&self) -> usize {
-        self.budgets(Place::Disk).total.held()
+        self.budgets(Medium::Disk).total.held()
     }
 }
 

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use pilot_model::initscript::Place;
+use pilot_model::initscript::Endpoint;
 use pilot_model::ports::{
     HandedSocket, InputFaultKind as Kind, RawConnection, RemoteFault, RemoteRequest, Takes,
 };
@@ -111,10 +111,10 @@ impl Raw {
         networks: Networks,
         relays: Arc<Relays>,
         function: FunctionName,
-        place: Place,
+        endpoint: Endpoint,
     ) -> Self {
         let (commands, queue) = mpsc::unbounded_channel();
-        let task = tokio::spawn(serve(networks, relays, function, place, queue));
+        let task = tokio::spawn(serve(networks, relays, function, endpoint, queue));
         Self {
             commands,
             task: task.abort_handle(),
@@ -155,10 +155,10 @@ async fn serve(
     networks: Networks,
     relays: Arc<Relays>,
     function: FunctionName,
-    place: Place,
+    endpoint: Endpoint,
     mut queue: mpsc::UnboundedReceiver<Command>,
 ) {
-    let mut open = connect(&networks, &place).await;
+    let mut open = connect(&networks, &endpoint).await;
     while let Some(command) = queue.recv().await {
         match command {
             Command::Exchange(request, answer) => {
@@ -180,10 +180,10 @@ async fn serve(
     }
 }
 
-async fn connect(networks: &Networks, place: &Place) -> Result<Open, RemoteFault> {
-    let host = place.host().trim_matches(['[', ']']);
+async fn connect(networks: &Networks, endpoint: &Endpoint) -> Result<Open, RemoteFault> {
+    let host = endpoint.host().trim_matches(['[', ']']);
     let connected = async {
-        let found = networks.resolve(host, place.port().unwrap_or_default());
+        let found = networks.resolve(host, endpoint.port().unwrap_or_default());
         let stream = TcpStream::connect(&found.await?[..]).await?;
         stream.set_nodelay(true)?;
         Ok(stream)
@@ -409,12 +409,12 @@ mod tests {
 
     fn open(relays: &Arc<Relays>, port: u16) -> Raw {
         let networks = Networks::new(vec!["127.0.0.0/8".parse().unwrap()]);
-        let place = format!("tcp://127.0.0.1:{port}").parse().unwrap();
+        let endpoint = format!("tcp://127.0.0.1:{port}").parse().unwrap();
         Raw::open(
             networks,
             Arc::clone(relays),
             "resize".parse().unwrap(),
-            place,
+            endpoint,
         )
     }
 

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-use pilot_model::initscript::{Place, check_target};
+use pilot_model::initscript::{Endpoint, check_target};
 use pilot_model::inputs::{Location, Scheme, check_key};
 use pilot_model::ports::{
     BlankMemory, InputFaultKind as Kind, InputMemory, MemoryFault, QueueRequest, RawConnection,
@@ -42,24 +42,24 @@ enum Target {
 }
 
 impl Data {
-    /// What a place is for a function. A store comes before a host of the same name.
-    fn target(&self, function: &str, place: &Place) -> Result<Target, String> {
-        let has_store = place.port().is_none() && self.scheme_of(place.host()).is_some();
-        match place.scheme() {
+    /// What an endpoint is for a function. A store comes before a host of the same name.
+    fn target(&self, function: &str, endpoint: &Endpoint) -> Result<Target, String> {
+        let has_store = endpoint.port().is_none() && self.scheme_of(endpoint.host()).is_some();
+        match endpoint.scheme() {
             Scheme::Http if !has_store => Ok(Target::Http),
             Scheme::Https if !has_store => Ok(Target::Http),
             Scheme::Redis if !has_store => Ok(Target::Redis),
             Scheme::Grpc | Scheme::Grpcs => Ok(Target::Grpc),
             Scheme::Tcp => Ok(Target::Raw),
             Scheme::Sqs => {
-                let checked = self.queues.check(function, place.host());
+                let checked = self.queues.check(function, endpoint.host());
                 checked.map(|()| Target::Queues)
             }
             Scheme::Rediss if !has_store => Err(format!(
-                "{place}: a Redis over TLS must be a store: the operator adds it to [stores] in pilotd.toml"
+                "{endpoint}: a Redis over TLS must be a store: the operator adds it to [stores] in pilotd.toml"
             )),
             _ => {
-                let location = Location::literal(&format!("{place}/key"))?;
+                let location = Location::literal(&format!("{endpoint}/key"))?;
                 self.named(function, &location).map(Target::Store)
             }
         }
@@ -68,10 +68,10 @@ impl Data {
     fn begin(
         &self,
         config: &FunctionConfig,
-        place: &Place,
+        endpoint: &Endpoint,
         request: RemoteRequest,
     ) -> Result<(Arc<dyn Store>, ObjectId), StoreError> {
-        let target = self.target(config.name.as_str(), place);
+        let target = self.target(config.name.as_str(), endpoint);
         let target = target.map_err(|problem| StoreError::new(Kind::Forbidden, &problem))?;
         let wrong = |problem: &str| StoreError::new(Kind::Key, problem);
         match &target {
@@ -100,27 +100,27 @@ impl Data {
         let mut object = ObjectId {
             owner: config.owner().to_owned(),
             // The name of a store has no slash.
-            store: format!("{place}/{number}"),
+            store: format!("{endpoint}/{number}"),
             key: request.key.clone(),
             decoder: None,
         };
         let store = match target {
             Target::Store(store) => {
-                place.host().clone_into(&mut object.store);
+                endpoint.host().clone_into(&mut object.store);
                 store
             }
             Target::Http => {
-                let request = HttpRequest::new(place, request)?;
+                let request = HttpRequest::new(endpoint, request)?;
                 self.direct.http.once(request)
             }
-            Target::Grpc => self.direct.grpc.once(GrpcCall::new(place, &request)?),
-            Target::Redis => self.direct.redis.at(place),
+            Target::Grpc => self.direct.grpc.once(GrpcCall::new(endpoint, &request)?),
+            Target::Redis => self.direct.redis.at(endpoint),
             Target::Raw => return Err(wrong("it has no requests of its own")),
             Target::Queues => Arc::new(OneAnswer {
                 queues: Arc::clone(&self.queues),
                 request: QueueRequest {
                     function: config.name.clone(),
-                    connection: place.host().to_owned(),
+                    connection: endpoint.host().to_owned(),
                     queue: request.key,
                     action: request.method,
                     arguments: request.body,
@@ -137,16 +137,16 @@ impl Remotes for Data {
         let allowed =
             scripts.flat_map(|(kind, script)| script.allow.iter().map(move |one| (kind, one)));
         for (kind, allowed) in allowed {
-            let place = allowed.place();
-            let literal = place.host().trim_matches(['[', ']']).parse::<IpAddr>();
-            let checked = self.target(config.name.as_str(), place).and_then(|target| {
-                match (target, literal) {
+            let endpoint = allowed.endpoint();
+            let literal = endpoint.host().trim_matches(['[', ']']).parse::<IpAddr>();
+            let checked = self
+                .target(config.name.as_str(), endpoint)
+                .and_then(|target| match (target, literal) {
                     (Target::Http | Target::Grpc | Target::Redis | Target::Raw, Ok(address)) => {
                         self.networks.check(address)
                     }
                     _ => Ok(()),
-                }
-            });
+                });
             checked.map_err(|problem| {
                 let entry = String::from(allowed.clone());
                 format!(
@@ -162,11 +162,11 @@ impl Remotes for Data {
     fn request(
         &self,
         config: &FunctionConfig,
-        place: &Place,
+        endpoint: &Endpoint,
         request: RemoteRequest,
     ) -> BoxFuture<'static, Result<RemoteReply, RemoteFault>> {
         let key = request.key.clone();
-        let begun = self.begin(config, place, request);
+        let begun = self.begin(config, endpoint, request);
         let (buffers, function) = (Arc::clone(&self.buffers), config.name.clone());
         let names_objects = self.drop_ins && config.drop_ins;
         Box::pin(async move {
@@ -188,12 +188,12 @@ impl Remotes for Data {
         })
     }
 
-    fn open(&self, config: &FunctionConfig, place: &Place) -> Arc<dyn RawConnection> {
+    fn open(&self, config: &FunctionConfig, endpoint: &Endpoint) -> Arc<dyn RawConnection> {
         Arc::new(Raw::open(
             self.networks.clone(),
             Arc::clone(&self.direct.relays),
             config.name.clone(),
-            place.clone(),
+            endpoint.clone(),
         ))
     }
 

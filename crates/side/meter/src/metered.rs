@@ -8,7 +8,7 @@ use pilot_model::cost::CostReport;
 use pilot_model::ports::CostsOf;
 
 use crate::bill::TIME_NS_MAX;
-use crate::log::time::{LogTime, Place, between};
+use crate::log::time::{LogMillis, LogTime, between};
 use crate::platform::{Match, Size};
 use crate::record::{Call, Clock, Daemon, Entry, Function, WorkerEnd};
 use crate::report::{Counted, Sizes, Span, Tally};
@@ -34,7 +34,7 @@ pub(crate) struct Metered<'a> {
     known: Vec<Known>,
     time: LogTime,
     /// When the first call began, and its date.
-    first: Option<(Place, u64)>,
+    first: Option<(LogMillis, u64)>,
 }
 
 /// When a report is made, and by whom.
@@ -58,7 +58,7 @@ struct Known {
 struct Living {
     /// `None`: the record is of an older version.
     worker: Option<u64>,
-    began: Place,
+    began: LogMillis,
 }
 
 impl<'a> Metered<'a> {
@@ -207,7 +207,7 @@ impl<'a> Metered<'a> {
     /// Workers that live are counted until the newest record: until now, or until their daemon was seen for the last time.
     fn end_all(&mut self) {
         let since = self.wanted.since_unix_ms;
-        let since = since.map_or(Place::MIN, |since| self.time.place(since));
+        let since = since.map_or(LogMillis::MIN, |since| self.time.place(since));
         for known in &mut self.known {
             for living in known.alive.drain(..) {
                 let lived_ms = between(living.began.max(since), self.time.newest());

@@ -186,12 +186,12 @@ pub struct Machine {
 /// The machine's settings are impossible, or the table lacks a platform.
 pub fn settings(calls: &Calls, table: &Table, machine: Machine) -> Result<Vec<Setting>, String> {
     let (period_us, tick_hz) = (machine.period_us, machine.tick_hz);
-    let own = Place::new(None, (period_us, tick_hz, Scheduler::Eevdf))?;
+    let own = Host::new(None, (period_us, tick_hz, Scheduler::Eevdf))?;
     let waits = calls.waits(own)?;
     let mut settings = vec![own.setting(calls, &waits, own_sizes(calls))?];
     for (id, found) in PLATFORMS {
         let platform = table.platform(id)?;
-        let place = Place::new(Some(platform), found)?;
+        let place = Host::new(Some(platform), found)?;
         settings.push(place.setting(calls, &waits, sizes_of(platform, calls))?);
     }
     Ok(settings)
@@ -200,7 +200,7 @@ pub fn settings(calls: &Calls, table: &Table, machine: Machine) -> Result<Vec<Se
 impl Calls {
     /// How long each of the chosen calls waits for something else than the CPU: what it took beyond its CPU time at its own size. The
     /// function may have had another size since.
-    fn waits(&self, own: Place) -> Result<Vec<u64>, String> {
+    fn waits(&self, own: Host) -> Result<Vec<u64>, String> {
         self.chosen
             .iter()
             .map(|call| {
@@ -213,7 +213,7 @@ impl Calls {
 
 /// A platform, or this machine.
 #[derive(Clone, Copy)]
-struct Place<'a> {
+struct Host<'a> {
     platform: Option<&'a Platform>,
     period_us: u64,
     tick_hz: u64,
@@ -221,7 +221,7 @@ struct Place<'a> {
     scheduler: Scheduler,
 }
 
-impl<'a> Place<'a> {
+impl<'a> Host<'a> {
     fn new(
         platform: Option<&'a Platform>,
         (period_us, tick_hz, scheduler): (u64, u64, Scheduler),

@@ -38,7 +38,7 @@ pub(crate) async fn run(mut context: Context, spec: FolderSpec) {
             return context.stopped().await;
         }
     };
-    let place = Place {
+    let watched = Watched {
         bucket: name.to_owned(),
         root: root.to_owned(),
         path,
@@ -52,7 +52,7 @@ pub(crate) async fn run(mut context: Context, spec: FolderSpec) {
         ..Files::default()
     };
     loop {
-        let problem = match listen(&mut context, &place, &mut files).await {
+        let problem = match listen(&mut context, &watched, &mut files).await {
             Ok(()) => return,
             Err(problem) => problem,
         };
@@ -64,7 +64,7 @@ pub(crate) async fn run(mut context: Context, spec: FolderSpec) {
 
 /// Where the files lie.
 #[derive(Debug, Clone)]
-struct Place {
+struct Watched {
     /// The operator's name for the folder of the connection.
     bucket: String,
     /// That folder.
@@ -105,20 +105,20 @@ async fn known(context: &mut Context) -> Option<HashMap<String, String>> {
 }
 
 /// Listens until something fails. `Ok`: it must end.
-async fn listen(context: &mut Context, place: &Place, files: &mut Files) -> Result<(), String> {
-    let wanted = place.clone();
+async fn listen(context: &mut Context, watched: &Watched, files: &mut Files) -> Result<(), String> {
+    let wanted = watched.clone();
     let opened = tokio::task::spawn_blocking(move || open(&wanted)).await;
     let folder = Arc::new(opened.map_err(|error| error.to_string())??);
     let mut watch = Watch::begin(&through(&folder))
-        .map_err(|error| format!("cannot watch {}: {error}", place.path.display()))?;
-    let mut young = read_all(context, place, &folder, files).await?;
+        .map_err(|error| format!("cannot watch {}: {error}", watched.path.display()))?;
+    let mut young = read_all(context, watched, &folder, files).await?;
     loop {
-        hand_on(context, place, files).await?;
+        hand_on(context, watched, files).await?;
         context.works();
         let seen = tokio::select! {
             () = context.stopped() => return Ok(()),
             seen = watch.next() => seen.map_err(|error| {
-                format!("cannot watch {}: {error}", place.path.display())
+                format!("cannot watch {}: {error}", watched.path.display())
             })?,
             () = tokio::time::sleep(SETTLED_AFTER), if young => Seen::Lost,
             // A folder that is open is not deleted for inotify.
@@ -128,9 +128,9 @@ async fn listen(context: &mut Context, place: &Place, files: &mut Files) -> Resu
             },
         };
         match seen {
-            Seen::Names(names) => look(context, place, &folder, files, names).await?,
-            Seen::Lost => young = read_all(context, place, &folder, files).await?,
-            Seen::Gone => return Err(format!("{} is gone", place.path.display())),
+            Seen::Names(names) => look(context, watched, &folder, files, names).await?,
+            Seen::Lost => young = read_all(context, watched, &folder, files).await?,
+            Seen::Gone => return Err(format!("{} is gone", watched.path.display())),
         }
     }
 }
@@ -140,15 +140,15 @@ fn is_deleted(folder: &File) -> bool {
 }
 
 /// Opens the folder. What it really is must lie in the operator's folder.
-fn open(place: &Place) -> Result<File, String> {
-    let shown = place.path.display();
+fn open(watched: &Watched) -> Result<File, String> {
+    let shown = watched.path.display();
     let cannot = |error: io::Error| format!("cannot open the folder {shown}: {error}");
     let folder = OpenOptions::new()
         .read(true)
         .custom_flags(O_DIRECTORY | O_CLOEXEC)
-        .open(&place.path)
+        .open(&watched.path)
         .map_err(cannot)?;
-    let root = fs::canonicalize(&place.root).map_err(cannot)?;
+    let root = fs::canonicalize(&watched.root).map_err(cannot)?;
     let real = fs::read_link(through(&folder)).map_err(cannot)?;
     if real.starts_with(&root) {
         return Ok(folder);
@@ -169,14 +169,14 @@ fn through(folder: &File) -> PathBuf {
 /// nothing tells.
 async fn read_all(
     context: &mut Context,
-    place: &Place,
+    watched: &Watched,
     folder: &Arc<File>,
     files: &mut Files,
 ) -> Result<bool, String> {
-    let (folder, suffix) = (Arc::clone(folder), place.suffix.clone());
+    let (folder, suffix) = (Arc::clone(folder), watched.suffix.clone());
     let read = tokio::task::spawn_blocking(move || all(&folder, &suffix));
     let read = read.await.map_err(|error| error.to_string())?;
-    let found = read.map_err(|error| format!("cannot read {}: {error}", place.path.display()))?;
+    let found = read.map_err(|error| format!("cannot read {}: {error}", watched.path.display()))?;
     let settled_ns = i128::from(now_ms() - SETTLED_AFTER_MS) * 1_000_000;
     let mut young = false;
     let gone = files.known.keys().chain(files.pending.keys());
@@ -204,12 +204,12 @@ async fn read_all(
 /// Looks at some files.
 async fn look(
     context: &mut Context,
-    place: &Place,
+    watched: &Watched,
     folder: &Arc<File>,
     files: &mut Files,
     names: BTreeSet<String>,
 ) -> Result<(), String> {
-    let (at, suffix) = (Arc::clone(folder), place.suffix.clone());
+    let (at, suffix) = (Arc::clone(folder), watched.suffix.clone());
     let looked = tokio::task::spawn_blocking(move || {
         let names = names.into_iter().filter(|name| name.ends_with(&suffix));
         let folder = through(&at);
@@ -226,7 +226,7 @@ async fn look(
             None => _ = gone.insert(name),
             Some(signature) if files.known.get(&name) == Some(&signature.to_string()) => {}
             Some(_) if files.pending.len() >= FILES_MAX => {
-                return Err(too_many(place));
+                return Err(too_many(watched));
             }
             Some(signature) => _ = files.pending.insert(name, signature),
         }
@@ -254,7 +254,11 @@ async fn forget(
 }
 
 /// Puts what is pending into the queue. `Ok` also if the trigger must end.
-async fn hand_on(context: &mut Context, place: &Place, files: &mut Files) -> Result<(), String> {
+async fn hand_on(
+    context: &mut Context,
+    watched: &Watched,
+    files: &mut Files,
+) -> Result<(), String> {
     while let Some((name, signature)) = files.pending.first_key_value() {
         let waiting = files.pending.len() as u64;
         let modified_ms = i64::try_from(signature.modified_ns / 1_000_000).ok();
@@ -263,11 +267,11 @@ async fn hand_on(context: &mut Context, place: &Place, files: &mut Files) -> Res
             return Ok(());
         }
         if files.known.len() >= FILES_MAX {
-            return Err(too_many(place));
+            return Err(too_many(watched));
         }
         let (name, value) = (name.clone(), signature.to_string());
         let id = Uuid::new_v4().to_string();
-        let request = context.request(&id, event(place, &name, signature));
+        let request = context.request(&id, event(watched, &name, signature));
         let mark = context.mark(&name, Some(value.clone()));
         let accepted = context
             .shared
@@ -284,10 +288,10 @@ async fn hand_on(context: &mut Context, place: &Place, files: &mut Files) -> Res
     Ok(())
 }
 
-fn too_many(place: &Place) -> String {
+fn too_many(watched: &Watched) -> String {
     format!(
         "{} has more than {FILES_MAX} files: remove those that are done",
-        place.path.display()
+        watched.path.display()
     )
 }
 
@@ -332,9 +336,9 @@ impl std::fmt::Display for Signature {
 }
 
 /// S3's event notification of a new object. The bucket is the connection, the key is the path in its folder.
-fn event(place: &Place, name: &str, signature: &Signature) -> String {
-    let path = place.path.join(name);
-    let plain = path.strip_prefix(&place.root).unwrap_or(&path);
+fn event(watched: &Watched, name: &str, signature: &Signature) -> String {
+    let path = watched.path.join(name);
+    let plain = path.strip_prefix(&watched.root).unwrap_or(&path);
     let plain = plain.to_string_lossy();
     let key = utf8_percent_encode(&plain, IN_KEY).to_string();
     let modified_ms = u64::try_from(signature.modified_ns / 1_000_000).unwrap_or_default();
@@ -354,11 +358,11 @@ fn event(place: &Place, name: &str, signature: &Signature) -> String {
         "responseElements": {},
         "s3": {
             "s3SchemaVersion": "1.0",
-            "configurationId": place.path,
+            "configurationId": watched.path,
             "bucket": {
-                "name": place.bucket,
+                "name": watched.bucket,
                 "ownerIdentity": {"principalId": "pilotlight"},
-                "arn": format!("arn:aws:s3:::{}", place.bucket),
+                "arn": format!("arn:aws:s3:::{}", watched.bucket),
             },
             "object": {
                 "key": key.replace("%20", "+"),
@@ -393,8 +397,8 @@ const IN_KEY: &AsciiSet = &NON_ALPHANUMERIC
 mod tests {
     use super::*;
 
-    fn place(root: &Path, path: &Path) -> Place {
-        Place {
+    fn watched(root: &Path, path: &Path) -> Watched {
+        Watched {
             bucket: "in".to_owned(),
             root: root.to_owned(),
             path: path.to_owned(),
@@ -412,7 +416,7 @@ mod tests {
         fs::write(inbox.join("deeper/file"), "").unwrap();
         fs::write(inbox.join("a.csv"), "1").unwrap();
         std::os::unix::fs::symlink(&secret, inbox.join("link.csv")).unwrap();
-        let opened = open(&place(&inbox, &inbox)).unwrap();
+        let opened = open(&watched(&inbox, &inbox)).unwrap();
         let names: Vec<String> = all(&opened, ".csv").unwrap().into_keys().collect();
         assert_eq!(names, ["a.csv"]);
     }
@@ -422,11 +426,11 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path().join("root");
         fs::create_dir_all(root.join("in")).unwrap();
-        assert!(open(&place(&root, &root.join("in"))).is_ok());
+        assert!(open(&watched(&root, &root.join("in"))).is_ok());
         std::os::unix::fs::symlink("/etc", root.join("out")).unwrap();
-        let refused = open(&place(&root, &root.join("out"))).unwrap_err();
+        let refused = open(&watched(&root, &root.join("out"))).unwrap_err();
         assert!(refused.contains("leads out"), "{refused}");
-        assert!(open(&place(&root, &root.join("none"))).is_err());
+        assert!(open(&watched(&root, &root.join("none"))).is_err());
     }
 
     #[test]
@@ -436,9 +440,9 @@ mod tests {
             size: 3,
             modified_ns: 1_709_251_199_007_000_000,
         };
-        let place = place(Path::new("/srv"), Path::new("/srv/in"));
+        let watched = watched(Path::new("/srv"), Path::new("/srv/in"));
         let event: serde_json::Value =
-            serde_json::from_str(&event(&place, "a b+ü.csv", &signature)).unwrap();
+            serde_json::from_str(&event(&watched, "a b+ü.csv", &signature)).unwrap();
         let record = &event["Records"][0];
         assert_eq!(record["s3"]["object"]["key"], "in/a+b%2B%C3%BC.csv");
         assert_eq!(record["eventTime"], "2024-02-29T23:59:59.007Z");

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use pilot_model::initscript::{During, InitscriptConfig, Place, ScriptEnd};
+use pilot_model::initscript::{During, Endpoint, InitscriptConfig, ScriptEnd};
 use pilot_model::ports::{
     Fetched, HandedConnection, HandedSocket, InitRunner, Initialised, Input, InputFaultKind,
     InputKind, InputMemory, MemoryFault, RawConnection, RemoteFault, RemoteReply, RemoteRequest,
@@ -55,13 +55,13 @@ impl World {
         self.folder.path().to_owned()
     }
 
-    pub(crate) fn put(&self, place: &str, body: &[u8]) {
+    pub(crate) fn put(&self, endpoint: &str, body: &[u8]) {
         let mut objects = self.store.objects.lock();
-        objects.insert(place.to_owned(), body.to_vec());
+        objects.insert(endpoint.to_owned(), body.to_vec());
     }
 
-    pub(crate) fn remove(&self, place: &str) {
-        self.store.objects.lock().remove(place);
+    pub(crate) fn remove(&self, endpoint: &str) {
+        self.store.objects.lock().remove(endpoint);
     }
 
     pub(crate) fn asked(&self) -> Vec<Asked> {
@@ -102,7 +102,7 @@ impl World {
                 "tcp://db:5432",
                 "sqs://jobs",
             ]
-            .map(|allowed| allowed.parse().expect("it is a place"))
+            .map(|allowed| allowed.parse().expect("it is an endpoint"))
             .to_vec(),
             memory_mb: 2,
             timeout_ms: 60_000,
@@ -220,7 +220,7 @@ impl Done {
     }
 }
 
-/// Objects by their places. `…/slow` never comes.
+/// Objects by their endpoints. `…/slow` never comes.
 #[derive(Debug, Default)]
 struct Store {
     objects: Mutex<HashMap<String, Vec<u8>>>,
@@ -229,11 +229,11 @@ struct Store {
     used: Arc<()>,
 }
 
-/// A request, when it came, and to which place.
+/// A request, when it came, and to which endpoint.
 #[derive(Debug, Clone)]
 pub(crate) struct Asked {
     pub(crate) at: Instant,
-    pub(crate) place: String,
+    pub(crate) endpoint: String,
     pub(crate) request: RemoteRequest,
 }
 
@@ -245,14 +245,14 @@ impl Remotes for Store {
     fn request(
         &self,
         _: &FunctionConfig,
-        place: &Place,
+        endpoint: &Endpoint,
         request: RemoteRequest,
     ) -> BoxFuture<'static, Result<RemoteReply, RemoteFault>> {
         let path = request.key.split('?').next().unwrap_or_default();
-        let object = format!("{place}/{}", path.trim_start_matches('/'));
+        let object = format!("{endpoint}/{}", path.trim_start_matches('/'));
         self.asked.lock().push(Asked {
             at: Instant::now(),
-            place: place.to_string(),
+            endpoint: endpoint.to_string(),
             request,
         });
         let used = Arc::clone(&self.used);
@@ -286,8 +286,8 @@ impl Remotes for Store {
         })
     }
 
-    fn open(&self, _: &FunctionConfig, place: &Place) -> Arc<dyn RawConnection> {
-        Arc::new(Raw(place.host() == "db"))
+    fn open(&self, _: &FunctionConfig, endpoint: &Endpoint) -> Arc<dyn RawConnection> {
+        Arc::new(Raw(endpoint.host() == "db"))
     }
 
     fn keep(

@@ -103,7 +103,7 @@ pub(crate) fn check(done: &Done, asked: &[Asked], is_linked: bool) {
         .filter(|one| one.way == TransferWay::Handed);
     assert!(copied.map(|one| one.bytes).sum::<u64>() <= 1 << 20);
     assert!(done.said.as_ref().map_or(0, String::len) <= SAID_LEN_MAX + 1);
-    assert!(asked.len() <= 32 && asked.iter().all(|one| one.place != "s3://private"));
+    assert!(asked.len() <= 32 && asked.iter().all(|one| one.endpoint != "s3://private"));
     // Each message is there, or says why not; or the function has it already.
     for transfer in &transfers[1..] {
         let mut inputs = done.fetched.inputs.iter();

@@ -22,9 +22,9 @@ pub mod fuzzed;
 mod host;
 mod module;
 mod request;
-mod room;
 mod runner;
 mod script;
+mod script_memory;
 mod shared;
 #[cfg(test)]
 mod tests;

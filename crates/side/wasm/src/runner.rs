@@ -20,8 +20,8 @@ use crate::engine;
 use crate::errors::in_words;
 use crate::host;
 use crate::module;
-use crate::room::Room;
 use crate::script::{Script, World};
+use crate::script_memory::ScriptMemory;
 use crate::shared::{Kept, SharedScripts, Slot};
 use crate::threads::{Beginning, Begun, Threads};
 use crate::trial::Trials;
@@ -53,7 +53,7 @@ pub struct Initscripts {
 struct Runs {
     modules: Arc<Modules>,
     threads: Arc<Threads>,
-    room: Arc<Room>,
+    memory: Arc<ScriptMemory>,
     world: World,
     /// Compilations of versions that serve already: after a start of the daemon.
     late: Arc<Mutex<JoinSet<()>>>,
@@ -132,7 +132,7 @@ impl Initscripts {
                 hurrying: Semaphore::new(1),
             }),
             threads: Arc::new(threads),
-            room: Arc::new(Room::new(config.memory_mb)),
+            memory: Arc::new(ScriptMemory::new(config.memory_mb)),
             world: World {
                 remotes,
                 clock,
@@ -246,8 +246,8 @@ impl Runs {
         } = call;
         let config = version.config.script(kind).ok_or(NO_SCRIPT)?.clone();
         let Module { code, beginning } = module;
-        let room = self.room.take(&version.config.name, config.memory_mb)?;
-        let script = Script::new(version, config, event, (self.world.clone(), link), room);
+        let memory = self.memory.take(&version.config.name, config.memory_mb)?;
+        let script = Script::new(version, config, event, (self.world.clone(), link), memory);
         let script = script.since(began);
         // Nobody waits for the beginning of a shared one.
         let here = (kind == ScriptKind::Own).then_some(beginning.as_ref());
@@ -429,7 +429,7 @@ impl InitRunner for Initscripts {
         let now = self.runs.world.clock.now();
         if let Some(kept) = slot.kept(now) {
             if kept.is_due(now) {
-                // Without room now, the next invocation tries again.
+                // Without memory now, the next invocation tries again.
                 let _ = self.refresh(version, config, &slot);
             }
             return Box::pin(ready(kept.found(now)));

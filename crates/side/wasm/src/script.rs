@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use pilot_model::initscript::{
-    HANDED_MAX, InitscriptConfig, Place, ScriptEnd, ScriptKind, ScriptRun,
+    Endpoint, HANDED_MAX, InitscriptConfig, ScriptEnd, ScriptKind, ScriptRun,
 };
 use pilot_model::inputs::{Scheme, value_at};
 use pilot_model::ports::{
@@ -23,7 +23,7 @@ use wasmtime::{InstancePre, Store, StoreLimits, StoreLimitsBuilder, Trap, Update
 
 use crate::errors::{Code, in_words};
 use crate::request;
-use crate::room::Taken;
+use crate::script_memory::Taken;
 use crate::threads::Running;
 
 use raw::{Connection, Handing};
@@ -365,10 +365,10 @@ impl Script {
         let invalid = |problem: String| (Code::Invalid, problem);
         let address = std::str::from_utf8(address)
             .map_err(|_| invalid("an address must be UTF-8".to_owned()))?;
-        let place: Place = address.parse().map_err(invalid)?;
-        if !self.config.allows(&place) {
+        let endpoint: Endpoint = address.parse().map_err(invalid)?;
+        if !self.config.allows(&endpoint) {
             let key = self.kind.key();
-            let problem = format!("{place} is not in {key}.allow of pilot.toml");
+            let problem = format!("{endpoint} is not in {key}.allow of pilot.toml");
             self.say(&problem);
             return Err((Code::Refused, problem));
         }
@@ -376,13 +376,13 @@ impl Script {
             let problem = format!("a script has at most {CONNECTIONS_MAX} connections");
             return Err((Code::Limit, problem));
         }
-        let raw = (place.scheme() == Scheme::Tcp).then(|| {
+        let raw = (endpoint.scheme() == Scheme::Tcp).then(|| {
             // It connects there, and not on the thread of scripts.
             let _requests = self.world.requests.enter();
-            self.world.remotes.open(&self.version.config, &place)
+            self.world.remotes.open(&self.version.config, &endpoint)
         });
         self.connections.push(Connection {
-            place,
+            endpoint,
             raw,
             is_handed: false,
         });
@@ -392,7 +392,7 @@ impl Script {
     /// `send_rpc`.
     pub(crate) fn send_rpc(&mut self, connection: u32, id: u64, text: &[u8]) -> Said<u32> {
         let to = live(&self.connections, connection)?;
-        let (connection, place) = (connection as usize, &to.place);
+        let (connection, endpoint) = (connection as usize, &to.endpoint);
         if self.by_id.contains_key(&(connection, id)) {
             let problem = format!("request {id} was sent on this connection before");
             return Err((Code::Duplicate, problem));
@@ -406,16 +406,16 @@ impl Script {
         self.sent += text.len();
         let request = request::parse(text).map_err(|problem| (Code::Invalid, problem))?;
         let is_http = matches!(
-            place.scheme(),
+            endpoint.scheme(),
             Scheme::Http | Scheme::Https | Scheme::Grpc | Scheme::Grpcs
         );
         let key = match is_http {
             true => request.key.trim_start_matches('/'),
             false => &request.key,
         };
-        if !self.config.allows_key(place, key) {
+        if !self.config.allows_key(endpoint, key) {
             let problem = format!(
-                "{place}/{}: {}.allow of pilot.toml has no beginning of this key",
+                "{endpoint}/{}: {}.allow of pilot.toml has no beginning of this key",
                 key.escape_default(),
                 self.kind.key()
             );
@@ -428,8 +428,8 @@ impl Script {
             false => key,
         };
         let from = match &to.raw {
-            None => format!("{place}/{shown}"),
-            Some(_) => place.to_string(),
+            None => format!("{endpoint}/{shown}"),
+            Some(_) => endpoint.to_string(),
         };
         let reply = to.request(&self.world.remotes, &self.version.config, request);
         self.by_id.insert((connection, id), self.rpcs.len());
@@ -513,12 +513,12 @@ impl Script {
         let address = String::from_utf8_lossy(address).into_owned();
         let names_it = address
             .parse()
-            .is_ok_and(|named: Place| named.is_same(&to.place));
+            .is_ok_and(|named: Endpoint| named.is_same(&to.endpoint));
         if !names_it {
             let problem = format!(
                 "the address \"{}\" is not that of the connection, {}",
                 address.escape_default(),
-                to.place
+                to.endpoint
             );
             return Err((Code::Invalid, problem));
         }

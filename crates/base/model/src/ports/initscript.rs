@@ -11,7 +11,7 @@ use super::{
 };
 use crate::config::FunctionConfig;
 use crate::ids::FunctionName;
-use crate::initscript::{Place, ScriptRun};
+use crate::initscript::{Endpoint, ScriptRun};
 use crate::invocation::{Transfer, TransferWay};
 use crate::version::Version;
 
@@ -168,12 +168,12 @@ pub trait Remotes: Send + Sync + Debug {
     fn request(
         &self,
         config: &FunctionConfig,
-        place: &Place,
+        endpoint: &Endpoint,
         request: RemoteRequest,
     ) -> BoxFuture<'static, Result<RemoteReply, RemoteFault>>;
 
-    /// Begins to connect to a place of the scheme `tcp`, which `allow` permits. Must be called within a tokio runtime.
-    fn open(&self, config: &FunctionConfig, place: &Place) -> Arc<dyn RawConnection>;
+    /// Begins to connect to an endpoint of the scheme `tcp`, which `allow` permits. Must be called within a tokio runtime.
+    fn open(&self, config: &FunctionConfig, endpoint: &Endpoint) -> Arc<dyn RawConnection>;
 
     /// Copies bytes into memory for a worker of `function`.
     fn keep(

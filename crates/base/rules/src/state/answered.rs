@@ -4,7 +4,7 @@
 use pilot_model::Instant;
 
 use super::words::Key;
-use super::{Place, PoolState};
+use super::{PoolState, WorkerState};
 
 /// Such leases of one worker.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -17,7 +17,7 @@ pub(super) struct Answered {
 impl<W: Clone, Q> PoolState<W, Q> {
     /// The whole answer of a lease is with its caller, but its exchange has not ended.
     pub fn answered(&mut self, now: Instant, key: Key) {
-        if let Some(Place::Up { answered, .. }) = self.place_mut(key) {
+        if let Some(WorkerState::Up { answered, .. }) = self.place_mut(key) {
             answered.leases += 1;
             answered.at_sum += u128::from(now.0);
             self.answered += 1;
@@ -26,7 +26,7 @@ impl<W: Clone, Q> PoolState<W, Q> {
 
     /// A lease that was answered at `at` is about to be released. To be called before [`PoolState::release`].
     pub fn answered_lease_ends(&mut self, at: Instant, key: Key) {
-        if let Some(Place::Up { answered, .. }) = self.place_mut(key) {
+        if let Some(WorkerState::Up { answered, .. }) = self.place_mut(key) {
             answered.leases = answered.leases.saturating_sub(1);
             answered.at_sum = answered.at_sum.saturating_sub(u128::from(at.0));
             self.answered = self.answered.saturating_sub(1);

@@ -6,7 +6,7 @@ use pilot_model::forecast::{Target, Tick};
 use pilot_model::{EndReason, Instant};
 
 use super::words::{Action, Key};
-use super::{Mode, Place, PoolState};
+use super::{Mode, PoolState, WorkerState};
 
 impl<W: Clone, Q> PoolState<W, Q> {
     /// Retires idle workers beyond `workers`, or starts workers up to it. If `workers` is below `min`, it is the limit until the
@@ -71,7 +71,7 @@ impl<W: Clone, Q> PoolState<W, Q> {
 
     /// After a worker became ready or was released: decides whether it is kept if it is idle.
     pub(super) fn settle(&mut self, now: Instant, key: Key, actions: &mut Vec<Action<W, Q>>) {
-        if let Some(Place::Up { leases: 0, .. }) = self.place(key) {
+        if let Some(WorkerState::Up { leases: 0, .. }) = self.place(key) {
             if self.mode == Mode::Live {
                 self.want(now.after(self.reap_after));
                 self.rest_later(now);
@@ -155,7 +155,7 @@ impl<W: Clone, Q> PoolState<W, Q> {
     }
 
     pub(super) fn retire(&mut self, key: Key, reason: EndReason, actions: &mut Vec<Action<W, Q>>) {
-        if let Some(Place::Up { worker, .. }) = self.vacate(key) {
+        if let Some(WorkerState::Up { worker, .. }) = self.vacate(key) {
             self.up -= 1;
             self.take_from_free(key);
             actions.push(Action::Retire(worker, reason));
@@ -169,8 +169,8 @@ impl<W: Clone, Q> PoolState<W, Q> {
             // There are at most `scale.max` workers, 10,000.
             let key = Key(u32::try_from(at).unwrap_or(u32::MAX));
             match self.place_mut(key) {
-                Some(Place::Starting { stale, .. }) => *stale = true,
-                Some(Place::Up { .. }) => self.replace(key, actions),
+                Some(WorkerState::Starting { stale, .. }) => *stale = true,
+                Some(WorkerState::Up { .. }) => self.replace(key, actions),
                 None => {}
             }
         }
@@ -183,7 +183,7 @@ impl<W: Clone, Q> PoolState<W, Q> {
         let least_used = || {
             let places = (0_u32..).zip(&self.places);
             let leased = places.filter_map(|(at, place)| match place {
-                Some(Place::Up {
+                Some(WorkerState::Up {
                     leases,
                     draining: None,
                     ..
@@ -204,10 +204,10 @@ impl<W: Clone, Q> PoolState<W, Q> {
     #[must_use]
     pub fn draining(&self) -> usize {
         let places = self.places.iter().flatten();
-        let draining = |place: &&Place<W>| {
+        let draining = |place: &&WorkerState<W>| {
             matches!(
                 place,
-                Place::Up {
+                WorkerState::Up {
                     draining: Some(_),
                     ..
                 }
@@ -223,7 +223,7 @@ impl<W: Clone, Q> PoolState<W, Q> {
 
     /// Leases this worker no more, and retires it as soon as it has no lease.
     fn drain(&mut self, key: Key, reason: EndReason, actions: &mut Vec<Action<W, Q>>) {
-        let Some(Place::Up {
+        let Some(WorkerState::Up {
             leases,
             since_sum,
             draining: draining @ None,
@@ -250,7 +250,7 @@ impl<W: Clone, Q> PoolState<W, Q> {
         }
     }
 
-    pub(super) fn vacate(&mut self, key: Key) -> Option<Place<W>> {
+    pub(super) fn vacate(&mut self, key: Key) -> Option<WorkerState<W>> {
         let place = self.places.get_mut(key.0 as usize)?.take();
         self.vacant.extend(place.is_some().then_some(key));
         self.idlers.remove(key);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use pilot_model::Instant;
 
 use super::words::{Action, RestStage};
-use super::{Mode, Place, PoolState};
+use super::{Mode, PoolState, WorkerState};
 
 /// Which idle workers have reached which stage. They are in the order of their idle times, so the newest one says it of all.
 #[derive(Debug, Default)]
@@ -64,7 +64,7 @@ impl<W: Clone, Q> PoolState<W, Q> {
                 continue;
             }
             newest = newest.max(Some(since));
-            if let Some(Place::Up { worker, .. }) = self.place(key) {
+            if let Some(WorkerState::Up { worker, .. }) = self.place(key) {
                 actions.push(Action::Rest(worker.clone(), stage));
             }
         }

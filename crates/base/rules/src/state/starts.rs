@@ -7,7 +7,7 @@ use super::estimate::nanos;
 use super::rule::{Question, SHORT, Situation, Starting, horizon, patience, questions};
 use super::sizing::{Availability, Load, start_pays, start_pays_by_counts};
 use super::words::{Action, Key, WaiterId};
-use super::{Place, PoolState, Waiter};
+use super::{PoolState, Waiter, WorkerState};
 
 impl<W: Clone, Q> PoolState<W, Q> {
     const REVIEW_MIN: u64 = 1_000_000;
@@ -101,7 +101,7 @@ impl<W: Clone, Q> PoolState<W, Q> {
         }
         let unmet = self.queue.iter().filter(|waiter| waiter.is_unmet()).count();
         let free = self.free.iter().filter_map(|key| match self.place(*key) {
-            Some(Place::Up { leases, .. }) => {
+            Some(WorkerState::Up { leases, .. }) => {
                 Some(self.settings.concurrency.saturating_sub(*leases))
             }
             _ => None,
@@ -142,13 +142,13 @@ impl<W: Clone, Q> PoolState<W, Q> {
             });
             [running, ending]
         };
-        let of_place = |place: &Place<W>| match *place {
-            Place::Starting { expected, .. } => [starting(expected), None],
-            Place::Up {
+        let of_place = |place: &WorkerState<W>| match *place {
+            WorkerState::Starting { expected, .. } => [starting(expected), None],
+            WorkerState::Up {
                 draining: Some(_), ..
             }
-            | Place::Up { leases: 0, .. } => [None; 2],
-            Place::Up {
+            | WorkerState::Up { leases: 0, .. } => [None; 2],
+            WorkerState::Up {
                 leases,
                 since_sum,
                 answered,
@@ -177,7 +177,7 @@ impl<W: Clone, Q> PoolState<W, Q> {
             waiter.caused = true;
         }
         let expected = self.start_times.expected(self.starting);
-        let place = Place::Starting {
+        let place = WorkerState::Starting {
             asked: now,
             expected: Instant(now.0.saturating_add(expected)),
             alone: self.starting == 0,

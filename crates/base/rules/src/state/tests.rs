@@ -499,10 +499,10 @@ impl World {
         let free: BTreeSet<u32> = self.state.free.iter().map(|key| key.0).collect();
         assert_eq!(free.len(), self.state.free.len(), "free twice");
         for (at, place) in (0_u32..).zip(&self.state.places) {
-            let open = matches!(place, Some(Place::Up { leases, draining: None, .. })
+            let open = matches!(place, Some(WorkerState::Up { leases, draining: None, .. })
                 if *leases < self.settings.concurrency);
             assert_eq!(free.contains(&at), open);
-            if let Some(Place::Up {
+            if let Some(WorkerState::Up {
                 worker,
                 since_sum,
                 answered,

@@ -11,7 +11,7 @@ use pilot_model::{
 };
 
 use super::*;
-use crate::table::{Kind, TABLE};
+use crate::table::{MetricKind, TABLE};
 
 fn name(text: &str) -> FunctionName {
     text.parse().unwrap()
@@ -180,9 +180,9 @@ fn every_metric_is_of_the_kind_the_table_says() {
     let text = metrics.text();
     for row in TABLE {
         let (name, kind) = match row.kind {
-            Kind::Counter => (row.name.strip_suffix("_total").unwrap(), "counter"),
-            Kind::Gauge => (row.name, "gauge"),
-            Kind::Histogram => (row.name, "histogram"),
+            MetricKind::Counter => (row.name.strip_suffix("_total").unwrap(), "counter"),
+            MetricKind::Gauge => (row.name, "gauge"),
+            MetricKind::Histogram => (row.name, "histogram"),
         };
         assert!(
             text.contains(&format!("# TYPE {name} {kind}\n")),

@@ -13,7 +13,7 @@ use pilot_rules::Key;
 use super::PoolsInner;
 use super::pool::Pool;
 use super::worker::PooledWorker;
-use crate::room::Room;
+use crate::permits::WorkerPermits;
 
 /// Samples in an endless loop.
 pub(crate) async fn sample(shared: Weak<PoolsInner>, every: Duration) {
@@ -89,11 +89,11 @@ fn bytes_over(workers: u64, templates: &[TemplateMemory], budget: u64) -> u64 {
     over
 }
 
-/// Evicts the idle worker that was unused longest, of those whose places are not reserved. Returns whether there was one.
-pub(crate) fn evict_oldest(pools: &[Arc<Pool>], room: &Room) -> bool {
+/// Evicts the idle worker that was unused longest, of those whose permits are not reserved. Returns whether there was one.
+pub(crate) fn evict_oldest(pools: &[Arc<Pool>], permits: &WorkerPermits) -> bool {
     let mut idle = by_last_use(pools).into_iter();
     idle.any(|idle| {
-        room.may_lose_one(&idle.pool.version().config.name) && idle.pool.evict(idle.key)
+        permits.may_lose_one(&idle.pool.version().config.name) && idle.pool.evict(idle.key)
     })
 }
 

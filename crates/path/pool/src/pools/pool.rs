@@ -22,9 +22,9 @@ use tokio::sync::oneshot;
 use super::worker::PooledWorker;
 use super::{BackgroundJob, PoolsInner};
 use crate::forecasting::Forecast;
+use crate::permits::WorkerPermit;
 use crate::printing::Printing;
 use crate::resting::Resting;
-use crate::room::Place;
 use pilot_rules::{
     Action, Arrival, Ending, Key, PoolState, Settings, StartFault, Urgency, Wait, WaiterId,
 };
@@ -366,7 +366,7 @@ impl Pool {
         evicted
     }
 
-    /// Gives one worker up, whose place another function needs. Returns whether there was one.
+    /// Gives one worker up, whose permit another function needs. Returns whether there was one.
     pub(crate) fn give_up(self: &Arc<Self>) -> bool {
         let mut gave = false;
         self.change(|state, now, todo| gave = state.give_up(now, todo));
@@ -491,7 +491,7 @@ impl Pool {
         let ending = (has_grace && !is_server).then(|| Arc::new(printing()));
         let printing = is_server.then(printing);
         let resting = Resting::new(&self.version.config);
-        let pooled = PooledWorker::new(started.worker, resting, printing, ending, started.place);
+        let pooled = PooledWorker::new(started.worker, resting, printing, ending, started.permit);
         let pooled = Arc::new(pooled);
         if is_server {
             let followed = Arc::clone(&pooled);
@@ -589,10 +589,10 @@ impl Pool {
             let result = match order
                 .pool
                 .shared
-                .place(&order.pool.version.config.name)
+                .permit(&order.pool.version.config.name)
                 .await
             {
-                Ok(place) => start.await.map(|worker| Started { worker, place }),
+                Ok(permit) => start.await.map(|worker| Started { worker, permit }),
                 Err(full) => Err(full),
             };
             order.open = false;
@@ -605,10 +605,10 @@ fn count<T>(all: impl Iterator<Item = T>) -> u32 {
     u32::try_from(all.count()).unwrap_or(u32::MAX)
 }
 
-/// A new worker, and its place among all workers.
+/// A new worker, and its permit among all workers.
 struct Started {
     worker: Arc<dyn Worker>,
-    place: Place,
+    permit: WorkerPermit,
 }
 
 /// Reports every ordered start to the state machine, even if its task panics or is aborted.

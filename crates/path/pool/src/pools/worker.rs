@@ -8,9 +8,9 @@ use parking_lot::Mutex;
 use pilot_model::CpuTime;
 use pilot_model::ports::Worker;
 
+use crate::permits::WorkerPermit;
 use crate::printing::Printing;
 use crate::resting::Resting;
-use crate::room::Place;
 use crate::shares::Shares;
 
 /// The CPU time that the kernel gives a group at once under a quota (`sched_cfs_bandwidth_slice_us`). A worker that since its throttled
@@ -46,8 +46,8 @@ pub(crate) struct PooledWorker {
     pub(super) shares: Mutex<Shares>,
     /// The same of the time for which it was throttled, and its CPU time then. `None`: not yet read.
     throttled: Mutex<Option<(Duration, Duration)>>,
-    /// Its place among the workers of all versions.
-    _place: Place,
+    /// Its permit among the workers of all versions.
+    _permit: WorkerPermit,
 }
 
 impl PooledWorker {
@@ -56,7 +56,7 @@ impl PooledWorker {
         resting: Option<Resting>,
         printing: Option<Printing>,
         ending: Option<Arc<Printing>>,
-        place: Place,
+        permit: WorkerPermit,
     ) -> Self {
         Self {
             worker,
@@ -71,7 +71,7 @@ impl PooledWorker {
             cpu: Mutex::default(),
             shares: Mutex::default(),
             throttled: Mutex::default(),
-            _place: place,
+            _permit: permit,
         }
     }
 

@@ -12,7 +12,7 @@ use pilot_model::timeline::Instant;
 use pilot_protocols::{FREE_LEN, FunctionBudget, Reserved};
 use pilot_sys::clock::monotonic_ns;
 use pilot_wire::meta::{DoneMeta, HeadMeta};
-use pilot_wire::{Frame, FrameDecoder, HEADER_LEN, Header, Kind, PIECE_LEN_MAX};
+use pilot_wire::{Frame, FrameDecoder, FrameKind, HEADER_LEN, Header, PIECE_LEN_MAX};
 
 use super::output::Output;
 use super::socket::{Incoming, Outgoing};
@@ -178,7 +178,7 @@ impl Connection {
 /// The frame `SECRETS`.
 fn secrets_frame(environment: &BTreeMap<String, String>) -> Result<Vec<u8>, String> {
     let meta = serde_json::json!({ "environment": environment }).to_string();
-    let header = Header::new(Kind::Secrets, 0, meta.as_bytes(), b"");
+    let header = Header::new(FrameKind::Secrets, 0, meta.as_bytes(), b"");
     let header = header.map_err(|error| error.to_string())?;
     Ok([&header.encode()[..], meta.as_bytes()].concat())
 }
@@ -265,15 +265,15 @@ pub(super) fn answer(
     output: impl FnOnce() -> Bytes,
 ) -> Result<Answer, CallError> {
     match frame.kind {
-        Kind::Result => Ok(Answer::Result(
+        FrameKind::Result => Ok(Answer::Result(
             frame.body,
             done(&frame.meta, first_byte, output)?,
         )),
-        Kind::Error => Ok(Answer::Error(
+        FrameKind::Error => Ok(Answer::Error(
             frame.body,
             done(&frame.meta, first_byte, output)?,
         )),
-        Kind::Head => {
+        FrameKind::Head => {
             let meta: HeadMeta = parse(&frame.meta)?;
             if !(100..600).contains(&meta.status) {
                 return Err(CallError::Broken(format!("status {}", meta.status)));
@@ -307,12 +307,12 @@ pub(super) fn part(
     output: impl FnOnce() -> Bytes,
 ) -> Result<Part, CallError> {
     match frame.kind {
-        Kind::Chunk => Ok(Part::Chunk(frame.body)),
-        Kind::End => {
+        FrameKind::Chunk => Ok(Part::Chunk(frame.body)),
+        FrameKind::End => {
             let done = done(&frame.meta, first_byte, output)?;
             Ok(Part::End(frame.body, done))
         }
-        Kind::Error => {
+        FrameKind::Error => {
             let done = done(&frame.meta, first_byte, output)?;
             Ok(Part::Error(frame.body, done))
         }
@@ -329,10 +329,11 @@ pub(super) fn with_arrived(
 ) -> Result<(Frame, Option<Frame>), CallError> {
     let mut joined: Option<BytesMut> = None;
     let mut pending = None;
-    while first.kind == Kind::Chunk {
+    while first.kind == FrameKind::Chunk {
         let Some(next) = arrived()? else { break };
         let len = joined.as_ref().map_or(first.body.len(), BytesMut::len) + next.body.len();
-        let goes_on = matches!(next.kind, Kind::Chunk | Kind::End) && next.stream == first.stream;
+        let goes_on =
+            matches!(next.kind, FrameKind::Chunk | FrameKind::End) && next.stream == first.stream;
         if !goes_on || len > PIECE_LEN_MAX as usize {
             pending = Some(next);
             break;
@@ -350,7 +351,7 @@ pub(super) fn with_arrived(
 
 /// Whether the frame says nothing.
 pub(super) fn is_empty_chunk(frame: &Frame) -> bool {
-    frame.kind == Kind::Chunk && frame.body.is_empty()
+    frame.kind == FrameKind::Chunk && frame.body.is_empty()
 }
 
 /// Whether the answer is a head that is sent together with the part that follows it. The head of a WebSocket is sent for itself,

@@ -13,7 +13,7 @@ use pilot_model::ports::{Answer, Call, Part};
 use pilot_model::timeline::Instant;
 use pilot_protocols::Pace;
 use pilot_sys::clock::monotonic_ns;
-use pilot_wire::{Frame, Kind};
+use pilot_wire::{Frame, FrameKind};
 use tokio::sync::{Mutex as AsyncMutex, SetOnce, mpsc};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -233,7 +233,7 @@ async fn read(mut reader: Reader, streams: Arc<Streams>) {
             Err(ended) => break ended,
         };
         let output = match frame.kind {
-            Kind::Result | Kind::Error | Kind::End => reader.output().take(),
+            FrameKind::Result | FrameKind::Error | FrameKind::End => reader.output().take(),
             _ => Bytes::new(),
         };
         let arrived = Arrived {

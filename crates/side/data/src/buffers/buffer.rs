@@ -25,7 +25,7 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
 use crate::buffers::Buffers;
-use crate::memory::{Memory, Place, close};
+use crate::memory::{Medium, Memory, close};
 use crate::stores::{StoreError, Validator};
 
 /// A buffer with the task that fills it.
@@ -62,11 +62,11 @@ pub(crate) enum Progress {
     /// The store has not answered.
     Asking,
     /// It goes on when this many bytes in all are charged to a function.
-    Needs(Place, usize),
+    Needs(Medium, usize),
     /// The store has answered, there is room for this many bytes, and they arrive.
-    Begun(Place, usize),
+    Begun(Medium, usize),
     /// All is there, and counts this many bytes.
-    Whole(Place, usize),
+    Whole(Medium, usize),
     /// The store says that this other buffer has the object, or will have it.
     Same(Arc<Buffer>),
     Failed(StoreError),
@@ -179,11 +179,11 @@ impl BufferState {
     }
 
     /// The store has answered: from now on it can be published.
-    pub(crate) fn begin(&self, head: Head, place: Place, counted: usize) {
+    pub(crate) fn begin(&self, head: Head, medium: Medium, counted: usize) {
         // An attempt before this one filled another file.
         self.filled(0);
         *self.head.lock() = Some(head);
-        self.tell(Progress::Begun(place, counted));
+        self.tell(Progress::Begun(medium, counted));
     }
 
     /// So many bytes are there.
@@ -236,14 +236,14 @@ impl BufferState {
         file: Option<OwnedFd>,
         whole: Whole,
         reserved: Reserved,
-        (place, counted): (Place, usize),
+        (medium, counted): (Medium, usize),
     ) {
         if let Some(file) = file {
             let _ = self.content.set(Content::new(file));
         }
         self.keep(reserved);
         let _ = self.whole.set(whole);
-        self.tell(Progress::Whole(place, counted));
+        self.tell(Progress::Whole(medium, counted));
     }
 
     /// Its task is gone, and nobody is left who waits for it.
@@ -257,7 +257,7 @@ impl BufferState {
         &self,
         memory: &Memory,
         function: &FunctionName,
-        place: Place,
+        medium: Medium,
         len: usize,
     ) -> bool {
         let charge = self.charges.lock().get(function).cloned();
@@ -266,9 +266,9 @@ impl BufferState {
             return false;
         };
         let reserved = charged.take();
-        let mut reserved = reserved.unwrap_or_else(|| memory.share(place, function));
-        if !reserved.try_grow_to(len.min(memory.share_max(place))) {
-            // What it has is that of this place. If it has nothing, the place is open.
+        let mut reserved = reserved.unwrap_or_else(|| memory.share(medium, function));
+        if !reserved.try_grow_to(len.min(memory.share_max(medium))) {
+            // What it has is that of this medium. If it has nothing, the medium is open.
             *charged = Some(reserved).filter(|reserved| !reserved.is_empty());
             return false;
         }
@@ -310,7 +310,7 @@ impl Buffer {
     /// What it counts, if it is complete and in memory.
     pub(crate) fn counts_in_memory(&self) -> Option<u64> {
         match *self.state.progress.borrow() {
-            Progress::Whole(Place::Memory, counted) => Some(counted as u64),
+            Progress::Whole(Medium::Memory, counted) => Some(counted as u64),
             _ => None,
         }
     }
@@ -388,7 +388,7 @@ pub(crate) enum Waited {
     /// Another one has the object.
     Other(Arc<Buffer>),
     /// It is complete, and the function has no room for this many bytes there.
-    NoRoom(Place, usize),
+    NoRoom(Medium, usize),
 }
 
 /// The use of a buffer by one invocation.
@@ -431,26 +431,26 @@ impl Use {
             let now = progress.borrow_and_update().clone();
             match now {
                 Progress::Asking => {}
-                Progress::Begun(place, counted) => {
-                    if until == Until::Begun && self.try_charge(memory, place, counted).await {
+                Progress::Begun(medium, counted) => {
+                    if until == Until::Begun && self.try_charge(memory, medium, counted).await {
                         return Ok(Waited::Begun);
                     }
                 }
                 Progress::Abandoned => return Ok(Waited::Abandoned),
                 Progress::Failed(error) => return Err(error),
                 Progress::Same(other) => return Ok(Waited::Other(other)),
-                Progress::Whole(place, counted) => {
-                    let is_charged = self.try_charge(memory, place, counted).await;
+                Progress::Whole(medium, counted) => {
+                    let is_charged = self.try_charge(memory, medium, counted).await;
                     return Ok(if is_charged {
                         Waited::Ready
                     } else {
-                        Waited::NoRoom(place, counted)
+                        Waited::NoRoom(medium, counted)
                     });
                 }
-                Progress::Needs(place, len) => tokio::select! {
+                Progress::Needs(medium, len) => tokio::select! {
                     biased;
                     _ = progress.changed() => continue,
-                    () = self.charge(memory, place, len) => state.grant(len),
+                    () = self.charge(memory, medium, len) => state.grant(len),
                 },
             }
             // The sender lives as long as the buffer.
@@ -459,21 +459,21 @@ impl Use {
     }
 
     /// Waits until the function has room for this many bytes of this buffer. All its invocations that use the buffer share one charge.
-    async fn charge(&self, memory: &Memory, place: Place, len: usize) {
+    async fn charge(&self, memory: &Memory, medium: Medium, len: usize) {
         let Some(charge) = &self.charge else { return };
         let mut reserved = charge.0.lock().await;
-        let reserved = reserved.get_or_insert_with(|| memory.share(place, &self.function));
+        let reserved = reserved.get_or_insert_with(|| memory.share(medium, &self.function));
         reserved.grow_to(len).await;
     }
 
     /// Charges the function if it has room, or another of its invocations has charged it.
-    async fn try_charge(&self, memory: &Memory, place: Place, len: usize) -> bool {
+    async fn try_charge(&self, memory: &Memory, medium: Medium, len: usize) -> bool {
         let Some(charge) = &self.charge else {
             return true;
         };
         let mut reserved = charge.0.lock().await;
-        let reserved = reserved.get_or_insert_with(|| memory.share(place, &self.function));
-        reserved.try_grow_to(len.min(memory.share_max(place)))
+        let reserved = reserved.get_or_insert_with(|| memory.share(medium, &self.function));
+        reserved.try_grow_to(len.min(memory.share_max(medium)))
     }
 
     /// Charges the function with what it has reserved for this many bytes of this buffer.

@@ -8,7 +8,7 @@ use pilot_model::inputs::decoded::Element;
 use pilot_sys::seqpacket;
 use pilot_testkit::ManualClock;
 
-use super::places::SHARES;
+use super::permits::SHARES;
 use super::*;
 use crate::stores::fake::FakeStore;
 
@@ -118,12 +118,12 @@ fn of_function(
     }
 }
 
-/// Takes all places that the function may have.
-fn all_places(world: &World) -> Vec<Place> {
+/// Takes all permits that the function may have.
+fn all_permits(world: &World) -> Vec<DecoderPermit> {
     let DecodedStore {
         decoders, function, ..
     } = &world.decoded;
-    std::iter::from_fn(|| decoders.places.take(function)).collect()
+    std::iter::from_fn(|| decoders.permits.take(function)).collect()
 }
 
 /// The object, whole.
@@ -274,7 +274,7 @@ async fn a_decoder_that_stalls_is_given_up() {
 #[tokio::test]
 async fn no_more_decoders_run_than_there_are_places() {
     let world = world(|_, _, socket| array(socket, 0, "[0]"));
-    let held = all_places(&world);
+    let held = all_permits(&world);
     let mut waits = Box::pin(get(&world));
     let waited = timeout(Duration::from_millis(20), &mut waits).await;
     assert!(
@@ -290,7 +290,7 @@ async fn no_more_decoders_run_than_there_are_places() {
 async fn stores_that_are_slow_hold_up_no_other_function() {
     let first = world(|_, _, socket| array(socket, 0, "[0]"));
     let decoders = Arc::clone(&first.decoded.decoders);
-    let share = all_places(&first).len();
+    let share = all_permits(&first).len();
     let (slow, counts) = (first.store, first.counts);
     slow.hold_bytes(true);
     let of = |name: &str, store: &Arc<FakeStore>| {
@@ -300,7 +300,7 @@ async fn stores_that_are_slow_hold_up_no_other_function() {
     let mut all = Vec::new();
     for function in 1..SHARES {
         let world = Arc::new(of(&format!("slow-{function}"), &slow));
-        // One of them waits for a place.
+        // One of them waits for a permit.
         for _ in 0..=share {
             let world = Arc::clone(&world);
             all.push(tokio::spawn(async move { get(&world).await.map(drop) }));
@@ -313,7 +313,7 @@ async fn stores_that_are_slow_hold_up_no_other_function() {
     store.put("k", vec![7; 10]);
     let other = of("other", &store);
     let served = timeout(Duration::from_secs(20), get(&other)).await;
-    served.expect("it has a place and a turn").unwrap();
+    served.expect("it has a permit and a turn").unwrap();
     slow.hold_bytes(false);
     for one in all {
         one.await.unwrap().unwrap();

@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt};
 use pilot_model::BoxFuture;
-use pilot_model::initscript::Place;
+use pilot_model::initscript::Endpoint;
 use pilot_model::ports::{InputFaultKind as Kind, RemoteRequest, StoreObject};
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::header::{ACCEPT_ENCODING, CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue};
@@ -55,7 +55,7 @@ pub(super) fn builder(networks: &Networks) -> ClientBuilder {
         .read_timeout(SILENCE_MAX)
         .pool_max_idle_per_host(IDLE_MAX)
         .no_proxy()
-        // Another place needs another entry of `allow`: the script sees the answer and can ask there.
+        // Another endpoint needs another entry of `allow`: the script sees the answer and can ask there.
         .redirect(Policy::none())
         .dns_resolver(Checked(networks.clone()))
 }
@@ -95,13 +95,13 @@ pub(crate) struct HttpRequest {
 impl HttpRequest {
     /// # Errors
     /// What is wrong with it.
-    pub(crate) fn new(place: &Place, request: RemoteRequest) -> Result<Self, StoreError> {
+    pub(crate) fn new(endpoint: &Endpoint, request: RemoteRequest) -> Result<Self, StoreError> {
         let wrong = |problem: &str| StoreError::new(Kind::Key, problem);
         let method = Method::from_bytes(request.method.as_bytes())
             .ok()
             .filter(|method| METHODS.contains(&method.as_str()))
             .ok_or_else(|| wrong("the method must be GET, HEAD, POST, PUT, PATCH or DELETE"))?;
-        let url = Url::parse(&format!("{place}{}", request.key))
+        let url = Url::parse(&format!("{endpoint}{}", request.key))
             .map_err(|error| wrong(&format!("the target: {error}")))?;
         let mut headers = HeaderMap::new();
         headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));

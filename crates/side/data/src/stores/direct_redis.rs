@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use pilot_model::BoxFuture;
-use pilot_model::initscript::Place;
+use pilot_model::initscript::Endpoint;
 use pilot_model::ports::{InputFaultKind as Kind, StoreObject};
 use tokio::time::{Instant, sleep};
 
@@ -33,12 +33,12 @@ impl DirectRedis {
     }
 
     /// A server by its name, or by its address.
-    pub(crate) fn at(&self, place: &Place) -> Arc<dyn Store> {
+    pub(crate) fn at(&self, endpoint: &Endpoint) -> Arc<dyn Store> {
         Arc::new(OneServer {
             networks: self.networks.clone(),
             kept: Arc::clone(&self.kept),
-            host: place.host().to_owned(),
-            port: place.port_or_usual().unwrap_or_default(),
+            host: endpoint.host().to_owned(),
+            port: endpoint.port_or_usual().unwrap_or_default(),
         })
     }
 }

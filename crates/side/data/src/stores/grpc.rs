@@ -11,7 +11,7 @@ use http_body_util::BodyExt;
 use http_body_util::combinators::UnsyncBoxBody;
 use percent_encoding::percent_decode_str;
 use pilot_model::BoxFuture;
-use pilot_model::initscript::Place;
+use pilot_model::initscript::Endpoint;
 use pilot_model::inputs::Scheme;
 use pilot_model::ports::{InputFaultKind as Kind, RemoteRequest};
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, TE};
@@ -66,19 +66,19 @@ pub(crate) struct GrpcCall {
 impl GrpcCall {
     /// # Errors
     /// What is wrong with it.
-    pub(crate) fn new(place: &Place, request: &RemoteRequest) -> Result<Self, StoreError> {
+    pub(crate) fn new(endpoint: &Endpoint, request: &RemoteRequest) -> Result<Self, StoreError> {
         let wrong = |problem: &str| StoreError::new(Kind::Key, problem);
         if request.method != "POST" {
             return Err(wrong(
                 "a call is POST /PACKAGE.SERVICE/METHOD, with metadata as headers, an empty line and the message",
             ));
         }
-        let scheme = match place.scheme() {
+        let scheme = match endpoint.scheme() {
             Scheme::Grpcs => "https",
             _ => "http",
         };
-        let port = place.port_or_usual().unwrap_or_default();
-        let url = format!("{scheme}://{}:{port}{}", place.host(), request.key);
+        let port = endpoint.port_or_usual().unwrap_or_default();
+        let url = format!("{scheme}://{}:{port}{}", endpoint.host(), request.key);
         let url = Url::parse(&url).map_err(|error| wrong(&format!("the target: {error}")))?;
         let mut headers = HeaderMap::new();
         headers.insert(
@@ -340,7 +340,7 @@ mod tests {
 
     #[test]
     fn a_call_has_the_hosts_headers_alone() {
-        let place: Place = "grpc://127.0.0.1:50051".parse().unwrap();
+        let endpoint: Endpoint = "grpc://127.0.0.1:50051".parse().unwrap();
         let call = |method: &str, header: &str| {
             let request = RemoteRequest {
                 method: method.to_owned(),
@@ -348,7 +348,7 @@ mod tests {
                 headers: vec![(header.to_owned(), "x".to_owned())],
                 body: Bytes::from_static(b"hi"),
             };
-            GrpcCall::new(&place, &request)
+            GrpcCall::new(&endpoint, &request)
         };
         let found = call("POST", "authorization").unwrap();
         assert_eq!(found.url.as_str(), "http://127.0.0.1:50051/echo.Echo/Say");

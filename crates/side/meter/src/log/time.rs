@@ -10,7 +10,7 @@
 use crate::record::{Clock, Daemon};
 
 /// A moment of a log, milliseconds. Only differences mean something.
-pub(crate) type Place = i64;
+pub(crate) type LogMillis = i64;
 
 /// The time of the entries of a log, as they are read.
 #[derive(Debug, Default)]
@@ -20,10 +20,10 @@ pub(crate) struct LogTime {
     /// The last that was read of the present daemon. `None`: there is none, so the date is the place.
     clock: Option<Clock>,
     /// The place of the clock's zero.
-    zero: Place,
+    zero: LogMillis,
     /// The next clock is another one: it goes on where the last ended.
     is_new: bool,
-    newest: Option<Place>,
+    newest: Option<LogMillis>,
 }
 
 impl LogTime {
@@ -46,7 +46,7 @@ impl LogTime {
     /// What the clocks show.
     pub(crate) fn clock(&mut self, clock: Clock) {
         let at = signed(clock.at_ms);
-        let newest = self.newest.unwrap_or(Place::MIN);
+        let newest = self.newest.unwrap_or(LogMillis::MIN);
         if std::mem::take(&mut self.is_new) {
             self.zero = self.newest.map_or(0, |newest| newest.saturating_sub(at));
         } else if at.saturating_add(self.zero) < newest {
@@ -58,7 +58,7 @@ impl LogTime {
     }
 
     /// The place of a date, which a record of the present daemon has.
-    pub(crate) fn place(&self, unix_ms: u64) -> Place {
+    pub(crate) fn place(&self, unix_ms: u64) -> LogMillis {
         let at = match self.clock {
             None => signed(unix_ms),
             Some(clock) => {
@@ -70,23 +70,23 @@ impl LogTime {
     }
 
     /// Something took place then.
-    pub(crate) fn seen(&mut self, place: Place) {
+    pub(crate) fn seen(&mut self, place: LogMillis) {
         self.newest = Some(self.newest.map_or(place, |newest| newest.max(place)));
     }
 
     /// The end of what was seen.
-    pub(crate) fn newest(&self) -> Place {
+    pub(crate) fn newest(&self) -> LogMillis {
         self.newest.unwrap_or(0)
     }
 }
 
 /// From one place to another, milliseconds; 0 if that is earlier.
-pub(crate) fn between(from: Place, to: Place) -> u64 {
+pub(crate) fn between(from: LogMillis, to: LogMillis) -> u64 {
     u64::try_from(to.saturating_sub(from)).unwrap_or(0)
 }
 
-fn signed(ms: u64) -> Place {
-    Place::try_from(ms).unwrap_or(Place::MAX)
+fn signed(ms: u64) -> LogMillis {
+    LogMillis::try_from(ms).unwrap_or(LogMillis::MAX)
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
-//! The connections of a script: the places that it sends requests to, and those without a protocol, which it may give to the function.
+//! The connections of a script: the endpoints that it sends requests to, and those without a protocol, which it may give to the function.
 
 use std::sync::Arc;
 
-use pilot_model::initscript::Place;
+use pilot_model::initscript::Endpoint;
 use pilot_model::ports::{
     HandedConnection, HandedSocket, InputFaultKind, RawConnection, RemoteFault, RemoteReply,
     RemoteRequest, Remotes, ScriptLink, ScriptSent, Takes,
@@ -16,7 +16,7 @@ use crate::threads::Running;
 /// A connection of a script.
 #[derive(Debug)]
 pub(crate) struct Connection {
-    pub(crate) place: Place,
+    pub(crate) endpoint: Endpoint,
     /// Only of the scheme `tcp`. Other connections are the host's: it pools them, and signs for them.
     pub(crate) raw: Option<Arc<dyn RawConnection>>,
     /// It is the function's now.
@@ -32,7 +32,7 @@ impl Connection {
         request: RemoteRequest,
     ) -> BoxFuture<'static, Result<RemoteReply, RemoteFault>> {
         let Some(raw) = &self.raw else {
-            return remotes.request(config, &self.place, request);
+            return remotes.request(config, &self.endpoint, request);
         };
         let (reply, remotes, function) = (
             raw.exchange(request),

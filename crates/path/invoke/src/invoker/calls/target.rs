@@ -36,8 +36,8 @@ async fn answered(caller: &Caller, call: Call) -> Result<(End, Bytes), Refusal> 
     let invoker = caller.invoker.upgrade();
     let invoker = invoker.ok_or_else(|| of_invoke(&InvokeError::ShuttingDown))?;
     let version = match target(caller, &invoker, &call)? {
-        Place::Here(version) => version,
-        Place::Elsewhere(function, nodes) => {
+        Location::Here(version) => version,
+        Location::Elsewhere(function, nodes) => {
             return elsewhere::invoke(caller, function, &nodes, call).await;
         }
     };
@@ -116,14 +116,14 @@ impl From<InvokeError> for NotInvoked {
 }
 
 /// Where the function is.
-enum Place {
+enum Location {
     Here(Arc<Version>),
     /// On these nodes.
     Elsewhere(FunctionName, Vec<Arc<dyn Peer>>),
 }
 
 /// Where the function is that is called, if the caller may call it in this way. A function that is on this node is invoked here.
-fn target(caller: &Caller, invoker: &Invoker, call: &Call) -> Result<Place, Refusal> {
+fn target(caller: &Caller, invoker: &Invoker, call: &Call) -> Result<Location, Refusal> {
     let (own, function) = (&caller.version.config, call.function.as_str());
     let forbidden = |problem| Refusal::new(Reason::Forbidden, problem);
     // Before anything else: a function finds out nothing about functions that it may not invoke.
@@ -141,7 +141,7 @@ fn target(caller: &Caller, invoker: &Invoker, call: &Call) -> Result<Place, Refu
                 return Err(of_invoke(&error));
             };
             check_event(&call.event)?;
-            return Ok(Place::Elsewhere(name, nodes));
+            return Ok(Location::Elsewhere(name, nodes));
         }
         Err(error) => return Err(of_invoke(&error)),
     };
@@ -149,7 +149,7 @@ fn target(caller: &Caller, invoker: &Invoker, call: &Call) -> Result<Place, Refu
     own.may_invoke(config).map_err(forbidden)?;
     check_target(config, call.data.is_some())?;
     check_event(&call.event)?;
-    Ok(Place::Here(version))
+    Ok(Location::Here(version))
 }
 
 /// Whether functions can invoke this one. `has_data`: and hand data to it.

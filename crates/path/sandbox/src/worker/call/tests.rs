@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use pilot_model::ports::{Answer, Call, Part};
 use pilot_protocols::MemoryBudget;
-use pilot_wire::{Header, Kind};
+use pilot_wire::{FrameKind, Header};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::time::timeout;
@@ -17,7 +17,7 @@ const WHOLE: &[u8] = br#"{"status":201,"headers":[],"started_ns":1,"finished_ns"
 const DONE: &[u8] = br#"{"started_ns":1,"finished_ns":2}"#;
 const RAISED: &[u8] = br#"{"errorType":"ValueError","errorMessage":"late"}"#;
 
-fn frame(kind: Kind, meta: &[u8], body: &[u8]) -> Vec<u8> {
+fn frame(kind: FrameKind, meta: &[u8], body: &[u8]) -> Vec<u8> {
     let header = Header::new(kind, 1, meta, body).unwrap();
     [&header.encode()[..], meta, body].concat()
 }
@@ -41,8 +41,8 @@ fn pair() -> (Connection, UnixStream) {
 async fn an_application_that_raises_right_behind_its_head_is_heard_as_if_before_it() {
     let (mut daemon, mut worker) = pair();
     let frames = [
-        frame(Kind::Head, HEAD, b"half"),
-        frame(Kind::Error, DONE, RAISED),
+        frame(FrameKind::Head, HEAD, b"half"),
+        frame(FrameKind::Error, DONE, RAISED),
     ];
     worker.write_all(&frames.concat()).await.unwrap();
     match daemon.call(&call()).await {
@@ -59,7 +59,7 @@ async fn a_head_that_says_when_it_was_finished_is_the_whole_answer() {
     let (mut daemon, mut worker) = pair();
     for body in ["first", "second"] {
         worker
-            .write_all(&frame(Kind::Head, WHOLE, body.as_bytes()))
+            .write_all(&frame(FrameKind::Head, WHOLE, body.as_bytes()))
             .await
             .unwrap();
         match daemon.call(&call()).await {
@@ -104,14 +104,14 @@ async fn a_worker_that_ends_before_it_has_read_its_call_has_not_taken_it() {
 #[tokio::test]
 async fn chunks_that_arrived_together_are_one_part() {
     let (mut daemon, mut worker) = pair();
-    let chunk = |body: &[u8]| frame(Kind::Chunk, b"", body);
-    let mut frames = frame(Kind::Head, HEAD, b"");
+    let chunk = |body: &[u8]| frame(FrameKind::Chunk, b"", body);
+    let mut frames = frame(FrameKind::Head, HEAD, b"");
     frames.extend(chunk(b""));
     for _ in 0..200 {
         frames.extend(chunk(b"x"));
         frames.extend(chunk(b""));
     }
-    frames.extend(frame(Kind::Error, DONE, RAISED));
+    frames.extend(frame(FrameKind::Error, DONE, RAISED));
     worker.write_all(&frames).await.unwrap();
     let Ok(Answer::Http { done: None, .. }) = daemon.call(&call()).await else {
         panic!("no head");
@@ -132,10 +132,10 @@ async fn chunks_that_arrived_together_are_one_part() {
     // A piece has a limit, and the end joins the last one.
     let long = vec![b'x'; 40_000];
     let frames = [
-        frame(Kind::Head, HEAD, b"h"),
+        frame(FrameKind::Head, HEAD, b"h"),
         chunk(&long),
         chunk(&long),
-        frame(Kind::End, DONE, b"e"),
+        frame(FrameKind::End, DONE, b"e"),
     ];
     let writing = tokio::spawn(async move { worker.write_all(&frames.concat()).await });
     let Ok(Answer::Http { first, .. }) = daemon.call(&call()).await else {
@@ -162,7 +162,7 @@ async fn chunks_that_arrived_together_are_one_part() {
 async fn an_application_that_raises_in_mid_stream_ends_its_stream_and_nothing_else() {
     let (mut daemon, mut worker) = pair();
     worker
-        .write_all(&frame(Kind::Head, HEAD, b"half"))
+        .write_all(&frame(FrameKind::Head, HEAD, b"half"))
         .await
         .unwrap();
     let begun = daemon.call(&call()).await;
@@ -171,7 +171,7 @@ async fn an_application_that_raises_in_mid_stream_ends_its_stream_and_nothing_el
         "{begun:?}"
     );
     worker
-        .write_all(&frame(Kind::Error, DONE, RAISED))
+        .write_all(&frame(FrameKind::Error, DONE, RAISED))
         .await
         .unwrap();
     let part = daemon.next_part(1).await;
@@ -179,7 +179,7 @@ async fn an_application_that_raises_in_mid_stream_ends_its_stream_and_nothing_el
         matches!(&part, Ok(Part::Error(body, _)) if body == RAISED),
         "{part:?}"
     );
-    let next = frame(Kind::Result, DONE, b"1");
+    let next = frame(FrameKind::Result, DONE, b"1");
     worker.write_all(&next).await.unwrap();
     let answer = daemon.call(&call()).await;
     assert!(matches!(answer, Ok(Answer::Result(..))), "{answer:?}");
@@ -189,8 +189,8 @@ async fn an_application_that_raises_in_mid_stream_ends_its_stream_and_nothing_el
 async fn a_result_in_mid_stream_is_out_of_turn() {
     let (mut daemon, mut worker) = pair();
     let frames = [
-        frame(Kind::Head, HEAD, b""),
-        frame(Kind::Result, DONE, b"1"),
+        frame(FrameKind::Head, HEAD, b""),
+        frame(FrameKind::Result, DONE, b"1"),
     ];
     worker.write_all(&frames.concat()).await.unwrap();
     let broken = daemon.call(&call()).await;

@@ -10,14 +10,14 @@ use crate::inputs::Scheme;
 
 /// A store or a connection of the operator, or a server. Which one it is, the stores of the daemon say.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Place {
+pub struct Endpoint {
     scheme: Scheme,
     /// Lower case, except the name of a store of S3 or of files, or of a connection. An IPv6 address has its brackets.
     host: String,
     port: Option<u16>,
 }
 
-impl Place {
+impl Endpoint {
     /// How it is spoken to.
     #[must_use]
     pub fn scheme(&self) -> Scheme {
@@ -43,12 +43,12 @@ impl Place {
             Scheme::Http | Scheme::Grpc => Some(80),
             Scheme::Https | Scheme::Grpcs => Some(443),
             Scheme::Redis | Scheme::Rediss => Some(6379),
-            // The last one is no place.
+            // The last one is no endpoint.
             Scheme::S3 | Scheme::File | Scheme::Sqs | Scheme::Tcp | Scheme::Direct => None,
         })
     }
 
-    /// Whether both are the same place: the usual port may be written or not.
+    /// Whether both are the same endpoint: the usual port may be written or not.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
         self.scheme == other.scheme
@@ -57,42 +57,42 @@ impl Place {
     }
 }
 
-impl FromStr for Place {
+impl FromStr for Endpoint {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (place, key) = parse(text)?;
+        let (endpoint, key) = parse(text)?;
         if key.is_empty() {
-            Ok(place)
+            Ok(endpoint)
         } else {
             Err(format!(
-                "\"{}\" has a key, must be a place alone",
+                "\"{}\" has a key, must be an endpoint alone",
                 shown(text)
             ))
         }
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}://{}", self.scheme.as_str(), self.host)?;
         self.port.map_or(Ok(()), |port| write!(f, ":{port}"))
     }
 }
 
-/// An entry of `allow`: a place, and how its keys begin.
+/// An entry of `allow`: an endpoint, and how its keys begin.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Allowed {
-    place: Place,
+    endpoint: Endpoint,
     prefix: String,
 }
 
 impl Allowed {
-    /// The place.
+    /// The endpoint.
     #[must_use]
-    pub fn place(&self) -> &Place {
-        &self.place
+    pub fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
     }
 
     /// The beginning of each key. Empty: all keys.
@@ -106,9 +106,9 @@ impl FromStr for Allowed {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (place, prefix) = parse(text)?;
+        let (endpoint, prefix) = parse(text)?;
         Ok(Self {
-            place,
+            endpoint,
             prefix: prefix.to_owned(),
         })
     }
@@ -125,14 +125,14 @@ impl TryFrom<String> for Allowed {
 impl From<Allowed> for String {
     fn from(allowed: Allowed) -> Self {
         match allowed.prefix.as_str() {
-            "" => allowed.place.to_string(),
-            prefix => format!("{}/{prefix}", allowed.place),
+            "" => allowed.endpoint.to_string(),
+            prefix => format!("{}/{prefix}", allowed.endpoint),
         }
     }
 }
 
-/// A place, and what follows its `/`.
-fn parse(text: &str) -> Result<(Place, &str), String> {
+/// An endpoint, and what follows its `/`.
+fn parse(text: &str) -> Result<(Endpoint, &str), String> {
     let wrong = |problem: &str| {
         format!(
             "\"{}\" {problem}: write for example \"s3://STORE\", \"https://HOST\" or \"redis://HOST:PORT\"",
@@ -141,7 +141,7 @@ fn parse(text: &str) -> Result<(Place, &str), String> {
     };
     let (scheme, rest) = text
         .split_once("://")
-        .ok_or_else(|| wrong("is not a place"))?;
+        .ok_or_else(|| wrong("is not an endpoint"))?;
     let scheme = Scheme::named(scheme).ok_or_else(|| wrong("has an unknown scheme"))?;
     let (authority, key) = rest.split_once('/').unwrap_or((rest, ""));
     if key.contains(|char: char| char.is_control() || char == '\\') || key.len() > KEY_LEN_MAX {
@@ -171,7 +171,7 @@ fn parse(text: &str) -> Result<(Place, &str), String> {
     } else {
         host.to_ascii_lowercase()
     };
-    Ok((Place { scheme, host, port }, key))
+    Ok((Endpoint { scheme, host, port }, key))
 }
 
 fn is_host(host: &str) -> bool {
@@ -242,8 +242,8 @@ mod tests {
             "https://[2001:db8::1]:8443",
             "tcp://db.example.com:5432",
         ] {
-            let place: Place = text.parse().unwrap();
-            assert_eq!(place.to_string(), text);
+            let endpoint: Endpoint = text.parse().unwrap();
+            assert_eq!(endpoint.to_string(), text);
         }
         let allowed: Allowed = "s3://photos/public/".parse().unwrap();
         assert_eq!(String::from(allowed), "s3://photos/public/");
@@ -268,7 +268,7 @@ mod tests {
         ] {
             assert!(text.parse::<Allowed>().is_err(), "{text}");
         }
-        assert!("s3://photos/key".parse::<Place>().is_err());
+        assert!("s3://photos/key".parse::<Endpoint>().is_err());
     }
 
     #[test]
@@ -296,7 +296,7 @@ mod tests {
         #[test]
         fn no_text_makes_it_panic(text in ".{0,64}") {
             let _ = text.parse::<Allowed>();
-            let _ = format!("https://{text}").parse::<Place>();
+            let _ = format!("https://{text}").parse::<Endpoint>();
             let _ = check_target(&text);
         }
     }

@@ -1,27 +1,27 @@
-//! Who gets the next place of a limited number, as a pure state machine: the places of all workers together, for which functions
+//! Who gets the next permit of a limited number, as a pure state machine: the permits of all workers together, for which functions
 //! compete. No I/O, no clock, no lock.
 //!
-//! Rules: a function gets a place at once while there are some that are not reserved for others. Otherwise it waits, and the next
-//! place goes to the function that holds fewest; one that holds fewer than are reserved for it comes before all others. So a
+//! Rules: a function gets a permit at once while there are some that are not reserved for others. Otherwise it waits, and the next
+//! permit goes to the function that holds fewest; one that holds fewer than are reserved for it comes before all others. So a
 //! function that asks a thousand times waits behind one that asks once, and is served between its requests.
 //!
-//! Invariants, property-tested below: never more places are held than there are; a function that holds fewer than its reservation
-//! waits only while no place is free at all; nobody waits for a place that it may have; every request is granted, or leaves, once.
+//! Invariants, property-tested below: never more permits are held than there are; a function that holds fewer than its reservation
+//! waits only while no permit is free at all; nobody waits for a permit that it may have; every request is granted, or leaves, once.
 
 use std::collections::{BTreeMap, VecDeque};
 
-/// A number of places, and the functions that hold and want them. `F` is a function, `Q` the handle of a waiting request.
+/// A number of permits, and the functions that hold and want them. `F` is a function, `Q` the handle of a waiting request.
 #[derive(Debug)]
-pub struct Places<F, Q> {
+pub struct FairPermits<F, Q> {
     total: usize,
     held: usize,
-    /// Places that are reserved for functions and not held by them.
+    /// Permits that are reserved for functions and not held by them.
     owed: usize,
     functions: BTreeMap<F, Share<Q>>,
     next: u64,
 }
 
-/// A request for a place, numbered in the order of arrival.
+/// A request for a permit, numbered in the order of arrival.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Ticket(u64);
 
@@ -42,8 +42,8 @@ impl<Q> Share<Q> {
     }
 }
 
-impl<F: Ord + Clone, Q> Places<F, Q> {
-    /// So many places, all free.
+impl<F: Ord + Clone, Q> FairPermits<F, Q> {
+    /// So many permits, all free.
     #[must_use]
     pub fn new(total: usize) -> Self {
         Self {
@@ -55,13 +55,13 @@ impl<F: Ord + Clone, Q> Places<F, Q> {
         }
     }
 
-    /// Other functions leave this many places to this one from now on. The caller makes sure that all reservations fit together.
-    pub fn reserve(&mut self, function: &F, places: usize) -> Vec<Q> {
-        self.with(function, |share| share.reserved = places);
+    /// Other functions leave this many permits to this one from now on. The caller makes sure that all reservations fit together.
+    pub fn reserve(&mut self, function: &F, permits: usize) -> Vec<Q> {
+        self.with(function, |share| share.reserved = permits);
         self.grant()
     }
 
-    /// A place for this function. `None`: it has one. `handle` is made only if it has to wait.
+    /// A permit for this function. `None`: it has one. `handle` is made only if it has to wait.
     pub fn ask(&mut self, function: &F, handle: impl FnOnce() -> Q) -> Option<Ticket> {
         if self.may_have_one(function) {
             self.take(function);
@@ -83,7 +83,7 @@ impl<F: Ord + Clone, Q> Places<F, Q> {
         })
     }
 
-    /// A place of this function is free again. Returns those who have a place now.
+    /// A permit of this function is free again. Returns those who have a permit now.
     #[must_use]
     pub fn release(&mut self, function: &F) -> Vec<Q> {
         let held = self.with(function, |share| {
@@ -95,7 +95,7 @@ impl<F: Ord + Clone, Q> Places<F, Q> {
         self.grant()
     }
 
-    /// Whether this function has fewer places than it is entitled to: its reservation, or an equal share of all.
+    /// Whether this function has fewer permits than it is entitled to: its reservation, or an equal share of all.
     #[must_use]
     pub fn is_short(&self, function: &F) -> bool {
         let share = self.functions.get(function);
@@ -116,7 +116,7 @@ impl<F: Ord + Clone, Q> Places<F, Q> {
             .map(|(function, _)| function)
     }
 
-    /// Whether this function may lose an unused place: it has more than are reserved for it.
+    /// Whether this function may lose an unused permit: it has more than are reserved for it.
     #[must_use]
     pub fn may_lose_one(&self, function: &F) -> bool {
         self.functions
@@ -124,7 +124,7 @@ impl<F: Ord + Clone, Q> Places<F, Q> {
             .is_some_and(|share| share.held > share.reserved)
     }
 
-    /// How many waiting requests are of functions that have fewer places than they are entitled to, up to those places.
+    /// How many waiting requests are of functions that have fewer permits than they are entitled to, up to those permits.
     #[must_use]
     pub fn claims(&self) -> usize {
         let equal = self.equal_share();
@@ -136,7 +136,7 @@ impl<F: Ord + Clone, Q> Places<F, Q> {
         claims.sum()
     }
 
-    /// The places divided by the functions that have some or want some.
+    /// The permits divided by the functions that have some or want some.
     fn equal_share(&self) -> usize {
         let shares = self.functions.values();
         let active = shares.filter(|share| share.held > 0 || !share.waiting.is_empty());
@@ -154,7 +154,7 @@ impl<F: Ord + Clone, Q> Places<F, Q> {
         self.held += 1;
     }
 
-    /// Gives free places to those who wait, as long as somebody may have one.
+    /// Gives free permits to those who wait, as long as somebody may have one.
     fn grant(&mut self) -> Vec<Q> {
         let mut granted = Vec::new();
         while self.held < self.total {
@@ -202,52 +202,52 @@ mod tests {
 
     use super::*;
 
-    fn asked(places: &mut Places<u8, u32>, function: u8, count: u32) -> Vec<u32> {
+    fn asked(permits: &mut FairPermits<u8, u32>, function: u8, count: u32) -> Vec<u32> {
         let numbers = 0..count;
         numbers
-            .filter(|number| places.ask(&function, || *number).is_some())
+            .filter(|number| permits.ask(&function, || *number).is_some())
             .collect()
     }
 
     #[test]
     fn who_asks_once_does_not_wait_behind_who_asks_a_thousand_times() {
-        let mut places = Places::new(4);
-        assert_eq!(asked(&mut places, 1, 1000).len(), 996);
-        assert!(places.ask(&2, || 5000).is_some());
-        assert!(places.ask(&2, || 5001).is_some());
-        assert_eq!(places.claims(), 2);
-        assert_eq!(places.richest(), Some(&1));
-        assert_eq!(places.release(&1), [5000]);
-        assert_eq!(places.release(&1), [5001]);
-        assert!(!places.is_short(&2));
-        assert_eq!(places.richest(), None);
+        let mut permits = FairPermits::new(4);
+        assert_eq!(asked(&mut permits, 1, 1000).len(), 996);
+        assert!(permits.ask(&2, || 5000).is_some());
+        assert!(permits.ask(&2, || 5001).is_some());
+        assert_eq!(permits.claims(), 2);
+        assert_eq!(permits.richest(), Some(&1));
+        assert_eq!(permits.release(&1), [5000]);
+        assert_eq!(permits.release(&1), [5001]);
+        assert!(!permits.is_short(&2));
+        assert_eq!(permits.richest(), None);
         // Both have two: the older request is next.
-        assert_eq!(places.release(&2), [4]);
+        assert_eq!(permits.release(&2), [4]);
     }
 
     #[test]
     fn what_is_reserved_is_left_free_and_given_first() {
-        let mut places = Places::new(4);
-        assert!(places.reserve(&9, 2).is_empty());
-        assert_eq!(asked(&mut places, 1, 5).len(), 3);
+        let mut permits = FairPermits::new(4);
+        assert!(permits.reserve(&9, 2).is_empty());
+        assert_eq!(asked(&mut permits, 1, 5).len(), 3);
         assert_eq!(
-            asked(&mut places, 9, 3).len(),
+            asked(&mut permits, 9, 3).len(),
             1,
             "the third is an ordinary one"
         );
-        assert!(!places.may_lose_one(&9));
-        assert!(places.may_lose_one(&1));
-        // A reservation of a full daemon is met as places become free.
-        let mut places = Places::new(2);
-        assert_eq!(asked(&mut places, 1, 3), [2]);
-        assert!(places.reserve(&9, 1).is_empty());
-        assert!(places.ask(&9, || 7).is_some());
-        assert_eq!(places.release(&1), [7]);
+        assert!(!permits.may_lose_one(&9));
+        assert!(permits.may_lose_one(&1));
+        // A reservation of a full daemon is met as permits become free.
+        let mut permits = FairPermits::new(2);
+        assert_eq!(asked(&mut permits, 1, 3), [2]);
+        assert!(permits.reserve(&9, 1).is_empty());
+        assert!(permits.ask(&9, || 7).is_some());
+        assert_eq!(permits.release(&1), [7]);
         // And given up when it ends.
-        let mut places = Places::new(2);
-        places.reserve(&9, 1);
-        assert_eq!(asked(&mut places, 1, 2), [1]);
-        assert_eq!(places.reserve(&9, 0), [1]);
+        let mut permits = FairPermits::new(2);
+        permits.reserve(&9, 1);
+        assert_eq!(asked(&mut permits, 1, 2), [1]);
+        assert_eq!(permits.reserve(&9, 0), [1]);
     }
 
     #[derive(Debug, Clone)]
@@ -263,12 +263,12 @@ mod tests {
             6 => (0_u8..4).prop_map(Step::Ask),
             4 => any::<usize>().prop_map(Step::Release),
             1 => any::<usize>().prop_map(Step::Leave),
-            1 => (0_u8..4, 0_usize..3).prop_map(|(function, places)| Step::Reserve(function, places)),
+            1 => (0_u8..4, 0_usize..3).prop_map(|(function, permits)| Step::Reserve(function, permits)),
         ];
         prop::collection::vec(step, 0..300)
     }
 
-    /// What the places are, as a list.
+    /// What the permits are, as a list.
     #[derive(Default)]
     struct Model {
         held: Vec<u8>,
@@ -297,44 +297,44 @@ mod tests {
 
         #[test]
         fn no_place_is_given_twice_and_nobody_waits_for_one_that_it_may_have(total in 1_usize..8, steps in steps()) {
-            let mut places = Places::new(total);
+            let mut permits = FairPermits::new(total);
             let mut model = Model::default();
             let mut next = 0;
             for step in steps {
                 match step {
                     Step::Ask(function) => {
                         next += 1;
-                        match places.ask(&function, || next) {
+                        match permits.ask(&function, || next) {
                             None => model.held.push(function),
                             Some(ticket) => model.waiting.push((function, ticket, next)),
                         }
                     }
                     Step::Release(at) if !model.held.is_empty() => {
                         let function = model.held.remove(at % model.held.len());
-                        model.grant(places.release(&function));
+                        model.grant(permits.release(&function));
                     }
                     Step::Leave(at) if !model.waiting.is_empty() => {
                         let (function, ticket, request) = model.waiting.remove(at % model.waiting.len());
-                        prop_assert_eq!(places.leave(&function, ticket), Some(request));
-                        prop_assert_eq!(places.leave(&function, ticket), None);
+                        prop_assert_eq!(permits.leave(&function, ticket), Some(request));
+                        prop_assert_eq!(permits.leave(&function, ticket), None);
                     }
                     Step::Release(_) | Step::Leave(_) => {}
                     Step::Reserve(function, reserved) => {
                         let others: usize = model.reserved.iter().filter(|(of, _)| **of != function).map(|(_, of)| of).sum();
                         let reserved = reserved.min(total.saturating_sub(others));
                         model.reserved.insert(function, reserved);
-                        model.grant(places.reserve(&function, reserved));
+                        model.grant(permits.reserve(&function, reserved));
                     }
                 }
                 prop_assert!(model.held.len() <= total);
-                prop_assert_eq!(places.held, model.held.len());
+                prop_assert_eq!(permits.held, model.held.len());
                 let owed = |of: u8| model.reserved.get(&of).copied().unwrap_or(0).saturating_sub(model.held_by(of));
-                prop_assert_eq!(places.owed, (0..4).map(owed).sum::<usize>());
+                prop_assert_eq!(permits.owed, (0..4).map(owed).sum::<usize>());
                 let free = total - model.held.len();
                 for (function, ..) in &model.waiting {
                     prop_assert!(free == 0 || owed(*function) == 0, "its reservation is not given");
                     let of_others: usize = (0..4).filter(|of| of != function).map(owed).sum();
-                    prop_assert!(free <= of_others, "a free place is not given");
+                    prop_assert!(free <= of_others, "a free permit is not given");
                 }
             }
         }

@@ -8,7 +8,7 @@ use pilot_model::FunctionName;
 
 /// Who has how much.
 #[derive(Debug)]
-pub(crate) struct Room {
+pub(crate) struct ScriptMemory {
     memory_mb: u32,
     /// Guards the sums; held for one addition or subtraction.
     taken: Mutex<Sums>,
@@ -20,7 +20,7 @@ struct Sums {
     functions: HashMap<FunctionName, u32>,
 }
 
-impl Room {
+impl ScriptMemory {
     pub(crate) fn new(memory_mb: u32) -> Self {
         Self {
             memory_mb,
@@ -28,7 +28,7 @@ impl Room {
         }
     }
 
-    /// Room for one script. Nobody waits: one function has at most half of it, so that it does not keep others from running theirs.
+    /// Memory for one script. Nobody waits: one function has at most half of it, so that it does not keep others from running theirs.
     ///
     /// # Errors
     /// What is used up.
@@ -55,24 +55,24 @@ impl Room {
         taken.all += mb;
         taken.functions.insert(function.clone(), of_function + mb);
         Ok(Taken {
-            room: Arc::clone(self),
+            memory: Arc::clone(self),
             function: function.clone(),
             mb,
         })
     }
 }
 
-/// The room of one script. Dropping it gives it back.
+/// The memory of one script. Dropping it gives it back.
 #[derive(Debug)]
 pub(crate) struct Taken {
-    room: Arc<Room>,
+    memory: Arc<ScriptMemory>,
     function: FunctionName,
     mb: u32,
 }
 
 impl Drop for Taken {
     fn drop(&mut self) {
-        let mut taken = self.room.taken.lock();
+        let mut taken = self.memory.taken.lock();
         taken.all -= self.mb;
         let left = taken.functions.get_mut(&self.function).map(|of_function| {
             *of_function -= self.mb;
@@ -90,17 +90,17 @@ mod tests {
 
     #[test]
     fn one_function_has_half_and_gives_it_back() {
-        let room = Arc::new(Room::new(8));
+        let memory = Arc::new(ScriptMemory::new(8));
         let (one, other): (FunctionName, FunctionName) =
             ("one".parse().unwrap(), "other".parse().unwrap());
-        let first = room.take(&one, 3).unwrap();
-        assert!(room.take(&one, 2).unwrap_err().contains("3 MiB, of 4"));
-        let second = room.take(&one, 1).unwrap();
-        let third = room.take(&other, 4).unwrap();
+        let first = memory.take(&one, 3).unwrap();
+        assert!(memory.take(&one, 2).unwrap_err().contains("3 MiB, of 4"));
+        let second = memory.take(&one, 1).unwrap();
+        let third = memory.take(&other, 4).unwrap();
         let more: FunctionName = "more".parse().unwrap();
-        assert!(room.take(&more, 1).unwrap_err().contains("all scripts"));
+        assert!(memory.take(&more, 1).unwrap_err().contains("all scripts"));
         drop((first, second, third));
-        assert!(room.take(&more, 4).is_ok());
-        assert!(room.taken.lock().functions.is_empty());
+        assert!(memory.take(&more, 4).is_ok());
+        assert!(memory.taken.lock().functions.is_empty());
     }
 }

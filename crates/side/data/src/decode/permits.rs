@@ -1,7 +1,7 @@
 //! How many decoders there may be, and how many of them may compute.
 //!
-//! A decoder has a place from its start to its end, and a turn only while it starts, gets bytes, or is asked for its result. While it
-//! waits for the store it has no turn, so a slow store delays nobody. The decoders of one function never have all places or turns.
+//! A decoder has a permit from its start to its end, and a turn only while it starts, gets bytes, or is asked for its result. While it
+//! waits for the store it has no turn, so a slow store delays nobody. The decoders of one function never have all permits or turns.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -10,27 +10,27 @@ use parking_lot::Mutex;
 use pilot_model::FunctionName;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// The places of all functions.
+/// The permits of all functions.
 #[derive(Debug)]
-pub(crate) struct Places {
+pub(crate) struct DecoderPermits {
     all: Arc<Semaphore>,
     turns: Arc<Semaphore>,
-    /// How many places one function may have.
+    /// How many permits one function may have.
     share: usize,
     /// Those of functions that have decoders, or wait for one.
     shares: Mutex<HashMap<FunctionName, Weak<Semaphore>>>,
 }
 
-/// A decoder's place, until it is dropped.
+/// A decoder's permit, until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct DecoderPermit {
     _of_all: OwnedSemaphorePermit,
     _of_function: OwnedSemaphorePermit,
     turns: Arc<Semaphore>,
     turn: Option<OwnedSemaphorePermit>,
 }
 
-impl Places {
+impl DecoderPermits {
     /// `cpus`: the processors of this machine.
     pub(crate) fn new(cpus: usize) -> Self {
         let share = cpus.max(SHARE_MIN);
@@ -42,22 +42,26 @@ impl Places {
         }
     }
 
-    /// A place, if there is one now.
-    pub(crate) fn take(&self, function: &FunctionName) -> Option<Place> {
+    /// A permit, if there is one now.
+    pub(crate) fn take(&self, function: &FunctionName) -> Option<DecoderPermit> {
         let of_function = self.share(function).try_acquire_owned().ok()?;
         let of_all = Arc::clone(&self.all).try_acquire_owned().ok()?;
-        Some(self.place(of_all, of_function))
+        Some(self.permit(of_all, of_function))
     }
 
-    /// Waits for a place.
-    pub(crate) async fn wait(&self, function: &FunctionName) -> Option<Place> {
+    /// Waits for a permit.
+    pub(crate) async fn wait(&self, function: &FunctionName) -> Option<DecoderPermit> {
         let of_function = self.share(function).acquire_owned().await.ok()?;
         let of_all = Arc::clone(&self.all).acquire_owned().await.ok()?;
-        Some(self.place(of_all, of_function))
+        Some(self.permit(of_all, of_function))
     }
 
-    fn place(&self, of_all: OwnedSemaphorePermit, of_function: OwnedSemaphorePermit) -> Place {
-        Place {
+    fn permit(
+        &self,
+        of_all: OwnedSemaphorePermit,
+        of_function: OwnedSemaphorePermit,
+    ) -> DecoderPermit {
+        DecoderPermit {
             _of_all: of_all,
             _of_function: of_function,
             turns: Arc::clone(&self.turns),
@@ -77,7 +81,7 @@ impl Places {
     }
 }
 
-impl Place {
+impl DecoderPermit {
     /// Waits for a turn, unless it has one.
     pub(crate) async fn take_turn(&mut self) {
         if self.turn.is_none() {
@@ -91,7 +95,7 @@ impl Place {
     }
 }
 
-/// Places that a function may always have.
+/// Permits that a function may always have.
 const SHARE_MIN: usize = 2;
-/// All places, in shares of one function. Each is a process with its own memory.
+/// All permits, in shares of one function. Each is a process with its own memory.
 pub(super) const SHARES: usize = 8;
