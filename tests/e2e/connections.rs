@@ -1,7 +1,12 @@
 //! Clients that use up connections.
 
-use std::io::Write as _;
+use std::fs;
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -250,4 +255,95 @@ fn a_follower_of_a_log_that_does_not_read_does_not_delay_the_stop() {
     // At most 20 seconds. Calls would have the grace period of 30.
     assert_eq!(daemon.stop(), Some(0));
     drop(follower);
+}
+
+/// Keeps connections to a Unix socket, each with a request that does not end, and opens those again that the daemon closes.
+const FILL: &str = "\
+import select, socket, sys
+path, count = sys.argv[1], int(sys.argv[2])
+def connect():
+    held = socket.socket(socket.AF_UNIX)
+    held.connect(path)
+    try:
+        held.sendall(b'POST /2015-03-31/functions/lab/invocations HTTP/1.1\\r\\nhost: x\\r\\ncontent-length: 9\\r\\n\\r\\n')
+    except OSError:
+        pass
+    return held
+held = [connect() for _ in range(count)]
+print('full', flush=True)
+while True:
+    ready, _, _ = select.select(held, [], [], 1)
+    for one in ready:
+        held.remove(one)
+        one.close()
+    held += [connect() for _ in ready]
+";
+
+#[test]
+fn users_who_fill_the_control_socket_keep_neither_root_nor_each_other_out() {
+    pilot_harness::needs_root!();
+    let daemon = lab(ECHO, plain());
+    let socket = daemon.control_socket();
+    let opened = |path: &Path, mode| {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    };
+    let folders = daemon.data_dir();
+    for folder in folders
+        .ancestors()
+        .filter(|folder| folder.parent().is_some_and(|up| up != Path::new("/")))
+    {
+        let mode = fs::metadata(folder).unwrap().permissions().mode();
+        opened(folder, mode | 0o011);
+    }
+    opened(&socket, 0o666);
+    let programs = tempfile::tempdir().unwrap();
+    opened(programs.path(), 0o755);
+    let program = programs.path().join("pilot");
+    fs::copy(env!("CARGO_BIN_EXE_pilot"), &program).unwrap();
+    let fill = |user: u32| {
+        let mut filling = Command::new("/usr/bin/python3")
+            .args(["-c", FILL])
+            .arg(&socket)
+            .arg("300")
+            .current_dir("/")
+            .uid(user)
+            .gid(user)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        let mut said = BufReader::new(filling.stdout.take().unwrap());
+        said.read_line(&mut line).unwrap();
+        assert_eq!(line, "full\n");
+        filling
+    };
+    let list = |user: u32| {
+        let endpoint = format!("unix:{}", socket.display());
+        let output = Command::new(&program)
+            .args(["list", "--endpoint", &endpoint])
+            .current_dir("/")
+            .uid(user)
+            .gid(user)
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        output.status.success().then_some(()).ok_or(said)
+    };
+    let mut first = fill(64_301);
+    for _ in 0..10 {
+        assert_eq!(list(64_302), Ok(()), "another user has a share of its own");
+        assert_eq!(list(0), Ok(()));
+    }
+    let mut second = fill(64_303);
+    for _ in 0..10 {
+        let told = list(64_302).unwrap_err();
+        assert!(told.contains("too many open connections"), "{told}");
+        assert_eq!(list(0), Ok(()), "root always finds a place");
+    }
+    for filling in [&mut first, &mut second] {
+        filling.kill().unwrap();
+        filling.wait().unwrap();
+    }
+    let log = daemon.log();
+    assert!(log.contains("limits.control_connections"), "{log}");
 }

@@ -66,8 +66,7 @@ pub(crate) async fn bind_all(
             metrics: Access::Open,
             everyone: Some(Arc::new(Grant::admin("the control socket"))),
             connections_max: limits.control_connections,
-            // All of its clients are one address.
-            connections_per_address_max: limits.control_connections,
+            connections_per_address_max: limits.control_connections.div_ceil(2),
         },
     )];
     let is_local = config.listen.ip().to_canonical().is_loopback();

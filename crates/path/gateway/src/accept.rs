@@ -9,7 +9,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::future::{join, join_all};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -17,8 +16,9 @@ use crate::connection::line::Usage;
 use crate::connection::stream::Stream;
 use crate::connection::{self, DrainPhase};
 use crate::gate::Gate;
-use crate::listener::{Listener, ListeningSocket, Transport};
-use crate::peers::{Full, Peers, Place};
+use crate::listener::{Listener, ListeningSocket, Serves, Transport};
+use crate::peers::{Client, Full, Peers, Place};
+use crate::refusal::Refusals;
 
 /// The result of a drain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,7 +64,7 @@ async fn accept_all(
         gate.door.connections_per_address_max,
     );
     let mut connections = JoinSet::new();
-    let mut refusals = JoinSet::new();
+    let mut refusals = Refusals::default();
     let mut reported: Option<Instant> = None;
     loop {
         let accepted = tokio::select! {
@@ -72,12 +72,13 @@ async fn accept_all(
             _ = stopping.wait_for(|stop| *stop) => break,
             accepted = socket.accept() => accepted,
             Some(_) = connections.join_next() => continue,
-            Some(_) = refusals.join_next() => continue,
+            () = refusals.ended() => continue,
         };
         match accepted {
             Ok((stream, peer)) => {
                 let usage = Arc::<Usage>::default();
-                match peers.admit(peer.ip(), &usage) {
+                let client = Client::of(&stream, peer.ip());
+                match peers.admit(client, &usage) {
                     Ok(place) => {
                         let serving =
                             serve(gate.clone(), place, stream, peer, usage, phase.clone());
@@ -87,13 +88,13 @@ async fn accept_all(
                         gate.refused.full(full);
                         // Not for each one: a client could fill the log.
                         if reported.is_none_or(|at| at.elapsed() >= REPORT_EVERY) {
-                            report(full, &socket, &peer.ip());
+                            report(full, client, &socket, gate.door.serves);
                             reported = Some(Instant::now());
                         }
                         // Over TLS, an answer would cost a handshake.
                         let speaks_tls = matches!(gate.door.transport, Transport::Tls(_));
-                        if refusals.len() < REFUSALS_MAX && !speaks_tls {
-                            refusals.spawn(refuse(stream));
+                        if !speaks_tls {
+                            refusals.refuse(stream, client);
                         }
                     }
                 }
@@ -136,37 +137,34 @@ async fn serve(
     }
 }
 
-fn report(full: Full, socket: &ListeningSocket, address: &std::net::IpAddr) {
-    match full {
-        Full::Listener => tracing::warn!(
-            listener = %socket,
-            "the limit of open connections is reached (limits.connections); new connections are answered with 503"
+fn report(full: Full, client: Client, socket: &ListeningSocket, serves: Serves) {
+    match (full, client) {
+        (Full::Client, Client::Network(address)) if serves == Serves::Control => tracing::warn!(
+            listener = %socket, %address,
+            "one address has reached its limit of open connections to the control API (half of limits.control_connections); its new \
+             connections are answered with 503"
         ),
-        Full::Address => tracing::warn!(
+        (Full::Client, Client::Network(address)) => tracing::warn!(
             listener = %socket, %address,
             "one address has reached its limit of open connections (limits.connections_per_address); its new connections are \
              answered with 503"
         ),
-    }
-}
-
-/// Answers 503 without reading the request, and closes. The client may be sending its request: its bytes are discarded for a moment,
-/// because otherwise the kernel would answer them with RST, and the client might lose the response.
-async fn refuse(mut stream: Stream) {
-    let answer = async {
-        stream.write_all(REFUSAL).await?;
-        stream.shutdown().await?;
-        let mut scratch = [0; 1024];
-        let mut left = REFUSAL_DISCARDS;
-        while left > 0 {
-            match stream.read(&mut scratch).await? {
-                0 => break,
-                len => left = left.saturating_sub(len),
-            }
+        (Full::Client, client) => tracing::warn!(
+            listener = %socket, ?client,
+            "one user has reached the limit of open connections (half of limits.control_connections); its new connections are answered \
+             with 503"
+        ),
+        (Full::Listener, _) => {
+            let key = match serves {
+                Serves::Control => "limits.control_connections",
+                Serves::Functions | Serves::Everything => "limits.connections",
+            };
+            tracing::warn!(
+                listener = %socket,
+                "the limit of open connections is reached ({key}); new connections are answered with 503"
+            );
         }
-        io::Result::Ok(())
-    };
-    let _ = tokio::time::timeout(REFUSAL_TIME, answer).await;
+    }
 }
 
 async fn drain(mut open: Vec<JoinSet<()>>, grace: Duration) -> Drained {
@@ -212,30 +210,3 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// How often the log says that there is no room.
 const REPORT_EVERY: Duration = Duration::from_secs(60);
-
-/// The response to a connection for which there is no room.
-const REFUSAL: &[u8] =
-    b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\nconnection: close\r\n\
-    content-type: application/json\r\ncontent-length: 86\r\n\r\n\
-    {\"Type\":\"Service\",\"Message\":\"too many open connections: try again, or reuse your own\"}";
-/// How many refusals of a listener are sent at the same time. Beyond that, connections are closed without one.
-const REFUSALS_MAX: usize = 64;
-const REFUSAL_TIME: Duration = Duration::from_millis(500);
-const REFUSAL_DISCARDS: usize = 64 * 1024;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_refusal_is_a_complete_response() {
-        let text = std::str::from_utf8(REFUSAL).unwrap();
-        let (head, body) = text.split_once("\r\n\r\n").unwrap();
-        assert!(
-            head.ends_with(&format!("content-length: {}", body.len())),
-            "{} {head}",
-            body.len()
-        );
-        assert!(head.contains("retry-after: 1"));
-    }
-}

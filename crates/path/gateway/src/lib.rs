@@ -29,6 +29,7 @@ mod leftover;
 mod list_headers;
 mod listener;
 mod peers;
+mod refusal;
 mod reply;
 mod request_context;
 mod requested_inputs;

@@ -34,8 +34,8 @@ pub struct Door {
     pub everyone: Option<Arc<Grant>>,
     /// Highest number of open connections. Further ones are refused.
     pub connections_max: usize,
-    /// Highest number of open connections from one address (IPv6: from one /64 network). All clients of a Unix socket have one
-    /// address.
+    /// Highest number of open connections from one address (IPv6: from one /64 network). On a Unix socket, of one user, except root and
+    /// the daemon's own, for whom some connections are kept beyond `connections_max`.
     pub connections_per_address_max: usize,
 }
 

@@ -1,5 +1,8 @@
-//! The open connections of a listener, in total and by address of the client, within their limits. When the listener is full, a new
-//! connection takes the place of the oldest one that has not sent a request.
+//! The open connections of a listener, in total and by client, within their limits. When the listener is full, a new connection takes
+//! the place of the oldest one that has not sent a request.
+//!
+//! A client of TCP is its address. A client of a Unix socket is its user, whom the kernel names (SO_PEERCRED, unix(7)). The daemon's own
+//! user and root find room when everybody else's connections have filled a Unix socket.
 //!
 //! A connection of HTTP/2 has several requests at a time. Each one beyond the first counts as a connection, too, so that the limits of
 //! memory that rely on the number of connections hold.
@@ -10,15 +13,49 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use nix::unistd::Uid;
 use tokio::sync::Notify;
 
 use crate::connection::line::Usage;
+use crate::connection::stream::Stream;
+
+/// Whose connections are counted together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Client {
+    /// An IPv4 address, or an IPv6 network of /64, from which one machine may take any address.
+    Network(IpAddr),
+    /// A user of this machine.
+    User(u32),
+    /// Root, or the daemon's own user.
+    Administrator,
+}
+
+impl Client {
+    /// Who has opened this connection.
+    pub(crate) fn of(stream: &Stream, address: IpAddr) -> Self {
+        let Stream::Unix(stream) = stream else {
+            return Self::Network(network(address));
+        };
+        match stream.peer_cred() {
+            Ok(peer) => Self::of_user(peer.uid()),
+            Err(_) => Self::User(u32::MAX),
+        }
+    }
+
+    fn of_user(uid: u32) -> Self {
+        let uid = Uid::from_raw(uid);
+        match uid.is_root() || uid == Uid::effective() {
+            true => Self::Administrator,
+            false => Self::User(uid.as_raw()),
+        }
+    }
+}
 
 /// The open connections of one listener.
 #[derive(Debug)]
 pub(crate) struct Peers {
     connections_max: usize,
-    per_address_max: usize,
+    per_client_max: usize,
     /// The lock is held for a look-up, or for a look at each connection.
     open: Mutex<Open>,
 }
@@ -30,13 +67,13 @@ struct Open {
     next: u64,
     /// Requests beyond the first one of each connection.
     streams: usize,
-    /// Only addresses with a connection, so there are never more than connections.
-    by_address: HashMap<IpAddr, usize>,
+    /// Only clients with a connection, so there are never more than connections.
+    by_client: HashMap<Client, usize>,
 }
 
 #[derive(Debug)]
 struct Connection {
-    address: IpAddr,
+    client: Client,
     since: Instant,
     usage: Arc<Usage>,
     taken: Arc<Notify>,
@@ -47,7 +84,7 @@ struct Connection {
 pub(crate) struct Place {
     peers: Arc<Peers>,
     number: u64,
-    address: IpAddr,
+    client: Client,
     taken: Arc<Notify>,
 }
 
@@ -55,7 +92,7 @@ pub(crate) struct Place {
 #[derive(Debug)]
 pub(crate) struct StreamPlace {
     peers: Arc<Peers>,
-    address: IpAddr,
+    client: Client,
 }
 
 impl Place {
@@ -67,11 +104,11 @@ impl Place {
     /// Room for one more request on this connection.
     pub(crate) fn another(&self) -> Result<StreamPlace, Full> {
         let mut open = self.peers.open();
-        open.admit(&self.peers, self.address, Instant::now())?;
+        open.admit(&self.peers, self.client, Instant::now())?;
         open.streams += 1;
         Ok(StreamPlace {
             peers: Arc::clone(&self.peers),
-            address: self.address,
+            client: self.client,
         })
     }
 }
@@ -80,7 +117,7 @@ impl Drop for StreamPlace {
     fn drop(&mut self) {
         let mut open = self.peers.open();
         open.streams -= 1;
-        open.forget(self.address);
+        open.forget(self.client);
     }
 }
 
@@ -89,32 +126,35 @@ impl Drop for StreamPlace {
 pub(crate) enum Full {
     /// The listener has as many as it may have.
     Listener,
-    /// The client's address has.
-    Address,
+    /// The client has.
+    Client,
 }
 
 impl Peers {
-    pub(crate) fn new(connections_max: usize, per_address_max: usize) -> Arc<Self> {
+    pub(crate) fn new(connections_max: usize, per_client_max: usize) -> Arc<Self> {
         Arc::new(Self {
             connections_max,
-            per_address_max,
+            per_client_max,
             open: Mutex::default(),
         })
     }
 
-    /// Room for one more connection from this address. `usage`: what will be known about it.
-    pub(crate) fn admit(self: &Arc<Self>, from: IpAddr, usage: &Arc<Usage>) -> Result<Place, Full> {
-        let address = network(from);
+    /// Room for one more connection of this client. `usage`: what will be known about it.
+    pub(crate) fn admit(
+        self: &Arc<Self>,
+        client: Client,
+        usage: &Arc<Usage>,
+    ) -> Result<Place, Full> {
         let mut open = self.open();
         let now = Instant::now();
-        open.admit(self, address, now)?;
+        open.admit(self, client, now)?;
         let taken = Arc::new(Notify::new());
         let number = open.next;
         open.next += 1;
         open.connections.insert(
             number,
             Connection {
-                address,
+                client,
                 since: now,
                 usage: Arc::clone(usage),
                 taken: Arc::clone(&taken),
@@ -123,7 +163,7 @@ impl Peers {
         Ok(Place {
             peers: Arc::clone(self),
             number,
-            address,
+            client,
             taken,
         })
     }
@@ -135,26 +175,30 @@ impl Peers {
 }
 
 impl Open {
-    /// Counts one more of this address, if there is room for it.
-    fn admit(&mut self, limits: &Peers, address: IpAddr, now: Instant) -> Result<(), Full> {
-        let of_address = self.by_address.get(&address).copied().unwrap_or(0);
-        if of_address >= limits.per_address_max {
-            return Err(Full::Address);
-        }
+    /// Counts one more of this client, if there is room for it.
+    fn admit(&mut self, limits: &Peers, client: Client, now: Instant) -> Result<(), Full> {
+        let of_client = self.by_client.get(&client).copied().unwrap_or(0);
+        let connections_max = match client {
+            Client::Administrator => limits.connections_max + RESERVED,
+            Client::Network(_) | Client::User(_) if of_client >= limits.per_client_max => {
+                return Err(Full::Client);
+            }
+            Client::Network(_) | Client::User(_) => limits.connections_max,
+        };
         let all = self.connections.len() + self.streams;
-        if all >= limits.connections_max && !self.make_room(now) {
+        if all >= connections_max && !self.make_room(now) {
             return Err(Full::Listener);
         }
-        *self.by_address.entry(address).or_default() += 1;
+        *self.by_client.entry(client).or_default() += 1;
         Ok(())
     }
 
-    /// Counts one less of this address.
-    fn forget(&mut self, address: IpAddr) {
-        if let Some(count) = self.by_address.get_mut(&address) {
+    /// Counts one less of this client.
+    fn forget(&mut self, client: Client) {
+        if let Some(count) = self.by_client.get_mut(&client) {
             *count -= 1;
             if *count == 0 {
-                self.by_address.remove(&address);
+                self.by_client.remove(&client);
             }
         }
     }
@@ -175,7 +219,7 @@ impl Open {
 
     fn remove(&mut self, number: u64) -> Option<Connection> {
         let connection = self.connections.remove(&number)?;
-        self.forget(connection.address);
+        self.forget(connection.client);
         Some(connection)
     }
 }
@@ -187,7 +231,7 @@ impl Drop for Place {
     }
 }
 
-/// What counts as one client: an IPv4 address, or an IPv6 network of /64, from which one machine may take any address.
+/// What counts as one client.
 fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V4(address) => IpAddr::V4(address),
@@ -201,11 +245,14 @@ fn network(address: IpAddr) -> IpAddr {
 /// How long a connection keeps its place without a request when others need it.
 const FIRST_REQUEST: Duration = Duration::from_secs(1);
 
+/// Connections beyond the limit, for administrators alone.
+const RESERVED: usize = 16;
+
 /// How many connections were turned away, since the daemon started.
 #[derive(Debug, Default)]
 pub struct RefusedConnections {
     listener_full: AtomicU64,
-    address_full: AtomicU64,
+    client_full: AtomicU64,
     too_slow: AtomicU64,
     resets: AtomicU64,
 }
@@ -214,7 +261,7 @@ impl RefusedConnections {
     pub(crate) fn full(&self, why: Full) {
         match why {
             Full::Listener => &self.listener_full,
-            Full::Address => &self.address_full,
+            Full::Client => &self.client_full,
         }
         .fetch_add(1, Ordering::Relaxed);
     }
@@ -232,7 +279,7 @@ impl RefusedConnections {
     pub fn counts(&self) -> [(&'static str, u64); 4] {
         [
             ("listener_full", &self.listener_full),
-            ("address_full", &self.address_full),
+            ("address_full", &self.client_full),
             ("too_slow", &self.too_slow),
             ("too_many_resets", &self.resets),
         ]
@@ -244,8 +291,31 @@ impl RefusedConnections {
 mod tests {
     use super::*;
 
-    fn ip(text: &str) -> IpAddr {
-        text.parse().unwrap()
+    fn ip(text: &str) -> Client {
+        Client::Network(network(text.parse().unwrap()))
+    }
+
+    #[test]
+    fn administrators_find_room_when_other_users_have_taken_all() {
+        assert_eq!(Client::of_user(0), Client::Administrator);
+        let own = Client::of_user(Uid::effective().as_raw());
+        assert_eq!(own, Client::Administrator);
+        let peers = Peers::new(4, 2);
+        let usage = Arc::<Usage>::default();
+        usage.request_began(http::Version::HTTP_11, false);
+        let mut held = Vec::new();
+        for uid in [4001, 4001, 4002, 4002] {
+            held.push(peers.admit(Client::User(uid), &usage).unwrap());
+        }
+        let refused = |client| peers.admit(client, &usage).err();
+        assert_eq!(refused(Client::User(4001)), Some(Full::Client));
+        assert_eq!(refused(Client::User(4003)), Some(Full::Listener));
+        for _ in 0..RESERVED {
+            held.push(peers.admit(own, &usage).unwrap());
+        }
+        assert_eq!(refused(own), Some(Full::Listener));
+        held.clear();
+        assert!(peers.open().by_client.is_empty());
     }
 
     #[test]
@@ -256,7 +326,7 @@ mod tests {
         let _second = peers.admit(ip("::ffff:192.0.2.1"), &usage).unwrap();
         assert_eq!(
             peers.admit(ip("192.0.2.1"), &usage).err(),
-            Some(Full::Address),
+            Some(Full::Client),
             "the same address"
         );
         let _third = peers.admit(ip("192.0.2.2"), &usage).unwrap();
@@ -266,7 +336,7 @@ mod tests {
         );
         drop(first);
         let _again = peers.admit(ip("192.0.2.1"), &usage).unwrap();
-        assert_eq!(peers.open().by_address.len(), 2);
+        assert_eq!(peers.open().by_client.len(), 2);
     }
 
     #[test]
@@ -289,7 +359,7 @@ mod tests {
         assert!(told.is_some());
         drop(loser);
         assert_eq!(peers.open().connections.len(), 2);
-        assert_eq!(peers.open().by_address.len(), 2);
+        assert_eq!(peers.open().by_client.len(), 2);
         assert_eq!(
             peers.admit(ip("192.0.2.4"), &busy).err(),
             Some(Full::Listener)
@@ -303,7 +373,7 @@ mod tests {
         let place = peers.admit(ip("2001:db8::1"), &usage).unwrap();
         assert_eq!(
             peers.admit(ip("2001:db8::2"), &usage).err(),
-            Some(Full::Address)
+            Some(Full::Client)
         );
         let _other = peers.admit(ip("2001:db8:0:1::1"), &usage).unwrap();
         drop(place);
@@ -318,10 +388,10 @@ mod tests {
         let first = peers.admit(ip("192.0.2.1"), &usage).unwrap();
         let second = first.another().unwrap();
         let third = first.another().unwrap();
-        assert_eq!(first.another().err(), Some(Full::Address));
+        assert_eq!(first.another().err(), Some(Full::Client));
         assert_eq!(
             peers.admit(ip("192.0.2.1"), &usage).err(),
-            Some(Full::Address)
+            Some(Full::Client)
         );
         let other = peers.admit(ip("192.0.2.2"), &usage).unwrap();
         assert_eq!(other.another().err(), Some(Full::Listener));
@@ -335,7 +405,7 @@ mod tests {
         drop(other);
         drop(third);
         drop(first);
-        assert!(peers.open().by_address.is_empty());
+        assert!(peers.open().by_client.is_empty());
         assert_eq!(peers.open().streams, 0);
     }
 }

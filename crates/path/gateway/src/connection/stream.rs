@@ -37,7 +37,7 @@ impl Stream {
         self.descriptor().try_clone_to_owned()
     }
 
-    fn descriptor(&self) -> BorrowedFd<'_> {
+    pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
         match self {
             Self::Tcp(stream) => stream.as_fd(),
             Self::Tls(stream) => stream.get_ref().0.as_fd(),

@@ -57,9 +57,11 @@ impl Transport for UnixTransport {
     fn transmit_output(&mut self, amount: usize, timeout: NextTimeout) -> Result<(), Error> {
         self.stream.set_write_timeout(limit(timeout))?;
         let output = &self.buffers.output()[..amount];
-        self.stream
-            .write_all(output)
-            .map_err(|error| in_time(error, timeout))
+        match self.stream.write_all(output) {
+            // The daemon has answered without reading the request, for example because it has too many connections.
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+            sent => sent.map_err(|error| in_time(error, timeout)),
+        }
     }
 
     fn await_input(&mut self, timeout: NextTimeout) -> Result<bool, Error> {
