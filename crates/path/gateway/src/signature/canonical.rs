@@ -30,13 +30,14 @@ pub(super) fn request(
 ) -> Result<String, SignatureError> {
     let signed = &signature.signed;
     let is_signed = |name: &str| signed.iter().any(|signed| signed == name);
-    let of_amz = from
+    // They change what is done.
+    let of_call = from
         .keys()
         .map(http::HeaderName::as_str)
-        .filter(|name| name.starts_with("x-amz-"));
+        .filter(|name| name.starts_with("x-amz-") || name.starts_with("x-pilot-"));
     if let Some(unsigned) = ["host"]
         .into_iter()
-        .chain(of_amz)
+        .chain(of_call)
         .find(|name| !is_signed(name))
     {
         return Err(incomplete(&format!("'{unsigned}' must be a signed header")));
