@@ -347,3 +347,31 @@ fn users_who_fill_the_control_socket_keep_neither_root_nor_each_other_out() {
     let log = daemon.log();
     assert!(log.contains("limits.control_connections"), "{log}");
 }
+
+#[test]
+fn clients_that_ask_for_metrics_without_end_do_not_stop_the_control_api() {
+    let daemon = lab(ECHO, plain());
+    for number in 0..20 {
+        daemon.upload_code(&format!("lab-{number}"), &plain(), ECHO);
+    }
+    let ask = "GET /metrics HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n".repeat(200);
+    let unread: Vec<_> = (0..600)
+        .map(|_| {
+            let mut stream = TcpStream::connect(daemon.address()).unwrap();
+            stream.write_all(ask.as_bytes()).unwrap();
+            stream
+        })
+        .collect();
+    let mut times: Vec<_> = (0..20)
+        .map(|_| {
+            let begun = Instant::now();
+            let list = Request::new("GET", "/_pilot/v1/functions").header("connection", "close");
+            daemon.connect_control().exchange(&list).ok();
+            begun.elapsed()
+        })
+        .collect();
+    times.sort();
+    drop(unread);
+    // It took seconds. The promise of 50 ms is that of the release build on a quiet machine.
+    assert!(times[15] <= Duration::from_millis(500), "{times:?}");
+}

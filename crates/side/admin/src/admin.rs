@@ -13,6 +13,7 @@ use tokio::task::JoinSet;
 use crate::error::Failure;
 use crate::observe::Observations;
 use crate::routes::{Arriving, Spool};
+use crate::scrapes::Scrapes;
 use crate::secrets::SecretStore;
 use crate::tokens::TokenStore;
 
@@ -104,6 +105,7 @@ pub(crate) struct Inner {
     pub(crate) uploads: Arc<Semaphore>,
     /// The archives that arrive or wait.
     pub(crate) arriving: Arriving,
+    pub(crate) scrapes: Scrapes,
     /// Running deployments, which continue when their clients disconnect. The lock guards only the set.
     pub(crate) deployments: Mutex<JoinSet<()>>,
 }
@@ -116,6 +118,7 @@ impl Admin {
             inner: Arc::new(Inner {
                 uploads: Arc::new(Semaphore::new(config.uploads_max)),
                 arriving: Arriving::new(config.arriving_bytes_max),
+                scrapes: Scrapes::default(),
                 parts,
                 config,
                 deployments: Mutex::default(),

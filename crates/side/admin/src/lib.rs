@@ -18,6 +18,7 @@ pub mod fuzzed;
 mod openapi;
 mod router;
 mod routes;
+mod scrapes;
 mod secrets;
 mod tokens;
 

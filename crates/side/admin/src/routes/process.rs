@@ -11,7 +11,6 @@ use pilot_model::api::VersionInfo;
 use pilot_telemetry::Metrics;
 
 use crate::admin::{Admin, Readiness};
-use crate::blocking;
 
 /// The versions.
 #[utoipa::path(
@@ -38,7 +37,8 @@ pub(crate) async fn version(State(admin): State<Admin>) -> Json<VersionInfo> {
     responses((status = 200, description = "Metrics", body = String, content_type = "application/openmetrics-text")),
 )]
 pub(crate) async fn metrics(State(admin): State<Admin>) -> Response {
-    let text = blocking(move || scrape(&admin)).await;
+    let scrapes = admin.inner.scrapes.clone();
+    let text = scrapes.text(move || scrape(&admin)).await;
     ([(CONTENT_TYPE, Metrics::CONTENT_TYPE)], text).into_response()
 }
 
