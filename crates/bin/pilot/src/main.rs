@@ -12,6 +12,7 @@ mod component;
 mod control_socket;
 mod daemon_config;
 mod data_dir;
+mod heap;
 mod invalid;
 mod listen;
 mod listening;

@@ -22,7 +22,7 @@ use crate::daemon_config::DaemonConfig;
 use crate::invalid::OrInvalid;
 use crate::supervisor::{self, GivenSockets, Watchdog};
 use crate::tls::Renewal;
-use crate::{data_dir, listening};
+use crate::{data_dir, heap, listening};
 
 /// Runs the daemon until SIGINT or SIGTERM, then drains it. `begun` is called as soon as the process may have threads.
 ///
@@ -162,6 +162,7 @@ async fn serve(
     let drained = tokio::select! {
         drained = serving => drained,
         () = keep_tidy(&daemon) => unreachable!("keeping tidy does not end"),
+        () = heap::keep_small() => unreachable!("keeping the heap small does not end"),
         () = renewal.run() => unreachable!("keeping certificates does not end"),
     };
     tracing::info!(
