@@ -13,7 +13,6 @@ use pilot_model::api::{LayerInfo, PruneReport, PruneRequest};
 use pilot_model::deployment::{
     DeployError, DeployReport, FunctionDescription, FunctionSummary, Progress, RollbackReport,
 };
-use pilot_model::log_line::visible;
 use pilot_model::ports::{
     BuildHost, ControlPlane, Observation, Observed, Platform, Scaling, SecretUser,
 };
@@ -36,6 +35,7 @@ use crate::state::{DeployState, Deployed, Function};
 mod attempt;
 mod bounds;
 mod hints;
+mod logged;
 mod prune;
 mod rollback;
 mod tried;
@@ -267,7 +267,7 @@ impl ControlPlane for Deployer {
                 .deploy(name.clone(), spec, only_of, archive, progress)
                 .await
                 .map_err(|error| errors::from_full_disk(error, &inner.reserve));
-            log_deployment(&name, &deployed, begun.elapsed());
+            logged::log_deployment(&name, &deployed, begun.elapsed());
             deployed
         })
     }
@@ -396,24 +396,6 @@ impl ControlPlane for Deployer {
         let status = self.inner.platform.scale(name, scaling);
         tracing::info!(function = %name, workers, policy, "scaled");
         Ok(status)
-    }
-}
-
-/// The daemon's log says who was deployed, and why not. Errors quote what the function or its installer said.
-fn log_deployment(
-    name: &FunctionName,
-    deployed: &Result<DeployReport, DeployError>,
-    took: Duration,
-) {
-    match deployed {
-        Ok(report) => {
-            let (version, id, changed) = (report.number, &report.version, report.changed);
-            tracing::info!(function = %name, version, %id, changed, ?took, "deployed");
-        }
-        Err(error) => {
-            let problem = visible(&error.to_string());
-            tracing::warn!(function = %name, problem, ?took, "not deployed");
-        }
     }
 }
 
