@@ -14,8 +14,8 @@ use super::*;
 
 const DONE: &[u8] = br#"{"started_ns":1,"finished_ns":2}"#;
 
-fn frame(kind: Kind, stream: u32, body: &[u8]) -> Vec<u8> {
-    let meta = if kind == Kind::Result { DONE } else { b"" };
+fn frame(kind: FrameKind, stream: u32, body: &[u8]) -> Vec<u8> {
+    let meta = if kind == FrameKind::Result { DONE } else { b"" };
     let header = Header::new(kind, stream, meta, body).unwrap();
     [&header.encode()[..], meta, body].concat()
 }
@@ -33,7 +33,7 @@ fn pair() -> (Mux, UnixStream) {
 async fn frames_that_nobody_waits_for_are_read_slowly_and_the_others_are_not() {
     const MANY: usize = 20_000;
     let (mux, mut worker) = pair();
-    let chunk = frame(Kind::Chunk, 7_000_000, b"");
+    let chunk = frame(FrameKind::Chunk, 7_000_000, b"");
     // The socket is full, because nobody takes them as fast as they come.
     let flood = chunk.repeat(MANY);
     let flooding = timeout(Duration::from_millis(500), worker.write_all(&flood));
@@ -44,8 +44,8 @@ async fn frames_that_nobody_waits_for_are_read_slowly_and_the_others_are_not() {
     let (mux, mut worker) = pair();
     let mut call = pilot_testkit::event_call("1", "");
     call.stream = 3;
-    let mut frames = frame(Kind::Chunk, 2, b"late").repeat(100);
-    frames.extend(frame(Kind::Result, 3, b"1"));
+    let mut frames = frame(FrameKind::Chunk, 2, b"late").repeat(100);
+    frames.extend(frame(FrameKind::Result, 3, b"1"));
     let mux = Arc::new(mux);
     let called = {
         let mux = Arc::clone(&mux);
