@@ -70,14 +70,15 @@ mod tests {
             let (scrapes, made) = (scrapes.clone(), Arc::clone(&made));
             async move {
                 let make = move || {
+                    let number = made.fetch_add(1, Ordering::Relaxed) + 1;
                     std::thread::sleep(Duration::from_millis(50));
-                    (made.fetch_add(1, Ordering::Relaxed) + 1).to_string()
+                    number.to_string()
                 };
                 scrapes.text(make).await
             }
         };
         let first = tokio::spawn(ask());
-        while scrapes.0.try_lock().is_ok() {
+        while made.load(Ordering::Relaxed) == 0 {
             tokio::task::yield_now().await;
         }
         let others = join_all((0..100).map(|_| ask())).await;
