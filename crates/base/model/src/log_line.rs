@@ -131,10 +131,11 @@ pub fn without_controls(text: &str) -> String {
     text.chars().map(plain).collect()
 }
 
-/// A text from outside in one line of at most `chars_max` characters: control characters are spaces.
+/// A text from outside in one line of at most `chars_max` characters: what would steer a terminal, or change the order of what it
+/// shows, are spaces.
 #[must_use]
 pub fn one_line(text: &str, chars_max: usize) -> String {
-    let plain = |character: char| match character.is_control() {
+    let plain = |character: char| match is_unsafe(character) {
         true => ' ',
         false => character,
     };
@@ -203,6 +204,7 @@ mod tests {
     #[test]
     fn a_text_from_outside_is_one_short_line() {
         assert_eq!(one_line("a\tb\n\x1b[2J grüße", 12), "a b  [2J grü");
+        assert_eq!(one_line("a\u{202e}b\u{2028}c", 12), "a b c");
     }
 
     proptest! {

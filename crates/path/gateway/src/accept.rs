@@ -17,7 +17,7 @@ use crate::connection::stream::Stream;
 use crate::connection::{self, DrainPhase};
 use crate::gate::Gate;
 use crate::listener::{Listener, ListeningSocket, Serves, Transport};
-use crate::peers::{Client, Full, Peers, Place};
+use crate::peers::{Client, ConnectionPermit, Full, Peers};
 use crate::refusal::Refusals;
 
 /// The result of a drain.
@@ -79,9 +79,9 @@ async fn accept_all(
                 let usage = Arc::<Usage>::default();
                 let client = Client::of(&stream, peer.ip());
                 match peers.admit(client, &usage) {
-                    Ok(place) => {
+                    Ok(permit) => {
                         let serving =
-                            serve(gate.clone(), place, stream, peer, usage, phase.clone());
+                            serve(gate.clone(), permit, stream, peer, usage, phase.clone());
                         connections.spawn(serving);
                     }
                     Err(full) => {
@@ -112,28 +112,28 @@ async fn accept_all(
     connections
 }
 
-/// Serves one connection while it has its place.
+/// Serves one connection while it has its permit.
 async fn serve(
     gate: Arc<Gate>,
-    place: Place,
+    permit: ConnectionPermit,
     stream: Stream,
     peer: SocketAddr,
     usage: Arc<Usage>,
     phase: watch::Receiver<DrainPhase>,
 ) {
-    let place = &place;
-    let serving = connection::serve(gate.clone(), stream, peer, usage.clone(), place, phase);
+    let permit = &permit;
+    let serving = connection::serve(gate.clone(), stream, peer, usage.clone(), permit, phase);
     let mut serving = pin!(serving);
     tokio::select! {
         biased;
         () = serving.as_mut() => return,
-        () = place.taken() => {}
+        () = permit.taken() => {}
     }
-    if usage.is_used() {
-        // It has just sent its first request, which is not interrupted.
-        serving.await;
-    } else {
+    if !usage.is_used() {
         gate.refused.too_slow();
+    } else if !usage.rests() {
+        // It has just sent a request, which is not interrupted.
+        serving.await;
     }
 }
 

@@ -38,7 +38,7 @@ use self::stream::Stream;
 use crate::dispatch;
 use crate::gate::Gate;
 use crate::listener::{Serves, Transport};
-use crate::peers::Place;
+use crate::peers::ConnectionPermit;
 
 /// Whether the daemon drains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,7 +55,7 @@ pub(crate) async fn serve(
     stream: Stream,
     peer: SocketAddr,
     usage: Arc<Usage>,
-    place: &Place,
+    permit: &ConnectionPermit,
     mut phase: watch::Receiver<DrainPhase>,
 ) {
     let opened = match gate.door.transport {
@@ -84,7 +84,7 @@ pub(crate) async fn serve(
     };
     if opened.is_http2 {
         usage.is_http2();
-        Box::pin(http2::serve(&gate, opened, peer, &usage, place, phase)).await;
+        Box::pin(http2::serve(&gate, opened, peer, &usage, permit, phase)).await;
         if usage.is_too_slow() {
             gate.refused.too_slow();
         }

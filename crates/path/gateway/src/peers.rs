@@ -1,5 +1,5 @@
 //! The open connections of a listener, in total and by client, within their limits. When the listener is full, a new connection takes
-//! the place of the oldest one that has not sent a request.
+//! the permit of the oldest one that has not sent a request, or has sent none for a while.
 //!
 //! A client of TCP is its address. A client of a Unix socket is its user, whom the kernel names (SO_PEERCRED, unix(7)). The daemon's own
 //! user and root find room when everybody else's connections have filled a Unix socket.
@@ -77,43 +77,68 @@ struct Connection {
     since: Instant,
     usage: Arc<Usage>,
     taken: Arc<Notify>,
+    /// How many requests it had sent when the listener was full and it was looked at, and since when that is so.
+    looked_at: Option<(u32, Instant)>,
 }
 
-/// The place of one open connection. Dropping it makes room for another one.
+impl Connection {
+    /// Whether it has had time to send a request, and has not.
+    fn is_silent(&self, now: Instant) -> bool {
+        !self.usage.is_used() && now.duration_since(self.since) >= FIRST_REQUEST
+    }
+
+    /// Whether it has waited for its next request since an earlier look at it. Nothing is noted at each request: only a listener that is
+    /// full needs to know.
+    fn has_rested(&mut self, now: Instant) -> bool {
+        if !self.usage.rests() {
+            self.looked_at = None;
+            return false;
+        }
+        let requests = self.usage.requests();
+        let (seen, at) = *self.looked_at.get_or_insert((requests, now));
+        if seen != requests {
+            self.looked_at = Some((requests, now));
+            return false;
+        }
+        now.duration_since(at) >= NEXT_REQUEST
+    }
+}
+
+/// The permit of one open connection. Dropping it makes room for another one.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct ConnectionPermit {
     peers: Arc<Peers>,
     number: u64,
     client: Client,
     taken: Arc<Notify>,
 }
 
-/// The place of one more request of a connection that has one already.
+/// The permit of one more request of a connection that has one already.
 #[derive(Debug)]
-pub(crate) struct StreamPlace {
+pub(crate) struct StreamPermit {
     peers: Arc<Peers>,
     client: Client,
 }
 
-impl Place {
-    /// Resolves when another connection has taken the place, so that this one must close.
+impl ConnectionPermit {
+    /// Resolves when another connection has taken the permit, so that this one must close.
     pub(crate) async fn taken(&self) {
         self.taken.notified().await;
     }
 
     /// Room for one more request on this connection.
-    pub(crate) fn another(&self) -> Result<StreamPlace, Full> {
+    pub(crate) fn another(&self) -> Result<StreamPermit, Full> {
         let mut open = self.peers.open();
         open.admit(&self.peers, self.client, Instant::now())?;
         open.streams += 1;
-        Ok(StreamPlace {
+        Ok(StreamPermit {
             peers: Arc::clone(&self.peers),
             client: self.client,
         })
     }
 }
 
-impl Drop for StreamPlace {
+impl Drop for StreamPermit {
     fn drop(&mut self) {
         let mut open = self.peers.open();
         open.streams -= 1;
@@ -144,7 +169,7 @@ impl Peers {
         self: &Arc<Self>,
         client: Client,
         usage: &Arc<Usage>,
-    ) -> Result<Place, Full> {
+    ) -> Result<ConnectionPermit, Full> {
         let mut open = self.open();
         let now = Instant::now();
         open.admit(self, client, now)?;
@@ -158,9 +183,10 @@ impl Peers {
                 since: now,
                 usage: Arc::clone(usage),
                 taken: Arc::clone(&taken),
+                looked_at: None,
             },
         );
-        Ok(Place {
+        Ok(ConnectionPermit {
             peers: Arc::clone(self),
             number,
             client,
@@ -203,12 +229,18 @@ impl Open {
         }
     }
 
-    /// Takes the place of the oldest connection that has had time to send a request and has not. Returns false if there is none.
+    /// Takes the permit of the oldest silent connection, otherwise of the oldest that has rested. Returns false if there is none.
     fn make_room(&mut self, now: Instant) -> bool {
-        let silent = self.connections.iter().find(|(_, connection)| {
-            !connection.usage.is_used() && now.duration_since(connection.since) >= FIRST_REQUEST
-        });
-        let Some(number) = silent.map(|(number, _)| *number) else {
+        let (mut silent, mut rested) = (None, None);
+        // All of them are looked at, so that each is known to rest from now on.
+        for (number, connection) in &mut self.connections {
+            if connection.is_silent(now) {
+                silent.get_or_insert(*number);
+            } else if connection.has_rested(now) {
+                rested.get_or_insert(*number);
+            }
+        }
+        let Some(number) = silent.or(rested) else {
             return false;
         };
         if let Some(connection) = self.remove(number) {
@@ -224,7 +256,7 @@ impl Open {
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         // It is gone already if another connection has taken it.
         self.peers.open().remove(self.number);
@@ -242,8 +274,9 @@ fn network(address: IpAddr) -> IpAddr {
     }
 }
 
-/// How long a connection keeps its place without a request when others need it.
+/// How long a connection keeps its permit without a request when others need it, and a kept one between two requests.
 const FIRST_REQUEST: Duration = Duration::from_secs(1);
+const NEXT_REQUEST: Duration = Duration::from_secs(1);
 
 /// Connections beyond the limit, for administrators alone.
 const RESERVED: usize = 16;
@@ -364,6 +397,48 @@ mod tests {
             peers.admit(ip("192.0.2.4"), &busy).err(),
             Some(Full::Listener)
         );
+    }
+
+    #[test]
+    fn a_full_listener_takes_the_permit_of_a_connection_that_rests_and_of_none_that_works() {
+        let peers = Peers::new(3, 1);
+        let [busy, streams, rests] = [(); 3].map(|()| {
+            let usage = Arc::<Usage>::default();
+            usage.request_began(http::Version::HTTP_11, false);
+            usage
+        });
+        streams.response_begins();
+        streams.set_streams_response(true);
+        rests.response_begins();
+        let held: Vec<_> = [(1, &busy), (2, &streams), (3, &rests)]
+            .map(|(last, usage)| peers.admit(ip(&format!("192.0.2.{last}")), usage).unwrap())
+            .into();
+        let admit = || peers.admit(ip("192.0.2.4"), &busy);
+        let pass = || {
+            for connection in peers.open().connections.values_mut() {
+                if let Some((_, at)) = &mut connection.looked_at {
+                    *at -= NEXT_REQUEST;
+                }
+            }
+        };
+        assert_eq!(
+            admit().err(),
+            Some(Full::Listener),
+            "it may have sent one just now"
+        );
+        rests.request_began(http::Version::HTTP_11, false);
+        rests.response_begins();
+        pass();
+        assert_eq!(
+            admit().err(),
+            Some(Full::Listener),
+            "it has sent another one"
+        );
+        pass();
+        let _new = admit().unwrap();
+        let told = |number: usize| futures_util::FutureExt::now_or_never(held[number].taken());
+        assert!(told(2).is_some());
+        assert!(told(0).is_none() && told(1).is_none());
     }
 
     #[test]

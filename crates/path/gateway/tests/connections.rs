@@ -209,6 +209,32 @@ async fn connections_without_a_request_make_room_when_there_is_none() {
 }
 
 #[tokio::test]
+async fn kept_connections_without_a_next_request_make_room_when_there_is_none() {
+    let door = Door {
+        connections_max: 2,
+        connections_per_address_max: 3,
+        ..Door::default()
+    };
+    let daemon = Daemon::start(Setup {
+        door,
+        ..Setup::default()
+    })
+    .await;
+    let mut idle = daemon.client().await;
+    assert_eq!(idle.ask("GET", "/1", "", b"").await.text(), "GET /1 ");
+    let mut used = daemon.client().await;
+    soon(async {
+        while daemon.ask("GET", "/2", "", b"").await.status != 200 {
+            assert_eq!(used.ask("GET", "/3", "", b"").await.text(), "GET /3 ");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    })
+    .await;
+    assert_eq!(idle.closed().await, b"");
+    assert_eq!(used.ask("GET", "/3", "", b"").await.text(), "GET /3 ");
+}
+
+#[tokio::test]
 async fn a_head_that_trickles_is_cut_off_and_an_idle_connection_is_not() {
     let config = GatewayConfig {
         head_time_max: Duration::from_millis(200),

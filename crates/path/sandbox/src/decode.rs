@@ -22,7 +22,7 @@ use tokio::time::timeout;
 
 use crate::cgroup::{Branch, CPU_PERIOD_US, Cgroup, Limits};
 use crate::channel::set_nonblocking;
-use crate::child::Child;
+use crate::child::{Child, ChildEnd};
 use crate::machine::{Machine, dev_null, no_sandbox};
 use crate::message::{ExecSpec, Folders};
 use crate::rootfs::RootSpec;
@@ -269,6 +269,12 @@ impl DecoderProcess for Used {
                     Size(memory_bytes)
                 ),
                 Some(around) => format!("the kernel ended it: {}", around.around()),
+                // So Rust ends a program that asks for memory which it cannot have.
+                None if matches!(end, ChildEnd::Signalled(libc::SIGABRT)) => format!(
+                    "it aborted: the lengths in the data are wrong, or it needs more memory than the {} that a decoder may have \
+                     (data.decoder_memory_mb in pilotd.toml)",
+                    Size(memory_bytes)
+                ),
                 None => format!("it {}", end.in_words()),
             }
         })

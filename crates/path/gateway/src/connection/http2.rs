@@ -42,7 +42,7 @@ use super::{DrainPhase, FIRST_REQUEST};
 use crate::dispatch;
 use crate::errors::RequestError;
 use crate::gate::Gate;
-use crate::peers::{Full, Place, StreamPlace};
+use crate::peers::{ConnectionPermit, Full, StreamPermit};
 use crate::reply::{Reply, ReplyBody};
 
 /// Serves it until either side closes it, or the daemon has drained it.
@@ -51,7 +51,7 @@ pub(super) async fn serve(
     opened: Opened,
     peer: SocketAddr,
     usage: &Arc<Usage>,
-    place: &Place,
+    permit: &ConnectionPermit,
     mut phase: watch::Receiver<DrainPhase>,
 ) {
     let config = &gate.config;
@@ -71,7 +71,7 @@ pub(super) async fn serve(
         let (progress, is_only_one) = entrance.begin();
         let room = match is_only_one {
             true => Ok(None),
-            false => place.another().map(Some),
+            false => permit.another().map(Some),
         };
         let gate = Arc::clone(gate);
         async move {
@@ -179,7 +179,7 @@ async fn answer(
     mut request: Request<Incoming>,
     peer: SocketAddr,
     scheme: Scheme,
-    room: Result<Option<StreamPlace>, Full>,
+    room: Result<Option<StreamPermit>, Full>,
     progress: Arc<Progress>,
 ) -> http::Response<Pieces> {
     let usage = Arc::clone(progress.usage());

@@ -120,7 +120,7 @@ impl Usage {
     }
 
     /// The head of a response is made whose body comes in parts, or the last part is with hyper.
-    pub(super) fn set_streams_response(&self, streams: bool) {
+    pub(crate) fn set_streams_response(&self, streams: bool) {
         self.streams_response.store(streams, Ordering::Relaxed);
     }
 
@@ -129,8 +129,14 @@ impl Usage {
         self.in_request.load(Ordering::Relaxed) || self.streams_response.load(Ordering::Relaxed)
     }
 
+    /// Whether the client has its answer, and the connection waits for the next request. Not for HTTP/2, whose requests have states of
+    /// their own.
+    pub(crate) fn rests(&self) -> bool {
+        self.is_used() && self.expects_head() && !self.is_answering() && !self.writes()
+    }
+
     /// How many heads were read; it may wrap around.
-    pub(super) fn requests(&self) -> u32 {
+    pub(crate) fn requests(&self) -> u32 {
         self.requests.load(Ordering::Relaxed)
     }
 

@@ -67,7 +67,7 @@ pub(super) fn report(
         .into_iter()
         .flat_map(|ready| &ready.imports)
         .map(|import| ImportTime {
-            module: import.module.clone(),
+            module: printable(&import.module),
             ms: import.ms,
         })
         .collect();
@@ -80,8 +80,8 @@ pub(super) fn report(
         failed_imports: failed
             .iter()
             .map(|import| FailedImport {
-                module: import.module.clone(),
-                error: import.error.clone(),
+                module: printable(&import.module),
+                error: one_line(&import.error, ERROR_CHARS_MAX),
             })
             .collect(),
         findings: ready
@@ -128,3 +128,5 @@ pub(super) fn printable(text: &str) -> String {
 /// Most findings of a report, and their length (PROTOCOL.md, section 2).
 const FINDINGS_MAX: usize = 50;
 const FINDING_CHARS_MAX: usize = 200;
+/// The longest error of an import.
+const ERROR_CHARS_MAX: usize = 1000;

@@ -26,6 +26,9 @@ pub(super) fn of_parquet(request: &DecodeRequest, bytes: Vec<u8>) -> Result<Made
 /// A file or a stream of Arrow.
 pub(super) fn decode(request: &DecodeRequest, bytes: Vec<u8>) -> Result<Made, String> {
     let is_file = bytes.starts_with(FILE_MAGIC);
+    if is_file {
+        check_footer(&bytes)?;
+    }
     let input = Cursor::new(bytes);
     if is_file {
         let batches = FileReader::try_new(input, None).map_err(|error| error.to_string())?;
@@ -35,6 +38,24 @@ pub(super) fn decode(request: &DecodeRequest, bytes: Vec<u8>) -> Result<Made, St
         let batches = StreamReader::try_new(input, None).map_err(|error| error.to_string())?;
         let schema = batches.schema();
         written(request, &schema, batches)
+    }
+}
+
+/// The library takes memory for a footer as long as the file says.
+fn check_footer(bytes: &[u8]) -> Result<(), String> {
+    let Some((rest, [a, b, c, d])) = bytes
+        .strip_suffix(FILE_MAGIC)
+        .and_then(|rest| rest.split_last_chunk::<4>())
+    else {
+        return Err("it has no footer: its end is missing".to_owned());
+    };
+    let len = i32::from_le_bytes([*a, *b, *c, *d]);
+    match usize::try_from(len) {
+        Ok(footer) if footer <= rest.len() => Ok(()),
+        _ => Err(format!(
+            "its footer would have {len} bytes, and there are {} before its length",
+            rest.len()
+        )),
     }
 }
 
@@ -182,6 +203,13 @@ mod tests {
         }
     }
 
+    fn with_footer_len(file: &[u8], len: i32) -> Vec<u8> {
+        let mut bytes = file[..file.len() - 10].to_vec();
+        bytes.extend_from_slice(&len.to_le_bytes());
+        bytes.extend_from_slice(FILE_MAGIC);
+        bytes
+    }
+
     #[test]
     fn what_is_no_table_or_too_large_is_refused_in_words() {
         let whole = file(IpcWriteOptions::default());
@@ -190,6 +218,16 @@ mod tests {
             (b"plain text".to_vec(), 1 << 20, ""),
             (Vec::new(), 1 << 20, ""),
             (cut, 1 << 20, "footer"),
+            (
+                with_footer_len(&whole, i32::MAX),
+                1 << 20,
+                "its footer would have 2147483647 bytes",
+            ),
+            (
+                with_footer_len(&whole, -1),
+                1 << 20,
+                "its footer would have -1 bytes",
+            ),
             (whole, 100, "see data.input_mb"),
         ] {
             let found = decode(&request(Decoder::Arrow, bytes_max), bytes).unwrap_err();

@@ -1,7 +1,7 @@
 //! The requests of one connection that run: hyper's future for each one, and the progress of its response. A request whose client does
 //! takes its response too slowly is cancelled ([`pace`](super::super::pace)).
 //!
-//! A request whose response was given to h2 keeps its place until the client's socket has taken everything: until then, h2 has a piece of
+//! A request whose response was given to h2 keeps its permit until the client's socket has taken everything: until then, h2 has a piece of
 //! it in memory.
 
 use std::collections::VecDeque;
@@ -20,7 +20,7 @@ use pilot_model::BoxFuture;
 use super::super::line::Usage;
 use super::super::pace::{Pace, ReadPace};
 use super::RESETS_FREE;
-use crate::peers::StreamPlace;
+use crate::peers::StreamPermit;
 
 /// The requests of a connection.
 pub(super) struct Streams {
@@ -200,7 +200,7 @@ pub(super) struct Progress {
     waits: AtomicBool,
     ended: AtomicBool,
     /// The place of the request among the connections.
-    place: Mutex<Option<StreamPlace>>,
+    permit: Mutex<Option<StreamPermit>>,
     usage: Arc<Usage>,
 }
 
@@ -210,7 +210,7 @@ impl Default for Progress {
             given: AtomicU64::default(),
             waits: AtomicBool::default(),
             ended: AtomicBool::default(),
-            place: Mutex::default(),
+            permit: Mutex::default(),
             usage: Arc::new(Usage::of_stream()),
         }
     }
@@ -222,9 +222,9 @@ impl Progress {
         &self.usage
     }
 
-    /// Keeps the place until the request has ended.
-    pub(super) fn keep(&self, place: Option<StreamPlace>) {
-        *self.place.lock().unwrap_or_else(PoisonError::into_inner) = place;
+    /// Keeps the permit until the request has ended.
+    pub(super) fn keep(&self, permit: Option<StreamPermit>) {
+        *self.permit.lock().unwrap_or_else(PoisonError::into_inner) = permit;
     }
 
     /// hyper asks for the next piece.
