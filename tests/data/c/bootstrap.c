@@ -57,6 +57,9 @@ static size_t ask(struct pilotlight_init *init, char *body) {
     int again = pilotlight_init_get_conn(init, 0, ADDRESS);
     int elsewhere = pilotlight_init_get_conn(init, 1, "tcp://127.0.0.1:2");
     const char *second = again < 0 && elsewhere < 0 && errno == EINVAL ? "taken" : "not taken";
+    /* Of a script that goes on, it waits until it is known that there is none. */
+    int none = pilotlight_init_get_conn(init, 2, ADDRESS);
+    if (none >= 0) close(none);
     return (size_t)snprintf(body, ROOM, "[\"%s\",\"%s\",\"%s\"]", told, second, pilotlight_init_why_conn(init, 2));
 }
 #else
