@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import platform
 import random
 import shutil
 import sys
@@ -149,6 +151,20 @@ class Run:
         oracle.files_are_as_before(self.ledger, files, after)
         return oracle.report(self.ledger, self.faults.done, self.faults.skipped)
 
+    def record(self) -> dict[str, object]:
+        """What happened, for `--json`."""
+        ledger = self.ledger
+        return {
+            "seed": self.seed,
+            "took_s": round(ledger.now(), 1),
+            "answers": {client: dict(outcomes) for client, outcomes in sorted(ledger.outcomes.items())},
+            "accepted_events": len(ledger.accepted),
+            "faults": self.faults.done,
+            "skipped": self.faults.skipped,
+            "daemon_down": len(ledger.downtimes),
+            "broken": dict(ledger.broken),
+        }
+
     def _deploy(self) -> None:
         (self.functions / "pilot.toml").write_text(manifest(self.witness.port, self.clients.has_node))
         deployed = self.functions / "deployed"
@@ -186,6 +202,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--disk-mb", type=int, default=384, help="size of the file system of the data directory [%(default)s]")
     parser.add_argument("--slack", type=int, default=3, help="how many descriptors of a kind may be new [%(default)s]")
     parser.add_argument("--pilot", type=Path, default=ROOT / "target" / "debug" / "pilot", help="the binary [%(default)s]")
+    parser.add_argument("--json", type=Path, help="write what happened there, too")
     parser.add_argument("--keep", action="store_true", help="keep the folder of the run also if all is well")
     parsed = parser.parse_args()
     parsed.pilot = parsed.pilot.resolve()
@@ -209,11 +226,17 @@ def main() -> int:
     children = machine.Children()
     children.reap_always()
     passed = failed = skipped = 0
+    records: list[dict[str, object]] = []
     for seed in parsed.seed:
         print(f"── seed {seed}: repeat it with `tests/chaos/run --seed {seed} --seconds {parsed.seconds:g}`", flush=True)
         run = Run(seed, parsed, children)
         kept, broken = run.go()
         passed, failed, skipped = passed + kept, failed + broken, skipped + len(run.faults.skipped)
+        records.append(run.record())
+        if parsed.json:
+            system = {"cpus": os.cpu_count(), "kernel": platform.release(), "python": platform.python_version()}
+            whole = {"machine": system, "seconds": parsed.seconds, "promises": kept + broken, "runs": records}
+            parsed.json.write_text(json.dumps(whole, indent=1) + "\n")
         if broken or parsed.keep:
             print(f"the daemon's log and its data are in {run.home}")
         else:
