@@ -57,20 +57,28 @@ def keep(bench: str, file: Path, commit: str) -> None:
     results = BENCH / bench / "results"
     results.mkdir(exist_ok=True)
     if bench not in BY_ROW:
+        for row in document["rows"]:
+            if "data" in row:
+                row["data"] = packed(results / f"{file.stem}.{row['what']}.data.json.gz", row["data"])
         write(results / file.name, {"commit": commit, **document})
         return
     about = {"commit": commit, **{key: document[key] for key in ("build", "machine", "load_average", "seconds")}}
     for row in document["rows"]:
-        name, data = row["what"], rounded(row.pop("data"))
-        beside = results / f"{name}.data.json.gz"
-        raw = json.dumps(data).encode()
-        if len(raw) > BESIDE_BYTES:
-            # Without a time and a name, so that the same data are the same file.
-            beside.write_bytes(gzip.compress(raw, mtime=0))
-            data = beside.name
-        else:
-            beside.unlink(missing_ok=True)
+        name = row["what"]
+        data = packed(results / f"{name}.data.json.gz", row.pop("data"))
         write(results / f"{name}.json", {**about, **row, "data": data})
+
+
+def packed(beside: Path, data: Any) -> Any:
+    """The data, or the name of the file that has them."""
+    data = rounded(data)
+    raw = json.dumps(data).encode()
+    if len(raw) <= BESIDE_BYTES:
+        beside.unlink(missing_ok=True)
+        return data
+    # Without a time and a name, so that the same data are the same file.
+    beside.write_bytes(gzip.compress(raw, mtime=0))
+    return beside.name
 
 
 def write(path: Path, document: dict[str, Any]) -> None:
