@@ -24,7 +24,7 @@ from .report import Bar, judged, markdown_table
 
 BENCH = Path(__file__).resolve().parent.parent
 # Other texts with marked sections.
-TEXTS = [BENCH.parent / "docs" / "papers.md"]
+TEXTS = [BENCH.parent / "docs" / "papers.md", BENCH.parent / "tests" / "chaos" / "README.md"]
 MARKED = re.compile(r"<!-- (?P<what>[a-z0-9_/.#-]+) (?P<part>table|bars|notes|machine) -->\n.*?<!-- end -->", re.DOTALL)
 INLINE = re.compile(r"<!-- (?P<what>[a-z0-9_/.-]+): (?P<name>[^\n]+?) -->[^\n]*?<!-- end -->")
 TOP = """# Kept results
@@ -209,7 +209,7 @@ def cell(value: Any) -> str | None:
     if isinstance(value, dict) and {"mean", "half_95"} <= value.keys():
         return f"{value['mean']:.4g} ± {value['half_95'] or 0:.2g}"
     if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return f"{value:.4g}"
+        return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
     return value if isinstance(value, str) else None
 
 

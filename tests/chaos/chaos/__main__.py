@@ -156,13 +156,18 @@ class Run:
         ledger = self.ledger
         return {
             "seed": self.seed,
+            "faults": sum(self.faults.done.values()),
+            "daemon down": len(ledger.downtimes),
+            "answers": sum(sum(outcomes.values()) for outcomes in ledger.outcomes.values()),
+            "accepted events": len(ledger.accepted),
+            "broken promises": len(ledger.broken),
             "took_s": round(ledger.now(), 1),
-            "answers": {client: dict(outcomes) for client, outcomes in sorted(ledger.outcomes.items())},
-            "accepted_events": len(ledger.accepted),
-            "faults": self.faults.done,
-            "skipped": self.faults.skipped,
-            "daemon_down": len(ledger.downtimes),
-            "broken": dict(ledger.broken),
+            "detail": {
+                "answers": {client: dict(outcomes) for client, outcomes in sorted(ledger.outcomes.items())},
+                "faults": self.faults.done,
+                "skipped": self.faults.skipped,
+                "broken": dict(ledger.broken),
+            },
         }
 
     def _deploy(self) -> None:
@@ -235,7 +240,7 @@ def main() -> int:
         records.append(run.record())
         if parsed.json:
             system = {"cpus": os.cpu_count(), "kernel": platform.release(), "python": platform.python_version()}
-            whole = {"machine": system, "seconds": parsed.seconds, "promises": kept + broken, "runs": records}
+            whole = {"machine": system, "seconds": parsed.seconds, "promises": kept + broken, "rows": records}
             parsed.json.write_text(json.dumps(whole, indent=1) + "\n")
         if broken or parsed.keep:
             print(f"the daemon's log and its data are in {run.home}")
