@@ -7,8 +7,8 @@
 
 the lines between are written: `table`, `bars`, `notes` or `machine` of that file, or of a row of it (`FILE#ROW table`). Within a line,
 `<!-- FILE: cold p50 -->3 ms<!-- end -->` has what was measured for a row of bench/peers, or for a bar. In another text than the benchmark's own
-README, it is `NAME/FILE`. Files with rows that the README does not mark are listed in `results/README.md`, which is written
-as a whole.
+README, it is `NAME/FILE`, from `bench/`: tests/chaos has `../tests/chaos/FILE`. Files with rows that the README does not mark
+are listed in `results/README.md`, which is written as a whole. Larger raw data lie packed beside a result.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 //! The rules of a pool: when a worker is started, which request gets it, and how long it is kept. And which function gets the next
-//! place of all workers (`places`).
+//! permit for a worker (`permits`).
 //!
 //! A pure state machine: it takes events with the time at which they happened, and returns actions. The daemon (`path/pool`) and the
 //! simulator (`side/forecast`) run the same one, so a policy behaves in the daemon as it did in the simulator. Nothing here waits,

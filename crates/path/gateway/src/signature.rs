@@ -2,8 +2,8 @@
 //! header `Authorization`, or in the query of a presigned URL.
 //!
 //! The signature is over the method, the path and query as sent, the signed headers and the hash of the body. It must cover `Host` and
-//! every header of `X-Amz-` and `X-Pilot-`, so that nobody can add one: whoever has a presigned URL could otherwise chain other functions. The path is not normalised: then a signature for one path would be valid for
-//! others.
+//! every header of `X-Amz-` and `X-Pilot-`, so that nobody can add one: whoever has a presigned URL could otherwise chain other functions.
+//! The path is not normalised: then a signature for one path would be valid for others.
 //!
 //! Not here: reading the body ([`RequestContext`](crate::request_context::RequestContext) does, because it must hash it).
 
