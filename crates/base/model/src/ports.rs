@@ -30,7 +30,7 @@ pub use asynchronous::{
     AsyncTarget, AttemptEnd, MayTouch, NoQueue, NoTarget, NotAccepted,
 };
 pub use build::{
-    BuildAddress, BuildCommand, BuildEnd, BuildError, BuildHost, BuildPlace, BuildSpec, Unreached,
+    BuildAddress, BuildCommand, BuildEnd, BuildError, BuildHost, BuildSandbox, BuildSpec, Unreached,
 };
 pub use control::{ControlPlane, Observation, Observed, Platform, Scaling, SecretUser};
 pub use costs::{CostError, Costs, CostsOf, UsageRecords, UsageRows};

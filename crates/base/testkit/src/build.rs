@@ -6,7 +6,7 @@ use std::process::Stdio;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use pilot_model::ports::{
-    BoxFuture, BuildCommand, BuildEnd, BuildError, BuildHost, BuildPlace, BuildSpec, Unreached,
+    BoxFuture, BuildCommand, BuildEnd, BuildError, BuildHost, BuildSandbox, BuildSpec, Unreached,
 };
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe::Receiver;
@@ -18,18 +18,21 @@ use tokio::time::Instant;
 pub struct UnconfinedBuilds;
 
 #[derive(Debug)]
-struct Place {
+struct UnconfinedBuild {
     deadline: Instant,
 }
 
 impl BuildHost for UnconfinedBuilds {
-    fn open(&self, spec: BuildSpec) -> BoxFuture<'static, Result<Box<dyn BuildPlace>, BuildError>> {
+    fn open(
+        &self,
+        spec: BuildSpec,
+    ) -> BoxFuture<'static, Result<Box<dyn BuildSandbox>, BuildError>> {
         let deadline = Instant::now() + spec.time_max;
-        Box::pin(async move { Ok(Box::new(Place { deadline }) as Box<dyn BuildPlace>) })
+        Box::pin(async move { Ok(Box::new(UnconfinedBuild { deadline }) as Box<dyn BuildSandbox>) })
     }
 }
 
-impl BuildPlace for Place {
+impl BuildSandbox for UnconfinedBuild {
     fn inside(&self, host: &Path) -> PathBuf {
         host.to_owned()
     }

@@ -14,12 +14,12 @@ use cargo_metadata::{DependencyKind, Metadata, MetadataCommand, Package};
 
 /// A crate of the workspace: `path/pool` is (`path`, `pool`). The layer of a crate outside `crates/` is its top folder.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct Place {
+struct Crate {
     layer: String,
     name: String,
 }
 
-impl Place {
+impl Crate {
     fn new(layer: &str, name: &str) -> Self {
         Self {
             layer: layer.to_owned(),
@@ -36,7 +36,7 @@ impl Place {
     }
 }
 
-impl std::fmt::Display for Place {
+impl std::fmt::Display for Crate {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}/{}", self.layer, self.name)
     }
@@ -45,8 +45,8 @@ impl std::fmt::Display for Place {
 /// One crate of the workspace imports another.
 #[derive(Debug)]
 struct Import {
-    from: Place,
-    to: Place,
+    from: Crate,
+    to: Crate,
     kind: DependencyKind,
 }
 
@@ -111,13 +111,13 @@ fn folder(package: &Package) -> PathBuf {
     manifest.parent().unwrap().to_owned()
 }
 
-/// The place of a folder of the workspace.
-fn place(root: &Path, folder: &Path) -> Place {
+/// The crate whose folder this is.
+fn crate_of(root: &Path, folder: &Path) -> Crate {
     let relative = folder.strip_prefix(root).unwrap();
     let parts: Vec<&str> = relative.iter().map(|part| part.to_str().unwrap()).collect();
     match parts[..] {
         ["crates", layer @ ("bin" | "path" | "side" | "base"), name]
-        | [layer @ ("tests" | "bench"), name] => Place::new(layer, name),
+        | [layer @ ("tests" | "bench"), name] => Crate::new(layer, name),
         _ => panic!("{} is in no layer", relative.display()),
     }
 }
@@ -125,7 +125,7 @@ fn place(root: &Path, folder: &Path) -> Place {
 fn imports(metadata: &Metadata) -> Vec<Import> {
     let root = metadata.workspace_root.as_std_path();
     let of = |package: &Package| {
-        let from = place(root, &folder(package));
+        let from = crate_of(root, &folder(package));
         let ours = package.dependencies.iter().filter_map(move |dependency| {
             let folder = dependency.path.as_ref()?.as_std_path();
             // A fuzz target is built with what the tests of its crate have.
@@ -135,7 +135,7 @@ fn imports(metadata: &Metadata) -> Vec<Import> {
                 .is_some_and(|target| target.to_string() == "cfg(fuzzing)");
             Some(Import {
                 from: from.clone(),
-                to: place(root, folder),
+                to: crate_of(root, folder),
                 kind: if is_for_fuzzing {
                     DependencyKind::Development
                 } else {
@@ -228,8 +228,8 @@ fn each_rule_catches_its_breach() {
         ),
     ] {
         let import = Import {
-            from: Place::new(from.0, from.1),
-            to: Place::new(to.0, to.1),
+            from: Crate::new(from.0, from.1),
+            to: Crate::new(to.0, to.1),
             kind,
         };
         assert!(objection(&import).is_some(), "{import:?} is not caught");
@@ -246,7 +246,7 @@ fn unsafe_code_is_forbidden_outside_base_sys_but_for_one_call() {
         manifest["workspace"]["lints"]["rust"]["unsafe_code"].as_str(),
         Some("forbid")
     );
-    let own: BTreeMap<Place, bool> = metadata
+    let own: BTreeMap<Crate, bool> = metadata
         .packages
         .iter()
         .map(|package| {
@@ -255,17 +255,17 @@ fn unsafe_code_is_forbidden_outside_base_sys_but_for_one_call() {
                 .get("lints")
                 .and_then(|lints| lints.get("workspace"))
                 .and_then(toml::Value::as_bool);
-            (place(root, &folder), inherits != Some(true))
+            (crate_of(root, &folder), inherits != Some(true))
         })
         .collect();
-    let own: Vec<&Place> = own
+    let own: Vec<&Crate> = own
         .iter()
         .filter(|(_, own)| **own)
-        .map(|(place, _)| place)
+        .map(|(name, _)| name)
         .collect();
     assert_eq!(
         own,
-        [&Place::new("base", "sys"), &Place::new("side", "component")],
+        [&Crate::new("base", "sys"), &Crate::new("side", "component")],
         "crates that do not inherit the workspace's lints"
     );
     // There, unsafe code is denied but for one call, which only wasmtime can make safe (decision 0037).

@@ -12,7 +12,7 @@ use hyper::body::{Body as _, Incoming};
 use crate::connection::line::Line;
 use crate::control;
 use crate::errors::RequestError;
-use crate::function_url::{self, Place};
+use crate::function_url::{self, UrlParts};
 use crate::gate::Gate;
 use crate::headers;
 use crate::lambda_api::{self, Form};
@@ -93,14 +93,14 @@ async fn reply(gate: &Gate, mut head: Parts, body: &mut Option<Incoming>, line: 
         }
         Route::FunctionUrl { name, root, path } => {
             let whole = uri.path_and_query().map_or("", PathAndQuery::as_str);
-            let place = Place {
+            let url = UrlParts {
                 name,
                 root,
                 path,
                 query: uri.query().unwrap_or(""),
                 path_and_query: whole.strip_prefix(root).unwrap_or("/"),
             };
-            function_url::call(context, place).await
+            function_url::call(context, url).await
         }
         Route::Unsupported { operation } => Err(RequestError::NotSupported {
             feature: operation,

@@ -40,7 +40,7 @@ use event::EventSource;
 
 /// The parts of a request's URL, all raw, as sent.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Place<'a> {
+pub(crate) struct UrlParts<'a> {
     /// `NAME` or `NAME:QUALIFIER`.
     pub(crate) name: &'a str,
     /// `/fn/NAME`.
@@ -59,21 +59,21 @@ pub(crate) struct Place<'a> {
 /// See [`RequestError`]. An error of the function is a reply with status 502.
 pub(crate) async fn call(
     context: RequestContext<'_>,
-    place: Place<'_>,
+    url: UrlParts<'_>,
 ) -> Result<Reply, RequestError> {
-    let named = Named::parse(place.name, None)?;
+    let named = Named::parse(url.name, None)?;
     let invoker = &context.gate.invoker;
     let found = invoker.find(&named.name, named.qualifier.as_deref());
     let sharing = found.as_ref().ok();
     let sharing = sharing.and_then(|version| Sharing::of(version, &context.head));
     let Some(sharing) = sharing else {
-        return invoke(context, place, &named, found).await;
+        return invoke(context, url, &named, found).await;
     };
     if let Some(reply) = sharing.preflight(&context.head) {
         return Ok(reply);
     }
     let id = context.id.clone();
-    let reply = Box::pin(invoke(context, place, &named, found)).await;
+    let reply = Box::pin(invoke(context, url, &named, found)).await;
     let mut reply = reply.unwrap_or_else(|error| error.into_reply(&id));
     sharing.mark(reply.headers_mut());
     Ok(reply)
@@ -81,7 +81,7 @@ pub(crate) async fn call(
 
 async fn invoke(
     mut context: RequestContext<'_>,
-    place: Place<'_>,
+    url: UrlParts<'_>,
     named: &Named,
     found: Result<Arc<Version>, InvokeError>,
 ) -> Result<Reply, RequestError> {
@@ -94,7 +94,7 @@ async fn invoke(
     let root_path = version.config.root_path.clone();
     let inputs = requested_inputs::of(&context.head.headers, &version.config)?;
     if interface == Interface::Http {
-        return passing::call(context, place, named, version).await;
+        return passing::call(context, url, named, version).await;
     }
     let request = Request {
         id: context.id.clone(),
@@ -113,28 +113,28 @@ async fn invoke(
         _ => None,
     };
     let (handshake, messages) = websocket.unzip();
-    let root = root_path.as_deref().unwrap_or(place.root);
+    let root = root_path.as_deref().unwrap_or(url.root);
     let payload = async {
         let direct = has_body_input.then(|| context.direct_body());
         Ok::<_, RequestError>(match (interface, direct) {
             (Interface::Event, Some(direct)) => Payload {
                 direct: Some(direct),
-                ..event_payload(&mut context, place, &named.name, None)
+                ..event_payload(&mut context, url, &named.name, None)
             },
             (Interface::Event, None) => {
                 let body = context.read_body(&named.name).await?;
-                event_payload(&mut context, place, &named.name, Some(&body))
+                event_payload(&mut context, url, &named.name, Some(&body))
             }
             (_, Some(direct)) => Payload {
                 websocket: messages,
                 direct: Some(direct),
-                ..application_payload(&mut context, place, root, Bytes::new(), None)
+                ..application_payload(&mut context, url, root, Bytes::new(), None)
             },
             (_, None) => {
                 let (body, rest) = context.read_front(&named.name).await?;
                 Payload {
                     websocket: messages,
-                    ..application_payload(&mut context, place, root, body, rest)
+                    ..application_payload(&mut context, url, root, body, rest)
                 }
             }
         })
@@ -152,18 +152,18 @@ const SWITCHING: u16 = 101;
 /// An event without `body`: the function has that as an input.
 fn event_payload(
     context: &mut RequestContext<'_>,
-    place: Place<'_>,
+    url: UrlParts<'_>,
     name: &str,
     body: Option<&[u8]>,
 ) -> Payload {
-    let origin = prepare(context, place, body.map(<[u8]>::len));
+    let origin = prepare(context, url, body.map(<[u8]>::len));
     let source = EventSource {
         id: context.id.as_str(),
         name,
         method: context.head.method.as_str(),
         protocol: context.head.version,
-        path: place.path,
-        query: place.query,
+        path: url.path,
+        query: url.query,
         headers: &context.head.headers,
         client: origin.client.ip(),
         body: body.unwrap_or_default(),
@@ -174,14 +174,14 @@ fn event_payload(
 
 fn application_payload(
     context: &mut RequestContext<'_>,
-    place: Place<'_>,
+    url: UrlParts<'_>,
     root: &str,
     body: Bytes,
     rest: Option<StreamedBody>,
 ) -> Payload {
     let whole_len = rest.is_none().then_some(body.len());
-    let origin = prepare(context, place, whole_len);
-    let head = application::request(&context.head, root, place.path, place.query, origin);
+    let origin = prepare(context, url, whole_len);
+    let head = application::request(&context.head, root, url.path, url.query, origin);
     Payload {
         http: Some(head),
         body,
@@ -194,7 +194,7 @@ fn application_payload(
 
 fn prepare(
     context: &mut RequestContext<'_>,
-    place: Place<'_>,
+    url: UrlParts<'_>,
     body_len: Option<usize>,
 ) -> forward::Origin {
     let trust = context.gate.config.trust_forwarded;
@@ -202,7 +202,7 @@ fn prepare(
         &mut context.head.headers,
         context.line,
         trust,
-        place.root,
+        url.root,
         body_len,
     )
 }

@@ -5,20 +5,20 @@
 //! Not here: which commands run, and the check of what they made. Both are in `side/deploy`.
 
 mod disk;
-mod place;
 mod proxy;
+mod running;
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use nix::unistd::{Gid, Uid};
 use pilot_model::cpu_limit::WEIGHT;
-use pilot_model::ports::{BoxFuture, BuildError, BuildHost, BuildPlace, BuildSpec};
+use pilot_model::ports::{BoxFuture, BuildError, BuildHost, BuildSandbox, BuildSpec};
 use tokio::sync::Semaphore;
 
 use self::disk::DiskWatch;
-use self::place::Place;
 use self::proxy::{Proxy, UpstreamProxy};
+use self::running::SandboxedBuild;
 use crate::cgroup::{Branch, CPU_PERIOD_US, Limits};
 use crate::isolation::UserNamespace;
 use crate::machine::Machine;
@@ -70,17 +70,20 @@ impl SandboxedBuilds {
 }
 
 impl BuildHost for SandboxedBuilds {
-    fn open(&self, spec: BuildSpec) -> BoxFuture<'static, Result<Box<dyn BuildPlace>, BuildError>> {
+    fn open(
+        &self,
+        spec: BuildSpec,
+    ) -> BoxFuture<'static, Result<Box<dyn BuildSandbox>, BuildError>> {
         let inner = Arc::clone(&self.inner);
         Box::pin(async move {
-            let place = inner.open(spec).await?;
-            Ok(Box::new(place) as Box<dyn BuildPlace>)
+            let build = inner.open(spec).await?;
+            Ok(Box::new(build) as Box<dyn BuildSandbox>)
         })
     }
 }
 
 impl Inner {
-    async fn open(&self, spec: BuildSpec) -> Result<Place, BuildError> {
+    async fn open(&self, spec: BuildSpec) -> Result<SandboxedBuild, BuildError> {
         let permit = Arc::clone(&self.running).acquire_owned().await;
         let permit = permit.map_err(|error| failed("wait for other builds", error))?;
         let machine = &self.machine;
@@ -90,7 +93,7 @@ impl Inner {
         {
             let owner = (Uid::from_raw(base + user), Gid::from_raw(base + user));
             let writable = spec.writable.clone();
-            blocking(move || place::give(&writable, owner)).await?;
+            blocking(move || running::give(&writable, owner)).await?;
         }
         let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let cgroup = machine
@@ -136,7 +139,7 @@ impl Inner {
             self.limits.disk_bytes,
             sandbox.pid_namespace(),
         );
-        Ok(Place::new(place::Parts {
+        Ok(SandboxedBuild::new(running::Parts {
             sandbox,
             user,
             folder: spec.folder,

@@ -16,9 +16,9 @@ use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
 use crate::config::ClusterConfig;
-use crate::places::Places;
 use crate::receiving::{CallingNode, Receiver, events_memory};
 use crate::sending::CalledNode;
+use crate::strangers::Strangers;
 
 /// The other nodes, as the configuration names them.
 #[derive(Debug)]
@@ -69,7 +69,7 @@ impl Cluster {
             target,
             memory,
             events: events_memory(),
-            places: Places::default(),
+            strangers: Strangers::default(),
             silence_max: self.silence_max,
             records: self.records,
             told: Seldom::new(MESSAGES_MAX),

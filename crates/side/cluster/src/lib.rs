@@ -12,10 +12,10 @@ mod config;
 mod link;
 mod message;
 mod payload;
-mod places;
 mod receiving;
 mod sending;
 mod sent;
+mod strangers;
 mod tasks;
 
 pub use cluster::Cluster;

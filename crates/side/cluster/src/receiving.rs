@@ -28,7 +28,7 @@ use crate::config::NodeConfig;
 use crate::link;
 use crate::message;
 use crate::payload::{self, Destination};
-use crate::places::Places;
+use crate::strangers::Strangers;
 use crate::tasks::{EndTasks, Tasks};
 
 /// Most calls of a node that run or arrive at the same time. One more is refused.
@@ -50,7 +50,7 @@ pub(crate) struct Receiver {
     pub(crate) target: Arc<dyn NodeTarget>,
     pub(crate) memory: Arc<dyn InputSource>,
     pub(crate) events: MemoryBudget,
-    pub(crate) places: Places,
+    pub(crate) strangers: Strangers,
     pub(crate) silence_max: Duration,
     pub(crate) records: bool,
     /// For messages that a stranger can cause.
@@ -92,7 +92,7 @@ impl Receiver {
         address: SocketAddr,
         mut closing: watch::Receiver<bool>,
     ) {
-        let Some(place) = self.places.admit(address.ip()) else {
+        let Some(stranger) = self.strangers.admit(address.ip()) else {
             return self.tell(address, "too many TLS handshakes run at the same time");
         };
         if let Err(error) = link::prepare(&socket, self.silence_max) {
@@ -108,7 +108,7 @@ impl Receiver {
         let connection = node.as_ref().map(|node| node.connections.try_acquire());
         let is_known = match &connection {
             Some(Ok(_)) => {
-                drop(place);
+                drop(stranger);
                 true
             }
             Some(Err(_)) => return self.tell(address, "this node has too many connections"),
@@ -215,7 +215,7 @@ impl Receiver {
             );
             return Err(not_run(Refusal::new(Reason::Forbidden, problem)));
         }
-        let Ok(_place) = node.calls.try_acquire() else {
+        let Ok(_permit) = node.calls.try_acquire() else {
             let problem = format!("{CALLS_MAX} calls of '{}' run here: try again", node.shown);
             return Err(not_run(Refusal::new(Reason::Throttled, problem)));
         };

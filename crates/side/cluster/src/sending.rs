@@ -168,7 +168,7 @@ impl CalledNode {
 
     async fn call(&self, call: &NodeCall) -> Result<CallAnswer, NodeFault> {
         let not_run = NodeFault::not_run;
-        let Ok(_place) = self.calls.try_acquire() else {
+        let Ok(_permit) = self.calls.try_acquire() else {
             let problem = format!("{CALLS_MAX} calls are on their way to it: try again");
             return Err(not_run(Refusal::new(Reason::Throttled, problem)));
         };

@@ -9,12 +9,15 @@ use super::{BoxFuture, MemoryShortage};
 
 /// Runs the commands of builds.
 pub trait BuildHost: Send + Sync + Debug {
-    /// Makes the place of one build.
-    fn open(&self, spec: BuildSpec) -> BoxFuture<'static, Result<Box<dyn BuildPlace>, BuildError>>;
+    /// Makes the sandbox of one build.
+    fn open(
+        &self,
+        spec: BuildSpec,
+    ) -> BoxFuture<'static, Result<Box<dyn BuildSandbox>, BuildError>>;
 }
 
-/// The place of one build. Dropping it ends every command in it.
-pub trait BuildPlace: Send + Sync + Debug {
+/// The sandbox of one build. Dropping it ends every command in it.
+pub trait BuildSandbox: Send + Sync + Debug {
     /// The path at which commands see a path of the host that is in [`BuildSpec::folder`] or [`BuildSpec::shown`].
     fn inside(&self, host: &Path) -> PathBuf;
 

@@ -19,7 +19,7 @@ use pilot_invoke::{PassedBody, Request, ResponseBody};
 use pilot_model::ports::PassedRequest;
 use pilot_model::trigger::FaasTrigger;
 
-use super::Place;
+use super::UrlParts;
 use crate::connection::line::Line;
 use crate::deadline;
 use crate::errors::{AnswerError, RequestError};
@@ -39,7 +39,7 @@ use crate::tunnel::Tunnel;
 /// See [`RequestError`]. An error of the function is a reply with status 502.
 pub(super) async fn call(
     mut context: RequestContext<'_>,
-    place: Place<'_>,
+    url: UrlParts<'_>,
     named: &Named,
     version: Arc<pilot_model::Version>,
 ) -> Result<Reply, RequestError> {
@@ -48,7 +48,7 @@ pub(super) async fn call(
     let trace = context.trace(super::ROUTE);
     let urgency = deadline::of(&context.head.headers, context.received)?;
     let has_body_input = version.config.body_input().is_some();
-    let (request, client) = passed(&mut context, place, has_body_input)?;
+    let (request, client) = passed(&mut context, url, has_body_input)?;
     let call = Request {
         id: context.id.clone(),
         arn: version.arn(named.qualifier.as_deref()),
@@ -90,10 +90,10 @@ pub(super) async fn call(
 /// that the server is not asked whether it wants it.
 fn passed(
     context: &mut RequestContext<'_>,
-    place: Place<'_>,
+    url: UrlParts<'_>,
     has_body_input: bool,
 ) -> Result<(PassedRequest, Option<OnUpgrade>), RequestError> {
-    let uri = uri(place)?;
+    let uri = uri(url)?;
     // HTTP/1.0 has neither interim responses nor expectations.
     let takes_interim = context.line.usage().takes_interim();
     let expects = forward::expects_continue(&context.head.headers);
@@ -111,7 +111,7 @@ fn passed(
         // HTTP/1.0 has no upgrades.
         headers.remove(headers::UPGRADE);
     }
-    let upgrades = forward::pass_on(&mut headers, line, trust, place.root);
+    let upgrades = forward::pass_on(&mut headers, line, trust, url.root);
     if permission.is_some() {
         let awaited = HeaderValue::from_static("100-continue");
         headers.insert(headers::EXPECT, awaited);
@@ -137,8 +137,8 @@ fn passed(
 }
 
 /// Path and query, as sent.
-fn uri(place: Place<'_>) -> Result<Uri, RequestError> {
-    let rest = place.path_and_query;
+fn uri(url: UrlParts<'_>) -> Result<Uri, RequestError> {
+    let rest = url.path_and_query;
     let text = match rest.as_bytes().first() {
         Some(b'/') => Bytes::copy_from_slice(rest.as_bytes()),
         _ => Bytes::from(["/", rest].concat()),
@@ -147,7 +147,7 @@ fn uri(place: Place<'_>) -> Result<Uri, RequestError> {
         Ok(path_and_query) => Ok(Uri::from(path_and_query)),
         // It was part of a valid URI before.
         Err(error) => Err(RequestError::InvalidContent {
-            problem: format!("the path behind {} cannot be read: {error}", place.root),
+            problem: format!("the path behind {} cannot be read: {error}", url.root),
         }),
     }
 }

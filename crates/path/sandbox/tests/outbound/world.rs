@@ -48,24 +48,24 @@ pub(crate) const LAN: &str = "lan0";
 
 /// A network namespace with servers, which can be told to connect somewhere.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct Network {
     process: Pid,
     control: UnixStream,
 }
 
-impl Place {
+impl Network {
     /// Whether a connection from there is answered.
     pub(crate) fn reaches(&self, address: IpAddr, port: u16) -> bool {
         let mut control = &self.control;
-        writeln!(control, "{address} {port}").expect("the place lives");
+        writeln!(control, "{address} {port}").expect("the network lives");
         let mut answer = [0];
-        control.read_exact(&mut answer).expect("the place lives");
+        control.read_exact(&mut answer).expect("the network lives");
         answer[0] == b'y'
     }
 
     fn namespace(&self) -> OwnedFd {
         let path = format!("/proc/{}/ns/net", self.process);
-        File::open(path).expect("the place lives").into()
+        File::open(path).expect("the network lives").into()
     }
 }
 
@@ -87,24 +87,24 @@ pub(crate) fn enter(resolvers: &Path) -> World {
     )
     .expect("a mount");
     loopback::bring_up().expect("a loopback device");
-    let here = place(CloneFlags::empty());
-    let internet = place(CloneFlags::CLONE_NEWNET);
+    let here = network(CloneFlags::empty());
+    let internet = network(CloneFlags::CLONE_NEWNET);
     let there = [&[ROUTER, SERVER][..], &METADATA].concat();
     attach(&internet, UPLINK, (HOST, &there), true);
     World {
         host: here,
         internet,
-        lan: place(CloneFlags::CLONE_NEWNET),
+        lan: network(CloneFlags::CLONE_NEWNET),
     }
 }
 
-/// The places that exist.
+/// The networks that exist.
 #[derive(Debug)]
 pub(crate) struct World {
-    pub(crate) host: Place,
-    pub(crate) internet: Place,
+    pub(crate) host: Network,
+    pub(crate) internet: Network,
     /// Not attached yet.
-    pub(crate) lan: Place,
+    pub(crate) lan: Network,
 }
 
 impl World {
@@ -114,8 +114,8 @@ impl World {
     }
 }
 
-fn attach(place: &Place, device: &str, (here, there): (Ipv4Addr, &[Ipv4Addr]), default: bool) {
-    let namespace = place.namespace();
+fn attach(network: &Network, device: &str, (here, there): (Ipv4Addr, &[Ipv4Addr]), default: bool) {
+    let namespace = network.namespace();
     let mut host = Route::open().expect("a socket");
     let [a, b, c, d] = here.octets();
     let veth = Veth {
@@ -132,11 +132,11 @@ fn attach(place: &Place, device: &str, (here, there): (Ipv4Addr, &[Ipv4Addr]), d
     apply(route::add_address(index, here, 24));
     apply(mtu(index));
     apply(route::switch_on(index));
-    // The place itself sets the other end up.
-    let mut control = &place.control;
+    // The network itself sets the other end up.
+    let mut control = &network.control;
     for address in there {
-        writeln!(control, "{address} 0").expect("the place lives");
-        control.read_exact(&mut [0]).expect("the place lives");
+        writeln!(control, "{address} 0").expect("the network lives");
+        control.read_exact(&mut [0]).expect("the network lives");
     }
     if default {
         apply(route::add_default_route(there[0], index));
@@ -147,14 +147,14 @@ fn attach(place: &Place, device: &str, (here, there): (Ipv4Addr, &[Ipv4Addr]), d
 }
 
 /// A process in a new network namespace, or in the host's, that serves until this one ends.
-fn place(flags: CloneFlags) -> Place {
+fn network(flags: CloneFlags) -> Network {
     let (ours, theirs) = UnixStream::pair().expect("a socket pair");
     match process::fork_with(flags).expect("a process") {
         Side::Parent(process) => {
             drop(theirs);
             let mut ready = [0];
             (&ours).read_exact(&mut ready).expect("servers");
-            Place {
+            Network {
                 process,
                 control: ours,
             }
@@ -163,7 +163,7 @@ fn place(flags: CloneFlags) -> Place {
             drop(ours);
             let _ = prctl::set_pdeathsig(Signal::SIGKILL);
             if let Err(error) = live(&theirs, flags.contains(CloneFlags::CLONE_NEWNET)) {
-                eprintln!("a place of the test's world: {error}");
+                eprintln!("a network of the test's world: {error}");
             }
             process::exit_now(0)
         }

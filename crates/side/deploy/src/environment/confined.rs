@@ -1,11 +1,11 @@
-//! One build of a part: the place where its commands run, and what they print.
+//! One build of a part: the sandbox where its commands run, and what they print.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use pilot_model::ports::{BuildCommand, BuildEnd, BuildError, BuildHost, BuildPlace, BuildSpec};
+use pilot_model::ports::{BuildCommand, BuildEnd, BuildError, BuildHost, BuildSandbox, BuildSpec};
 
 use super::error::{EnvironmentError, Unreachable};
 use super::settings::Settings;
@@ -29,7 +29,7 @@ pub(super) struct Needs<'a> {
 /// A build that has begun.
 #[derive(Debug)]
 pub(super) struct Confined {
-    place: Box<dyn BuildPlace>,
+    sandbox: Box<dyn BuildSandbox>,
     variables: Vec<(String, String)>,
 }
 
@@ -66,7 +66,7 @@ impl Confined {
             .map(|path| (path.clone(), path.clone()));
         let mut writable = needs.writable;
         writable.push(home.clone());
-        let place = builds
+        let sandbox = builds
             .open(BuildSpec {
                 folder: needs.stage.to_owned(),
                 writable,
@@ -76,15 +76,15 @@ impl Confined {
             })
             .await?;
         let mut variables: Vec<(String, String)> = settings.variables.clone().into_iter().collect();
-        let inside = place.inside(&home).display().to_string();
+        let inside = sandbox.inside(&home).display().to_string();
         variables.push(("TMPDIR".to_owned(), format!("{inside}/{TMP}")));
         variables.push(("HOME".to_owned(), inside));
-        Ok(Self { place, variables })
+        Ok(Self { sandbox, variables })
     }
 
     /// The path at which commands see a path of the host, as an argument.
     pub(super) fn inside(&self, host: &Path) -> String {
-        self.place.inside(host).display().to_string()
+        self.sandbox.inside(host).display().to_string()
     }
 
     /// Runs a command. Its environment comes before that of all commands.
@@ -96,7 +96,7 @@ impl Confined {
         command.environment.extend(self.variables.iter().cloned());
         let mut lines = Lines::default();
         let end = self
-            .place
+            .sandbox
             .run(command, &mut |bytes| lines.push(bytes, &mut on_line))
             .await?;
         Ok(Ended {
@@ -107,7 +107,7 @@ impl Confined {
 
     /// What its commands did not reach.
     pub(super) fn unreachable(&self) -> Option<Unreachable> {
-        let mut all = self.place.unreached();
+        let mut all = self.sandbox.unreached();
         let refused = all.iter().position(|one| one.problem.is_none());
         if all.is_empty() {
             return None;
@@ -121,7 +121,7 @@ impl Confined {
 
     /// Ends every process of the build.
     pub(super) async fn close(self) -> Result<(), BuildError> {
-        self.place.close().await
+        self.sandbox.close().await
     }
 }
 

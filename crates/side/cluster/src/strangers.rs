@@ -14,38 +14,38 @@ const ADDRESS_MAX: usize = 16;
 
 /// The strangers by address.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Places(Arc<Mutex<HashMap<IpAddr, usize>>>);
+pub(crate) struct Strangers(Arc<Mutex<HashMap<IpAddr, usize>>>);
 
 /// One stranger, until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Place {
-    of: Places,
+pub(crate) struct Stranger {
+    of: Strangers,
     address: IpAddr,
 }
 
-impl Places {
+impl Strangers {
     /// `None`: there are too many.
-    pub(crate) fn admit(&self, address: IpAddr) -> Option<Place> {
-        let mut places = self.0.lock();
-        let all: usize = places.values().sum();
-        let here = places.get(&address).copied().unwrap_or(0);
+    pub(crate) fn admit(&self, address: IpAddr) -> Option<Stranger> {
+        let mut strangers = self.0.lock();
+        let all: usize = strangers.values().sum();
+        let here = strangers.get(&address).copied().unwrap_or(0);
         if all >= CONNECTIONS_MAX || here >= ADDRESS_MAX {
             return None;
         }
-        places.insert(address, here + 1);
-        drop(places);
+        strangers.insert(address, here + 1);
+        drop(strangers);
         let of = self.clone();
-        Some(Place { of, address })
+        Some(Stranger { of, address })
     }
 }
 
-impl Drop for Place {
+impl Drop for Stranger {
     fn drop(&mut self) {
-        let mut places = self.of.0.lock();
-        if let Some(here) = places.get_mut(&self.address) {
+        let mut strangers = self.of.0.lock();
+        if let Some(here) = strangers.get_mut(&self.address) {
             *here -= 1;
             if *here == 0 {
-                places.remove(&self.address);
+                strangers.remove(&self.address);
             }
         }
     }
@@ -59,16 +59,18 @@ mod tests {
 
     #[test]
     fn one_address_leaves_room_for_others_and_all_have_a_limit() {
-        let places = Places::default();
+        let strangers = Strangers::default();
         let address = |last: u8| IpAddr::V4(Ipv4Addr::new(10, 0, 0, last));
-        let mut held: Vec<_> = (0..ADDRESS_MAX).map(|_| places.admit(address(1))).collect();
-        assert!(held.iter().all(Option::is_some) && places.admit(address(1)).is_none());
+        let mut held: Vec<_> = (0..ADDRESS_MAX)
+            .map(|_| strangers.admit(address(1)))
+            .collect();
+        assert!(held.iter().all(Option::is_some) && strangers.admit(address(1)).is_none());
         for last in 2..=16 {
-            held.extend((0..ADDRESS_MAX).map(|_| places.admit(address(last))));
+            held.extend((0..ADDRESS_MAX).map(|_| strangers.admit(address(last))));
         }
         assert_eq!(held.iter().flatten().count(), CONNECTIONS_MAX);
-        assert!(places.admit(address(17)).is_none());
+        assert!(strangers.admit(address(17)).is_none());
         held.clear();
-        assert!(places.0.lock().is_empty() && places.admit(address(17)).is_some());
+        assert!(strangers.0.lock().is_empty() && strangers.admit(address(17)).is_some());
     }
 }

@@ -1,4 +1,4 @@
-//! The place of one build: a sandbox, its commands, and its end.
+//! A build that is being made: a sandbox, its commands, and its end.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -10,7 +10,7 @@ use std::time::Duration;
 use nix::fcntl::OFlag;
 use nix::unistd::{Gid, Uid, getegid, geteuid, pipe2};
 use pilot_model::ports::{
-    BoxFuture, BuildCommand, BuildEnd, BuildError, BuildPlace, MemoryShortage, Unreached,
+    BoxFuture, BuildCommand, BuildEnd, BuildError, BuildSandbox, MemoryShortage, Unreached,
 };
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe::Receiver;
@@ -29,12 +29,12 @@ use crate::sandbox::Sandbox;
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct SandboxedBuild {
     parts: Parts,
     deadline: Instant,
 }
 
-/// What a place consists of.
+/// What a build consists of.
 #[derive(Debug)]
 pub(super) struct Parts {
     pub(super) sandbox: Sandbox,
@@ -51,7 +51,7 @@ pub(super) struct Parts {
     pub(super) permit: OwnedSemaphorePermit,
 }
 
-impl Place {
+impl SandboxedBuild {
     pub(super) fn new(parts: Parts) -> Self {
         Self {
             deadline: Instant::now() + parts.time_max,
@@ -140,7 +140,7 @@ impl Place {
     }
 }
 
-impl BuildPlace for Place {
+impl BuildSandbox for SandboxedBuild {
     fn inside(&self, host: &Path) -> PathBuf {
         let mut mounts = self.parts.shown.iter();
         let (from, to) = match host.strip_prefix(&self.parts.folder) {
