@@ -11,8 +11,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use nix::time::{ClockId, clock_gettime};
 use pilot_model::BoxFuture;
 use tokio::runtime::{Builder, Runtime};
 use tokio::task;
@@ -38,6 +39,7 @@ impl Beginning {
         self.elsewhere.fetch_update(set, fetch, count).is_err()
     }
 
+    /// `time`: CPU time. On a busy machine, time passes without the script.
     pub(crate) fn took(&self, time: Duration) {
         if time >= TICK {
             self.begin_elsewhere(STARTS_ELSEWHERE);
@@ -123,7 +125,7 @@ impl Threads {
             script.await
         });
         if let Some(here) = here.filter(|here| here.is_here()) {
-            let began = Instant::now();
+            let began = computed();
             // What it waits for learns who waits when it is polled by the thread of scripts.
             let poll = || {
                 script
@@ -131,7 +133,7 @@ impl Threads {
                     .poll(&mut Context::from_waker(Waker::noop()))
             };
             let polled = catch_unwind(AssertUnwindSafe(poll));
-            here.took(began.elapsed());
+            here.took(computed().saturating_sub(began));
             match polled {
                 Ok(Poll::Pending) => {}
                 Ok(Poll::Ready(end)) => return Some(Begun::Ended(Some(end))),
@@ -140,6 +142,11 @@ impl Threads {
         }
         Some(Begun::Running(Running(scripts.spawn(script))))
     }
+}
+
+/// For how long this thread has computed (clock_gettime(2)).
+fn computed() -> Duration {
+    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
 }
 
 impl Drop for Threads {

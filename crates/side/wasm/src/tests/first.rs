@@ -1,15 +1,17 @@
 //! How soon a script calls the host.
 
 use std::sync::Arc;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use pilot_model::Version;
 use pilot_model::ports::InitRunner;
 use tokio::task::JoinSet;
+use wasmtime::Engine;
 
 use crate::fakes::{World, script};
-use crate::threads::{Beginning, TICK};
+use crate::threads::{Beginning, Begun, TICK, Threads};
 
 const ASKING: &str = r#"(data (i32.const 0) "s3://photosGET cat")
     (func (export "run")
@@ -56,6 +58,17 @@ async fn a_script_that_computes_long_begins_elsewhere_for_a_while() {
     assert!(!computing.is_here());
     drop(first);
     world.has_room().await;
+}
+
+/// As when many workers start at once, and the thread has to wait for a processor.
+#[test]
+fn a_script_whose_thread_waited_begins_there_again() {
+    let threads = Threads::start(&Engine::default()).unwrap();
+    let beginning = Beginning::default();
+    let waits = async { thread::sleep(TICK * 3) };
+    let begun = threads.begin(waits, Some(&beginning));
+    assert!(matches!(begun, Some(Begun::Ended(Some(())))));
+    assert!(beginning.is_here());
 }
 
 /// From admission to the first request, with the module compiled, and the last of 100 at once on two threads, without any worker: each where
