@@ -107,7 +107,7 @@ pub(crate) async fn serve(
 async fn drained(phase: &mut watch::Receiver<DrainPhase>) {
     // An error means that the listener is closed, which is the same.
     let _ = phase.wait_for(|phase| *phase == DrainPhase::Draining).await;
-    tokio::time::sleep(FIRST_REQUEST).await;
+    tokio::time::sleep(REQUEST_ON_THE_WAY).await;
 }
 
 /// Serves HTTP/1 until the connection ends or is upgraded.
@@ -162,12 +162,7 @@ async fn serve_http1(
             // gets an answer. (hyper's shutdown closes a connection without a request at once, so it comes afterwards.)
             let mut rested = true;
             loop {
-                let wait = if usage.is_used() {
-                    NEXT_REQUEST
-                } else {
-                    FIRST_REQUEST
-                };
-                match tokio::time::timeout(wait, connection.as_mut()).await {
+                match tokio::time::timeout(REQUEST_ON_THE_WAY, connection.as_mut()).await {
                     Ok(ended) => break ended,
                     Err(_) if !usage.is_used() => return,
                     // The head of a stream may have been sent before the drain, and did not say that the connection closes. So its
@@ -190,8 +185,6 @@ async fn serve_http1(
     }
 }
 
-/// How long a drain waits for the next request of a kept connection.
-const NEXT_REQUEST: Duration = Duration::from_millis(250);
-/// How long a drain waits for the first request of a connection. As long as [`crate::peers`] waits where connections are short: a client has
-/// just connected, and on a busy machine or a slow line its request takes its time.
-const FIRST_REQUEST: Duration = Duration::from_secs(1);
+/// How long a drain waits for a request that may be on its way: the next one of a kept connection, or the first one of a connection. As long
+/// as [`crate::peers`] waits where connections are short: on a busy machine or a slow line a request takes its time.
+const REQUEST_ON_THE_WAY: Duration = Duration::from_secs(1);

@@ -38,7 +38,7 @@ use super::line::{Line, Scheme, Usage};
 use super::opening::Opened;
 use super::pace::Pace;
 use super::socket::Socket;
-use super::{DrainPhase, FIRST_REQUEST};
+use super::{DrainPhase, REQUEST_ON_THE_WAY};
 use crate::dispatch;
 use crate::errors::RequestError;
 use crate::gate::Gate;
@@ -127,7 +127,7 @@ pub(super) async fn serve(
             Next::Idle | Next::Drains => {
                 closing = true;
                 connection.as_mut().graceful_shutdown();
-                idle = Idle::new(FIRST_REQUEST);
+                idle = Idle::new(REQUEST_ON_THE_WAY);
             }
         }
     }
