@@ -11,7 +11,7 @@ import struct
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, List, Tuple
+    from typing import Any, List, Sequence, Tuple
 
 _WORDS, _MIDDLE = 624, 397
 _MATRIX, _TOP, _WORD = 0x9908B0DF, 0x80000000, 0xFFFFFFFF
@@ -47,6 +47,19 @@ def is_among(seed: Any, words: List[int]) -> bool:
     return False
 
 
+def previous(state: Tuple[int, ...]) -> Tuple[int, ...]:
+    """The state before this one, without the lower bits of its first word, which are lost."""
+    words = list(state)
+    later = _mixed(words, _WORDS - 1)
+    words[0] = words[0] & _TOP | later & ~_TOP  # as it was, or what the caller does not know
+    for index in range(_WORDS - 2, -1, -1):
+        mixed = _mixed(words, index)
+        words[index + 1] = later & _TOP | mixed & ~_TOP
+        later = mixed
+    words[0] = later & _TOP
+    return tuple(words)
+
+
 def _given(state: Tuple[int, ...], position: int, count: int) -> List[int]:
     if not count:
         return []
@@ -60,6 +73,6 @@ def _before(state: Tuple[int, ...], index: int) -> int:
     return _mixed(state, index) & _TOP | _mixed(state, index - 1) & ~_TOP
 
 
-def _mixed(state: Tuple[int, ...], index: int) -> int:
+def _mixed(state: Sequence[int], index: int) -> int:
     word = state[index] ^ state[index + _MIDDLE - _WORDS]
     return (word ^ _MATRIX) << 1 & _WORD | 1 if word & _TOP else word << 1

@@ -21,7 +21,7 @@ import threading
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import FrameType, TracebackType
-    from typing import Any, Callable, Dict, List, Optional, Set, Tuple, Type
+    from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple, Type
 
 _OWN = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _STANDARD = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
@@ -93,19 +93,28 @@ def imported(name: str) -> None:
 def place(has_line: bool = True) -> str:
     """The innermost frame that is neither ours nor of the standard library nor of a package. If there is none: the innermost
     one of a package."""
-    frame: Optional[FrameType] = sys._getframe(1)
     of_package = ""
+    for frame in program_frames():
+        file = frame.f_code.co_filename
+        found = f"{_shown(file)}:{frame.f_lineno}" if has_line else _shown(file)
+        if not is_of_package(frame):
+            return found
+        of_package = of_package or found
+    return of_package
+
+
+def program_frames() -> Iterator[FrameType]:
+    """The frames that are neither ours nor of the standard library, the innermost first."""
+    frame: Optional[FrameType] = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
-        if not (file.startswith("<") or file.startswith(_OWN)):
-            is_package = any(part in file for part in _PACKAGES)
-            if is_package or not file.startswith(_STANDARD):
-                found = f"{_shown(file)}:{frame.f_lineno}" if has_line else _shown(file)
-                if not is_package:
-                    return found
-                of_package = of_package or found
+        if not file.startswith(("<", _OWN)) and (is_of_package(frame) or not file.startswith(_STANDARD)):
+            yield frame
         frame = frame.f_back
-    return of_package
+
+
+def is_of_package(frame: FrameType) -> bool:
+    return any(part in frame.f_code.co_filename for part in _PACKAGES)
 
 
 def library() -> str:

@@ -22,6 +22,7 @@ from . import (
     descriptors,
     entropy,
     errors,
+    findings,
     forkable,
     generators,
     handler,
@@ -94,11 +95,14 @@ class Template:
         imports.note_environment()
         self._threads = report["threads"] = forkable.stop_threads(has_templates_below=self.function is None)
         report["imports"] = timer.slowest()
-        report["findings"] = descriptors.settle(self._threads)
+        found = findings.Report(descriptors.settle(self._threads))
         self._must_not_fork = descriptors.must_not_fork()
         if self._must_not_fork:
             report["must_not_fork"] = self._must_not_fork
         generators.collect()
+        for row in generators.said():
+            found.add(*row)
+        report["findings"] = found.rows()
         report["python"] = sys.version.split()[0]
         self._native = self._load_native()
         report["native"] = self._native is not None

@@ -75,7 +75,8 @@ def test_an_event_may_lie_in_the_socket_before_the_worker_is_up(functions: Funct
 
 
 RANDOMS = """
-import copy, os, pickle, random, secrets, sqlite3, ssl, time, uuid, tempfile, multiprocessing.process
+import copy, os, pickle, random, secrets, sqlite3, ssl, time, uuid, tempfile, zlib, multiprocessing.process
+from datetime import datetime
 try:
     import numpy.random
 except ImportError:
@@ -91,6 +92,17 @@ taken += [random.Random(random.getrandbits(64)), random.Random(long(lambda: rand
           random.Random(random.random()), random.Random(parent.getrandbits(128)), random.Random(random.getrandbits(128).to_bytes(16, "little"))]
 for _ in range(700):
     taken.append(random.Random(random.getrandbits(64)))  # at each position of the state
+taken += [random.Random(secrets.randbelow(1000)), random.Random(int.from_bytes(os.urandom(2), "big")), random.Random(os.urandom(2)),
+          random.Random(uuid.uuid4().int), random.Random(str(uuid.uuid4())), random.Random(uuid.uuid4().hex), random.Random(uuid.uuid4().int & 0xFFFFFFFF),
+          random.Random(str(time.time())), random.Random(str(datetime.now())), random.Random(datetime.now().isoformat()),
+          random.Random(f"job-{secrets.randbits(40)}"), random.Random(int(time.time() * 1000) % 2**32), random.Random(time.perf_counter()),
+          random.Random(secrets.SystemRandom().randint(1000, 9999)), random.Random(secrets.SystemRandom().random())]
+computed = int(time.time() * 1000) ^ os.getpid()
+taken.append(random.Random(computed))
+taken.append(random.Random(datetime.now().microsecond))
+taken.append(random.Random(random.randint(1, 1000)))
+taken.append(random.Random(
+    zlib.crc32(os.urandom(8))))
 drawn_for_numpy = random.getrandbits(128)
 before = random.getstate()
 random.seed(1)
@@ -120,7 +132,7 @@ def handler(event, context):
 """
 
 SEEDED = """
-import copy, random
+import copy, datetime, os, random, secrets, time
 try:
     import numpy.random
 except ImportError:
@@ -134,12 +146,88 @@ again.seed(2)
 from_state.setstate(own.getstate())
 class Own(random.Random): pass
 generators = [random, own, again, from_state, Own(3), random.Random("x"), *drawn_before]
+for _ in range(20): secrets.randbelow(10)
+password = [secrets.choice("abcdefghijklmnopqrstuvwxyz") for _ in range(40)]
+def made(seed=None):
+    if seed is None:
+        seed = time.time()
+    return random.Random(seed)
+generators += [random.Random(7), *(random.Random(number) for number in (0, 1, 2, 3)), made(5), made(len("abc")), random.Random(int(os.environ["NUMBER"])),
+               random.Random(datetime.date.today().toordinal()), random.Random(int(time.time()) // 86400), random.Random("job-7")]
 if numpy:
     numpy.random.seed(1)
     generators += [numpy.random, numpy.random.default_rng(1), numpy.random.RandomState(1), numpy.random.default_rng(2**127 + 1)]
 def handler(event, context):
     return [one.random() for one in generators]
 """
+
+
+NUMPY = """
+import os, random, secrets, time
+import numpy
+from numpy.random import MT19937, PCG64, Generator, RandomState, SeedSequence, default_rng
+SEED
+sequence = SeedSequence()
+child = sequence.spawn(1)[0]
+twins = default_rng(child), default_rng(child)
+generators = [default_rng(int(time.time())), default_rng(secrets.randbelow(1000)), default_rng([secrets.randbits(32), 7]), RandomState(int(time.time())),
+              RandomState(int.from_bytes(os.urandom(4), "big")), RandomState(next(number for number in iter(lambda: random.getrandbits(32), None) if number >> 24)), Generator(PCG64(secrets.randbits(100))),
+              Generator(MT19937(sequence)), RandomState(int(time.time() * 1000) % 2**32)]
+used = RandomState(int(time.time()))
+used.standard_normal(999)
+generators.append(used)
+def handler(event, context):
+    assert twins[0].random() == twins[1].random() == default_rng(child).random()
+    return [numpy.random.random(), numpy.random.standard_normal(), default_rng(sequence.spawn(1)[0]).random(), twins[0].random(),
+            *(one.standard_normal() for one in generators)]
+"""
+
+
+@pytest.mark.parametrize(
+    "seed", ["None", "int(time.time())", "secrets.randbelow(1000)", "random.randrange(2**32)", "time.time_ns() % 12345"]
+)
+def test_what_numpy_was_given_by_the_system_is_each_workers_own(functions: Functions, seed: str) -> None:
+    site = os.environ.get("PILOT_TEST_SITE_PACKAGES")
+    if site is None:
+        pytest.skip("PILOT_TEST_SITE_PACKAGES names no packages")
+    source = NUMPY.replace("SEED\n", f"numpy.random.seed({seed})\n")
+    template = functions.template(source, sys_path=[str(functions.directory), site])
+    workers = [template.worker() for _ in range(3)]
+    for worker in workers:
+        worker.ready()
+    drawn = [worker.result({}) for worker in workers]
+    for index, values in enumerate(zip(*drawn, strict=True)):
+        assert len(set(values)) == len(workers), index
+
+
+# The part of torch that matters: its generator has a seed of the system from the beginning, and `seed` takes another one.
+TORCH = """
+import os
+class Generator:
+    def __init__(self): self.seed()
+    def seed(self): self.manual_seed(int.from_bytes(os.urandom(8), "big"))
+    def manual_seed(self, number): self.number = number
+    def initial_seed(self): return self.number
+default_generator = Generator()
+"""
+
+
+@pytest.mark.parametrize(("seeding", "is_own"), [("", True), ("torch.default_generator.manual_seed(1)", False)])
+def test_the_generator_of_torch_is_each_workers_own(functions: Functions, seeding: str, is_own: bool) -> None:
+    functions.write(TORCH, "torch.py")
+    source = f"import torch\n{seeding}\ndef handler(event, context): return torch.default_generator.number\n"
+    template = functions.template(source)
+    workers = [template.worker() for _ in range(3)]
+    for worker in workers:
+        worker.ready()
+    assert len({worker.result({}) for worker in workers}) == (3 if is_own else 1)
+
+
+def test_a_seed_that_only_the_source_explains_is_reported(functions: Functions) -> None:
+    source = "import os, random, time\nnumber = time.time_ns() % 1000 + 7\nrng = random.Random(number)\ndef handler(e, c): return rng.random()\n"
+    template = functions.template(source)
+    row = {"where": "app.py:3", "what": "took a seed from time.time_ns at import", "instead": "each worker takes a new one"}
+    assert row in template.report["findings"]
 
 
 def test_siblings_share_no_randomness(functions: Functions) -> None:
@@ -164,7 +252,8 @@ def test_a_worker_knows_the_number_of_its_main_thread(functions: Functions) -> N
 
 def test_what_a_program_seeds_stays_as_it_is(functions: Functions) -> None:
     site = os.environ.get("PILOT_TEST_SITE_PACKAGES")
-    template = functions.template(SEEDED, sys_path=[str(functions.directory), *([site] if site else [])])
+    variables = {**functions.spec()["environment"], "NUMBER": "3"}
+    template = functions.template(SEEDED, sys_path=[str(functions.directory), *([site] if site else [])], environment=variables)
     workers = [template.worker() for _ in range(2)]
     for worker in workers:
         worker.ready()
