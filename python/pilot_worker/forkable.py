@@ -193,6 +193,30 @@ def _stop_listeners(module: Any) -> Optional[Callable[[], None]]:
     return again if stopped else None
 
 
+def _stop_loguru(module: Any) -> Optional[Callable[[], None]]:
+    """loguru's sinks with `enqueue=True`: a thread writes the messages of a queue. Those of the import are written first."""
+    stopped = []
+    for handler in _instances(module.Handler):
+        thread = handler._thread
+        if thread is None or not thread.is_alive():
+            continue
+        handler._queue.put(None)
+        thread.join(JOIN_S_MAX)
+        if not thread.is_alive():
+            stopped.append(handler)
+
+    def again() -> None:
+        import threading
+
+        for handler in stopped:
+            handler._owner_process_pid = os.getpid()
+            name = handler._thread.name
+            handler._thread = threading.Thread(target=handler._queued_writer, daemon=True, name=name)
+            handler._thread.start()
+
+    return again if stopped else None
+
+
 def _stop_opencv(module: Any) -> None:
     """The pool ends when one thread is asked for. With the old number it starts at the next parallel function."""
     count = module.getNumThreads()
@@ -353,6 +377,7 @@ STOPS: Dict[str, Callable[[Any], Optional[Callable[[], None]]]] = {
     "duckdb": _stop_duckdb,
     "fsspec.asyn": _stop_file_systems,
     "logging.handlers": _stop_listeners,
+    "loguru._handler": _stop_loguru,
     "numexpr": _stop_numexpr,
     "numpy": _stop_openblas,
     "opentelemetry.sdk._shared_internal": _stop_batches,

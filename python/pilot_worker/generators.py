@@ -12,6 +12,7 @@ A template watches the seeding while it imports (`Watch`), because a generator d
   program seeds for a moment and sets back) is seeded by the system, too.
 - `uuid._generate_time_safe` is replaced by a function that notes that libuuid has chosen the node and the sequence of `uuid1`.
 - `numpy_generators.py` does the same for numpy.
+- `uuid_utils` keeps its sequence of `uuid1` in machine code, so a worker draws some first, if the import has drawn one.
 - torch's generator takes a seed from the system when torch is loaded, and remembers it.
 
 A worker pays only for the generators that there are: about 20 us each.
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from typing import Any, Dict, List, Optional, Set, Tuple, Type
 
 _METHODS = ("seed", "getstate", "setstate")
+_OF_UUID_UTILS = ("uuid1", "uuid6")
+_SEQUENCE_BITS = 14  # RFC 4122, section 4.1.5
 
 _seed = random.Random.seed
 _get_state = random.Random.getstate
@@ -46,6 +49,7 @@ _PARENTS_MAX = 16  # generators in which a seed is looked for; the oldest, from 
 class _State:
     is_global_seeded = False  # the program has called random.seed(something) or random.setstate()
     uuid_of_libuuid: Optional[bytes] = None
+    uses_uuid_utils = False
     torch_seed: Optional[int] = None  # what torch has taken from the system
     is_torch_unseeded = False
 
@@ -112,6 +116,31 @@ def _unwatch_libuuid() -> None:
         uuid._generate_time_safe = make
 
 
+def _watch_uuid_utils() -> None:
+    module: Any = sys.modules.get("uuid_utils")
+
+    def noted(make: Any) -> Any:
+        def made(*args: Any, **kwargs: Any) -> Any:
+            _state.uses_uuid_utils = True
+            return make(*args, **kwargs)
+
+        made.__name__, made.__doc__, made.__wrapped__ = make.__name__, make.__doc__, make  # type: ignore[attr-defined]
+        return made
+
+    for name in _OF_UUID_UTILS:
+        make = getattr(module, name, None)
+        if make is not None and not hasattr(make, "__wrapped__"):
+            setattr(module, name, noted(make))
+
+
+def _unwatch_uuid_utils() -> None:
+    module: Any = sys.modules.get("uuid_utils")
+    for name in _OF_UUID_UTILS:
+        make = getattr(getattr(module, name, None), "__wrapped__", None)
+        if make is not None:
+            setattr(module, name, make)
+
+
 class Watch:
     """A context that notes which generators are seeded by the system."""
 
@@ -138,6 +167,7 @@ class Watch:
         seeds.watch()
         numpy_generators.watch(_parents)
         _watch_libuuid()
+        _watch_uuid_utils()
         return self
 
     def __exit__(
@@ -147,6 +177,7 @@ class Watch:
         numpy_generators.unwatch()
         seeds.unwatch()
         _unwatch_libuuid()
+        _unwatch_uuid_utils()
 
     def _exchange(self, *methods: Any) -> None:
         """Sets the methods, and the functions of the module, which are methods of one instance. What the program has replaced
@@ -163,6 +194,8 @@ def loaded(name: str) -> None:
     numpy_generators.loaded(name)
     if name == "numpy.random":
         numpy_generators.watch(_parents)
+    elif name == "uuid_utils":
+        _watch_uuid_utils()
     elif name == "torch":
         _state.torch_seed = _torch_seed()
 
@@ -183,7 +216,7 @@ def said() -> List[Tuple[str, str, str]]:
 
 def has_work() -> bool:
     """Whether there is anything for a worker to renew."""
-    return bool(_unseeded or _state.is_torch_unseeded or numpy_generators.has_work())
+    return bool(_unseeded or _state.uses_uuid_utils or _state.is_torch_unseeded or numpy_generators.has_work())
 
 
 def renew() -> None:
@@ -193,6 +226,10 @@ def renew() -> None:
         if generator is not None:
             _seed(generator)
     numpy_generators.renew()
+    if _state.uses_uuid_utils:
+        make = sys.modules["uuid_utils"].uuid1
+        for _ in range(random.SystemRandom().getrandbits(_SEQUENCE_BITS)):  # each takes less than a microsecond
+            make()
     if _state.is_torch_unseeded:
         sys.modules["torch"].default_generator.seed()
 

@@ -156,6 +156,50 @@ def test_a_listener_of_a_queue_of_log_records_is_ended_and_starts_again_in_each_
         assert worker.result("again") == ["import", f"worker {number}", "worker again"]
 
 
+# The parts of loguru that matter: a sink with `enqueue=True`.
+LOGURU = """
+import multiprocessing, os
+from threading import Thread
+class Handler:
+    def __init__(self, write):
+        self._write, self._queue, self._done = write, multiprocessing.SimpleQueue(), multiprocessing.Event()
+        self._owner_process_pid = os.getpid()
+        self._thread = Thread(target=self._queued_writer, daemon=True, name="loguru-writer-1")
+        self._thread.start()
+    def _queued_writer(self):
+        while (message := self._queue.get()) is not None:
+            self._done.set() if message is True else self._write(message)
+    def complete_queue(self):
+        self._queue.put(True)
+        self._done.wait()
+        self._done.clear()
+"""
+
+USES_LOGURU = """
+import os
+from loguru._handler import Handler
+written = []
+sink = Handler(written.append)
+sink._queue.put("import")
+def handler(event, context):
+    sink._queue.put(f"worker {event}")
+    sink.complete_queue()
+    return [written, sink._owner_process_pid == os.getpid(), sink._thread.name]
+"""
+
+
+def test_a_queued_sink_of_loguru_is_ended_and_starts_again_in_each_worker(functions: Functions) -> None:
+    functions.write("", "loguru/__init__.py")
+    functions.write(LOGURU, "loguru/_handler.py")
+    template = functions.template(USES_LOGURU)
+    assert template.report["threads"] == 1 and template.report["findings"] == []
+    workers = [template.worker() for _ in range(3)]
+    for worker in workers:
+        worker.ready()
+    answers = [worker.result(number) for number, worker in enumerate(workers)]
+    assert answers == [[["import", f"worker {number}"], True, "loguru-writer-1"] for number in range(3)]
+
+
 def test_a_loop_in_a_thread_runs_again_in_each_worker(functions: Functions) -> None:
     functions.write("", "fsspec/__init__.py")
     functions.write(ASYN, "fsspec/asyn.py")

@@ -223,6 +223,27 @@ def test_the_generator_of_torch_is_each_workers_own(functions: Functions, seedin
     assert len({worker.result({}) for worker in workers}) == (3 if is_own else 1)
 
 
+# The part of uuid_utils that matters: a sequence that nobody can set.
+UUID_UTILS = """
+import itertools
+sequence = itertools.count()
+def uuid1(node=None, clock_seq=None): return next(sequence)
+def uuid6(node=None, clock_seq=None): return next(sequence)
+"""
+
+
+def test_the_sequence_of_uuid_utils_is_each_workers_own(functions: Functions) -> None:
+    functions.write(UUID_UTILS, "uuid_utils.py")
+    template = functions.template(
+        "import uuid_utils\nuuid_utils.uuid6()\ndef handler(event, context): return [uuid_utils.uuid1(), uuid_utils.uuid1.__name__]\n"
+    )
+    workers = [template.worker() for _ in range(4)]
+    for worker in workers:
+        worker.ready()
+    drawn = [worker.result({}) for worker in workers]
+    assert len({number for number, _ in drawn}) > 1 and {name for _, name in drawn} == {"uuid1"}
+
+
 def test_a_seed_that_only_the_source_explains_is_reported(functions: Functions) -> None:
     source = "import os, random, time\nnumber = time.time_ns() % 1000 + 7\nrng = random.Random(number)\ndef handler(e, c): return rng.random()\n"
     template = functions.template(source)
