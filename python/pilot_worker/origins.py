@@ -16,13 +16,14 @@ if TYPE_CHECKING:
     from types import CodeType, FrameType
     from typing import Dict, List, Tuple
 
-_SYSTEM = re.compile(
+# Patterns. `re` compiles them when a seed is looked for, because every worker without a template imports this file.
+_SYSTEM = (
     r"\b(?:(?:time\.)?time(?:_ns)?|monotonic(?:_ns)?|perf_counter(?:_ns)?|now|utcnow|urandom|getrandom|getpid|uuid[1-8]"
     r"|SystemRandom|secrets\.\w+|token_(?:bytes|hex|urlsafe)|randbelow|randbits)\s*\("
 )
-_COARSE = re.compile(r"\bstrftime\b|\btoday\b|\btoordinal\b|\bdate\s*\(|\.(?:year|month|day|hour|tm_\w+)\b|86_?400|\b3_?600\b")
-_DRAWN = re.compile(r"(?<![\w.])random\.(?:random|randint|randrange|getrandbits|randbytes|uniform|choice|sample)\s*\(")
-_NAME = re.compile(r"(?<![\w.\"'])[A-Za-z_]\w*")
+_COARSE = r"\bstrftime\b|\btoday\b|\btoordinal\b|\bdate\s*\(|\.(?:year|month|day|hour|tm_\w+)\b|86_?400|\b3_?600\b"
+_DRAWN = r"(?<![\w.])random\.(?:random|randint|randrange|getrandbits|randbytes|uniform|choice|sample)\s*\("
+_NAME = r"(?<![\w.\"'])[A-Za-z_]\w*"
 _ROUNDS = 3  # names that are assigned from names
 _LINES_MAX = 10  # of one statement
 _FILE_MAX = 1 << 20
@@ -60,12 +61,12 @@ def _what(frame: FrameType, is_random_unseeded: bool) -> str:
     texts, seen = [_statement(lines, frame.f_lineno - 1)], set(given)
     for _ in range(_ROUNDS):
         for text in texts:
-            if _COARSE.search(text):
+            if re.search(_COARSE, text):
                 return ""
-            match = _SYSTEM.search(text) or (_DRAWN.search(text) if is_random_unseeded else None)
+            match = re.search(_SYSTEM, text) or (re.search(_DRAWN, text) if is_random_unseeded else None)
             if match is not None:
                 return match[0].rstrip(" (")
-        names = {name for text in texts for name in _NAME.findall(text)} - seen
+        names = {name for text in texts for name in re.findall(_NAME, text)} - seen
         seen |= names
         texts = [text for name in sorted(names) for text in _assignment(lines, name, of_function)]
     return ""
