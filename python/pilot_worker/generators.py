@@ -12,7 +12,7 @@ A template watches the seeding while it imports (`Watch`), because a generator d
   program seeds for a moment and sets back) is seeded by the system, too.
 - `uuid._generate_time_safe` is replaced by a function that notes that libuuid has chosen the node and the sequence of `uuid1`.
 - `numpy_generators.py` does the same for numpy.
-- `uuid_utils` keeps its sequence of `uuid1` in machine code, so a worker draws some first, if the import has drawn one.
+- `uuid_utils` and `fastuuid` have the sequence of `uuid1` in machine code. If it was used at import, a worker draws some of it.
 - torch's generator takes a seed from the system when torch is loaded, and remembers it.
 
 A worker pays only for the generators that there are: about 20 us each.
@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from typing import Any, Dict, List, Optional, Set, Tuple, Type
 
 _METHODS = ("seed", "getstate", "setstate")
-_OF_UUID_UTILS = ("uuid1", "uuid6")
+# Modules with a clock sequence that nobody can set, and their functions that use it.
+_SEQUENCES = {"fastuuid": ("uuid1",), "uuid_utils": ("uuid1", "uuid6")}
 _SEQUENCE_BITS = 14  # RFC 4122, section 4.1.5
 
 _seed = random.Random.seed
@@ -41,6 +42,8 @@ _set_state = random.Random.setstate
 
 # Instances of `random.Random` that the system seeded, by their id.
 _unseeded: Dict[int, ref[random.Random]] = {}
+# Those of `_SEQUENCES` that the program has used.
+_used: Set[str] = set()
 # Hashes of the states that they had when somebody asked for them.
 _states: Set[int] = set()
 _PARENTS_MAX = 16  # generators in which a seed is looked for; the oldest, from which others were seeded
@@ -49,7 +52,6 @@ _PARENTS_MAX = 16  # generators in which a seed is looked for; the oldest, from 
 class _State:
     is_global_seeded = False  # the program has called random.seed(something) or random.setstate()
     uuid_of_libuuid: Optional[bytes] = None
-    uses_uuid_utils = False
     torch_seed: Optional[int] = None  # what torch has taken from the system
     is_torch_unseeded = False
 
@@ -116,29 +118,28 @@ def _unwatch_libuuid() -> None:
         uuid._generate_time_safe = make
 
 
-def _watch_uuid_utils() -> None:
-    module: Any = sys.modules.get("uuid_utils")
-
-    def noted(make: Any) -> Any:
+def _watch_sequences() -> None:
+    def noted(module: str, make: Any) -> Any:
         def made(*args: Any, **kwargs: Any) -> Any:
-            _state.uses_uuid_utils = True
+            _used.add(module)
             return make(*args, **kwargs)
 
         made.__name__, made.__doc__, made.__wrapped__ = make.__name__, make.__doc__, make  # type: ignore[attr-defined]
         return made
 
-    for name in _OF_UUID_UTILS:
-        make = getattr(module, name, None)
-        if make is not None and not hasattr(make, "__wrapped__"):
-            setattr(module, name, noted(make))
+    for name, functions in _SEQUENCES.items():
+        for function in functions:
+            make = getattr(sys.modules.get(name), function, None)
+            if make is not None and not hasattr(make, "__wrapped__"):
+                setattr(sys.modules[name], function, noted(name, make))
 
 
-def _unwatch_uuid_utils() -> None:
-    module: Any = sys.modules.get("uuid_utils")
-    for name in _OF_UUID_UTILS:
-        make = getattr(getattr(module, name, None), "__wrapped__", None)
-        if make is not None:
-            setattr(module, name, make)
+def _unwatch_sequences() -> None:
+    for name, functions in _SEQUENCES.items():
+        for function in functions:
+            make = getattr(getattr(sys.modules.get(name), function, None), "__wrapped__", None)
+            if make is not None:
+                setattr(sys.modules[name], function, make)
 
 
 class Watch:
@@ -167,7 +168,7 @@ class Watch:
         seeds.watch()
         numpy_generators.watch(_parents)
         _watch_libuuid()
-        _watch_uuid_utils()
+        _watch_sequences()
         return self
 
     def __exit__(
@@ -177,7 +178,7 @@ class Watch:
         numpy_generators.unwatch()
         seeds.unwatch()
         _unwatch_libuuid()
-        _unwatch_uuid_utils()
+        _unwatch_sequences()
 
     def _exchange(self, *methods: Any) -> None:
         """Sets the methods, and the functions of the module, which are methods of one instance. What the program has replaced
@@ -194,8 +195,8 @@ def loaded(name: str) -> None:
     numpy_generators.loaded(name)
     if name == "numpy.random":
         numpy_generators.watch(_parents)
-    elif name == "uuid_utils":
-        _watch_uuid_utils()
+    elif name in _SEQUENCES:
+        _watch_sequences()
     elif name == "torch":
         _state.torch_seed = _torch_seed()
 
@@ -216,7 +217,7 @@ def said() -> List[Tuple[str, str, str]]:
 
 def has_work() -> bool:
     """Whether there is anything for a worker to renew."""
-    return bool(_unseeded or _state.uses_uuid_utils or _state.is_torch_unseeded or numpy_generators.has_work())
+    return bool(_unseeded or _used or _state.is_torch_unseeded or numpy_generators.has_work())
 
 
 def renew() -> None:
@@ -226,8 +227,8 @@ def renew() -> None:
         if generator is not None:
             _seed(generator)
     numpy_generators.renew()
-    if _state.uses_uuid_utils:
-        make = sys.modules["uuid_utils"].uuid1
+    for name in _used:
+        make = sys.modules[name].uuid1
         for _ in range(random.SystemRandom().getrandbits(_SEQUENCE_BITS)):  # each takes less than a microsecond
             make()
     if _state.is_torch_unseeded:

@@ -223,7 +223,7 @@ def test_the_generator_of_torch_is_each_workers_own(functions: Functions, seedin
     assert len({worker.result({}) for worker in workers}) == (3 if is_own else 1)
 
 
-# The part of uuid_utils that matters: a sequence that nobody can set.
+# The part of uuid_utils and fastuuid that matters: a sequence that nobody can set.
 UUID_UTILS = """
 import itertools
 sequence = itertools.count()
@@ -232,11 +232,13 @@ def uuid6(node=None, clock_seq=None): return next(sequence)
 """
 
 
-def test_the_sequence_of_uuid_utils_is_each_workers_own(functions: Functions) -> None:
-    functions.write(UUID_UTILS, "uuid_utils.py")
-    template = functions.template(
-        "import uuid_utils\nuuid_utils.uuid6()\ndef handler(event, context): return [uuid_utils.uuid1(), uuid_utils.uuid1.__name__]\n"
+@pytest.mark.parametrize(("module", "function"), [("uuid_utils", "uuid6"), ("fastuuid", "uuid1")])
+def test_the_sequence_of_uuid1_is_each_workers_own(functions: Functions, module: str, function: str) -> None:
+    functions.write(UUID_UTILS, f"{module}.py")
+    source = (
+        f"import {module} as ids\nids.{function}()\ndef handler(event, context): return [ids.uuid1(), ids.uuid1.__name__]\n"
     )
+    template = functions.template(source)
     workers = [template.worker() for _ in range(4)]
     for worker in workers:
         worker.ready()
