@@ -147,6 +147,8 @@ class Watch:
 
     def __enter__(self) -> Watch:
         def seed(self: random.Random, a: Any = None, version: int = 2) -> None:
+            if not seeds.is_watching():
+                return _seed(self, a, version)
             is_unseeded = seeds.is_of_the_system(a, _parents())
             if not is_unseeded and self is getattr(random, "_inst", None):
                 numpy_generators.note_drawn(_parents())

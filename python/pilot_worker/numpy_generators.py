@@ -74,13 +74,17 @@ def watch(parents: Callable[[], List[random.Random]]) -> None:
         return
 
     def seed(seed: Any = None) -> None:
+        if not seeds.is_watching():
+            original_seed(seed)
+            return
         numbers = _whole_numbers(seed)
         is_of_system = seed is None or any(seeds.is_of_the_system(one, parents()) for one in numbers)
         original_seed(seed)
         _state.is_global_of_system = is_of_system
 
     def default_rng(seed: Any = None) -> Any:
-        _entropy.extend(one for one in _whole_numbers(seed) if seeds.is_of_the_system(one, parents()))
+        if seeds.is_watching():
+            _entropy.extend(one for one in _whole_numbers(seed) if seeds.is_of_the_system(one, parents()))
         return original_rng(seed)
 
     original_seed, original_rng = public.seed, public.default_rng

@@ -57,7 +57,7 @@ _state = _State()
 
 def urandom(size: int) -> bytes:
     text = _urandom(size)
-    if _state.is_watching:  # a module may have kept this function
+    if _state.is_watching:
         _note(text, sys._getframe(1))
     return text
 
@@ -84,6 +84,11 @@ def watch() -> None:
 def unwatch() -> None:
     _state.is_watching = False
     _exchange_urandom(_urandom)
+
+
+def is_watching() -> bool:
+    """Whether a template imports. A module may keep a function that is replaced meanwhile, and call it in a worker."""
+    return _state.is_watching
 
 
 def numbers() -> Set[int]:

@@ -324,6 +324,33 @@ def handler(event, context):
 """
 
 
+KEPT = """
+import sys, time, random
+from random import seed
+from os import urandom
+NUMPY
+def noted():
+    ours = [sys.modules[f"pilot_worker.{name}"] for name in ("seeds", "generators", "numpy_generators")]
+    return [len(ours[0]._taken) + len(ours[0]._short), ours[1]._state.is_global_seeded, len(ours[2]._entropy), ours[2]._state.is_global_of_system]
+def handler(event, context):
+    before = noted()
+    seed(1)
+    first = random.random()
+    urandom(8), USE
+    return [first == random.Random(1).random(), before == noted()]
+"""
+
+
+def test_functions_that_a_module_has_kept_note_nothing_in_a_worker(functions: Functions) -> None:
+    site = os.environ.get("PILOT_TEST_SITE_PACKAGES")
+    numpy = "from numpy.random import default_rng, seed as seed_numpy" if site else ""
+    use = "default_rng(int(time.time())), seed_numpy(int(time.time()))" if site else "None"
+    source = KEPT.replace("NUMPY", numpy).replace("USE", use)
+    worker = functions.template(source, sys_path=[str(functions.directory), *([site] if site else [])]).worker()
+    worker.ready()
+    assert worker.result({}) == [True, True]
+
+
 def test_lazy_objects_are_not_asked_what_they_are(functions: Functions) -> None:
     site = os.environ.get("PILOT_TEST_SITE_PACKAGES")
     worker = functions.template(LAZY, sys_path=[str(functions.directory), *([site] if site else [])]).worker()
