@@ -287,6 +287,8 @@ fn a_streamed_payload_begins_with_what_the_function_has_set() {
     assert_eq!(failed["errorMessage"], "too late");
     let whole = daemon.invoke("lab", &json!({})).ok();
     assert_eq!(whole.text(), "one two");
+    let whole = daemon.invoke("lab", &json!({"set": true})).ok();
+    assert_eq!(whole.text(), format!("{prelude}\0\0\0\0\0\0\0\0one two"));
 }
 
 #[test]

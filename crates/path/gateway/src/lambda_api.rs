@@ -313,7 +313,8 @@ async fn reply(response: Response, log: LogType, context: &RequestContext<'_>) -
         ResponseBody::FunctionError(error) => (error, true),
         ResponseBody::Http { head, mut body } => {
             let memory = context.holds_answer_of(&response.version.config.name);
-            let whole = Box::pin(collect(&mut body, limit, memory.nothing()));
+            let prelude = streaming::prelude(&head);
+            let whole = Box::pin(collect(&mut body, &prelude, limit, memory.nothing()));
             let (whole, failed) = match whole.await {
                 Ok(whole) => {
                     into.insert(headers::CONTENT_TYPE, media_type(&head));
@@ -348,13 +349,18 @@ async fn reply(response: Response, log: LogType, context: &RequestContext<'_>) -
     reply
 }
 
-/// A streamed response in one piece, for callers that want no stream. So what fails after its first byte is still an error of the
-/// function.
+/// A streamed response in one piece, after its prelude, for callers that want no stream. So what fails after its first byte is still an
+/// error of the function.
 ///
 /// # Errors
 /// Lambda's error body.
-async fn collect(body: &mut HttpBody, limit: usize, mut memory: Reserved) -> Result<Bytes, Bytes> {
-    let mut whole = BytesMut::new();
+async fn collect(
+    body: &mut HttpBody,
+    prelude: &[u8],
+    limit: usize,
+    mut memory: Reserved,
+) -> Result<Bytes, Bytes> {
+    let mut whole = BytesMut::from(prelude);
     while let Some(part) = body.next().await {
         let part = part.map_err(|error| match error {
             InvokeError::BodyRaised { body } => body,
@@ -387,8 +393,11 @@ fn write_common(into: &mut HeaderMap, response: &Response, context: &RequestCont
     );
 }
 
-/// The content type of a streamed response.
+/// The content type of a streamed response. With a prelude, the payload is what the function has sent to Lambda.
 fn media_type(head: &HttpHead) -> HeaderValue {
+    if head.is_prelude {
+        return HeaderValue::from_static("application/vnd.awslambda.http-integration-response");
+    }
     head.headers
         .iter()
         .find(|(name, _)| name.eq_ignore_ascii_case(headers::CONTENT_TYPE.as_str()))

@@ -129,6 +129,28 @@ async fn the_invoke_api_sends_a_streamed_response_in_one_piece() {
 }
 
 #[tokio::test]
+async fn the_invoke_api_sends_the_prelude_of_a_streamed_response_too() {
+    let function = Function::event("streams", |_| {
+        let mut head = head(&[("content-type", "text/plain"), ("set-cookie", "a=1")]);
+        head.is_prelude = true;
+        Reaction::Http(
+            head,
+            Bytes::from_static(b"begun "),
+            vec![(Duration::ZERO, end("done"))],
+        )
+    });
+    let daemon = Daemon::with(vec![function]).await;
+    let answer = daemon.ask("POST", &invoke("streams"), "", b"{}").await;
+    let prelude = r#"{"statusCode":201,"headers":{"content-type":"text/plain"},"cookies":["a=1"]}"#;
+    assert_eq!(
+        answer.text(),
+        format!("{prelude}\0\0\0\0\0\0\0\0begun done")
+    );
+    let media_type = "application/vnd.awslambda.http-integration-response";
+    assert_eq!(answer.header("content-type"), Some(media_type));
+}
+
+#[tokio::test]
 async fn a_streaming_invocation_gives_each_piece_in_an_event() {
     let daemon = Daemon::with(vec![streams()]).await;
     let tail = "x-amz-log-type: Tail\r\n";

@@ -65,7 +65,7 @@ pub(super) fn reply(response: Response, log: LogType, context: &RequestContext<'
 
 /// Status, headers and cookies that the function has set, as Lambda puts them before the body: JSON and eight NUL bytes. Empty if the
 /// function has set none.
-fn prelude(head: &HttpHead) -> Bytes {
+pub(super) fn prelude(head: &HttpHead) -> Bytes {
     #[derive(Serialize)]
     #[serde(rename_all = "camelCase")]
     struct Prelude<'a> {
