@@ -1,11 +1,16 @@
 //! Packages that read variables or replace modules when they are imported, and variables that an interpreter reads when it starts: a
 //! function must not notice that its worker was forked.
 
-use std::fs::Permissions;
+use std::fs::{self, Permissions};
 use std::io::{Cursor, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
+use std::time::Duration;
 
-use pilot_harness::{Daemon, Project};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use pilot_harness::{
+    Daemon, Project, descendants, eventually, eventually_within, is_gone, needs_root,
+};
 use serde_json::{Value, json};
 use zip::ZipWriter;
 use zip::write::SimpleFileOptions;
@@ -92,6 +97,39 @@ fn after_a_restart_such_a_function_begins_with_its_own_imports() {
     assert_eq!(answer(&daemon, "own", json!({}))[0], "mine");
     assert!(!environments(&daemon), "the shared imports were made again");
     assert_eq!(reason(&daemon, "own"), said);
+}
+
+#[test]
+fn a_template_that_is_made_again_begins_with_its_own_imports() {
+    needs_root!();
+    let daemon = daemon();
+    daemon.deploy(&function(
+        "own",
+        USES,
+        "environment = { READS_MODE = \"mine\" }",
+    ));
+    for pid in interpreters(&daemon) {
+        let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+        eventually("it is gone", || is_gone(pid).then_some(()));
+    }
+    eventually_within(Duration::from_secs(20), "it serves again", || {
+        let response = daemon.invoke("own", &json!({}));
+        let failed = response.header("x-amz-function-error").is_some();
+        (response.status == 200 && !failed).then(|| assert_eq!(response.json()[0], "mine"))
+    });
+    // The templates of the interpreter and of the function, and a worker. Shared imports would have a template, too.
+    eventually("there are three interpreters", || {
+        (interpreters(&daemon).len() == 3).then_some(())
+    });
+}
+
+fn interpreters(daemon: &Daemon) -> Vec<i32> {
+    let mut found = descendants(daemon.pid());
+    found.retain(|pid| {
+        let program = fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
+        program.to_string_lossy().contains("python")
+    });
+    found
 }
 
 #[test]
@@ -240,7 +278,7 @@ fn libraries_of_the_code_of_other_runtimes_are_found_by_name() {
         .file("node/index.js", node)
         .file("provided/bootstrap", WITH_LIBRARIES);
     let bootstrap = project.path().join("provided/bootstrap");
-    std::fs::set_permissions(bootstrap, Permissions::from_mode(0o755)).unwrap();
+    fs::set_permissions(bootstrap, Permissions::from_mode(0o755)).unwrap();
     for function in ["node", "provided"] {
         library(&project, &format!("{function}/libone.so"));
         library(&project, &format!("{function}/lib/libtwo.so.1"));

@@ -58,6 +58,16 @@ struct Claims {
     folders: Vec<Reservation>,
 }
 
+/// The version with what its template has found out, so that a later template need not find it out again.
+fn known(version: Arc<Version>, template: &TemplateReport) -> Arc<Version> {
+    if template.own_imports.is_none() {
+        return version;
+    }
+    let mut known = Arc::unwrap_or_clone(version);
+    known.own_imports.clone_from(&template.own_imports);
+    Arc::new(known)
+}
+
 /// Reports the progress to the client.
 struct Say(Arc<dyn Fn(Progress) + Send + Sync>);
 
@@ -326,6 +336,7 @@ impl Inner {
         });
         let tried = Tried::new(&self.platform, &version);
         let template = self.try_version(&version, say).await?;
+        let version = known(version, &template);
         say.stage("activate", format!("version {}", version.number));
         let deployed = Deployed {
             version,
@@ -427,7 +438,7 @@ impl Inner {
             .map_err(|error| errors::from_registry(&error))?;
         self.state
             .put(deployed.version.config.name.clone(), function);
-        tried.activate();
+        tried.activate(&deployed.version);
         drop(claims);
         Ok(deployed)
     }

@@ -68,7 +68,7 @@ impl Inner {
             }
         }
         self.state.put(name.clone(), function);
-        tried.activate();
+        tried.activate(&target.version);
         drop(function_lock);
         Ok(report(replaced, &target, true))
     }

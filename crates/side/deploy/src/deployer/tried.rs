@@ -24,10 +24,10 @@ impl Tried {
         }
     }
 
-    /// Makes it the live version.
-    pub(super) fn activate(mut self) {
+    /// Makes it the live version: `version` is the same one, with what the trial has found out.
+    pub(super) fn activate(mut self, version: &Arc<Version>) {
         self.is_live = true;
-        self.platform.activate(Arc::clone(&self.version));
+        self.platform.activate(Arc::clone(version));
     }
 }
 
