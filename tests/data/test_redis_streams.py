@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -156,3 +157,50 @@ def test_a_stream_has_the_limits_of_an_input(streams: Daemon, redis: Redis) -> N
     assert error["errorType"] == "Input.StoreUnavailable" and "an entry has at most 4 MiB" in error["errorMessage"], error
     for stream in ("too-many", "too-wide", "wide", "many"):
         redis.ask(b"DEL", stream.encode())
+
+
+def test_the_last_entries_are_found_within_limits(streams: Daemon, redis: Redis) -> None:
+    def asked() -> int:
+        """How often the server was asked for entries."""
+        lines = redis.ask(b"INFO", b"commandstats").decode().splitlines()
+        counts = [line for line in lines if line.startswith(("cmdstat_xrange:", "cmdstat_xrevrange:"))]
+        return sum(int(line.split("calls=")[1].split(",")[0]) for line in counts)
+
+    fill(redis, "last", 100_000, 10)
+    for query, count, most in (
+        # They are short: they are read once, from the end.
+        ("&last=3", 3, 1),
+        ("&last=1000", 1000, 6),
+        ("&from=99990&last=1000", 11, 2),
+        # They are read twice.
+        ("&last=50000", 50_000, 60),
+    ):
+        redis.ask(b"CONFIG", b"RESETSTAT")
+        answer = invoke(streams, {"key": f"last?stream{query}", "short": True})
+        assert answer[:2] == [count, [f"{100_001 - count}-0", "100000-0"]], (query, answer)
+        assert 0 < asked() <= most, query
+    fill(redis, "long", 60, 1 << 20)
+    began = time.monotonic()
+    error = invoke(streams, {"key": "long?stream&last=60", "short": True})
+    assert error["errorType"] == "Input.TooLarge" and "data.input_mb" in error["errorMessage"], error
+    assert time.monotonic() - began < 30
+    for stream in ("last", "long"):
+        redis.ask(b"DEL", stream.encode())
+
+
+def test_a_range_that_is_always_wrong_is_refused_by_the_deployment(streams: Daemon, tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text("def handler(event, context):\n    pass\n")
+    for key, said in (
+        ("orders?stream&after=x", 'after is \\"x\\", must be the id of an entry'),
+        ("{event.key}?stream&last=none", "must be a number of entries"),
+        ("orders?stream&from={event.a}&after={event.b}", "exclude each other"),
+    ):
+        (tmp_path / "pilot.toml").write_text(f'[functions.wrong]\nhandler = "app.handler"\ninputs = {{ entries = "rediss://cache/{key}" }}\n')
+        done = streams.up(tmp_path)
+        assert done.returncode != 0, done.stdout
+        assert said.replace("\\", "") in done.stderr + done.stdout, (done.stdout, done.stderr)
+    # What a value may make of it is known when it is there.
+    (tmp_path / "pilot.toml").write_text(
+        '[functions.fine]\nhandler = "app.handler"\ninputs = { entries = "rediss://cache/orders?stream{event.more}" }\n'
+    )
+    assert streams.up(tmp_path).returncode == 0

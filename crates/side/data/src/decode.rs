@@ -24,8 +24,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
-use crate::flight::{too_large, wrong_length};
-use crate::stores::{Got, Object, Store, StoreError, Validator};
+use crate::flight::wrong_length;
+use crate::stores::{Got, Object, Store, StoreError, Validator, too_large};
 use permits::{DecoderPermit, DecoderPermits};
 
 /// The decoders of all inputs.

@@ -24,7 +24,7 @@ use crate::buffers::buffer::{
 };
 use crate::buffers::index::ObjectId;
 use crate::memory::Medium;
-use crate::stores::{Got, Object, Store, StoreError, Validator};
+use crate::stores::{Got, Object, Store, StoreError, Validator, too_large};
 
 /// What was fetched.
 #[derive(Debug)]
@@ -567,27 +567,6 @@ fn unasked() -> StoreError {
     let problem =
         "the store answers that the object has not changed, but the request was unconditional";
     StoreError::new(InputFaultKind::Broken, problem)
-}
-
-/// `len`: how long it is, if that is known.
-pub(crate) fn too_large(len: Option<u64>, bytes_max: u64) -> StoreError {
-    let (len, most) = match len {
-        Some(len) => unlike(len, bytes_max),
-        None => ("more than that".to_owned(), Size(bytes_max).to_string()),
-    };
-    let problem = format!(
-        "it has {len}, and one input may have {most}: see data.input_mb and data.function_mb"
-    );
-    StoreError::new(InputFaultKind::TooLarge, &problem)
-}
-
-/// Two lengths for one message: in bytes, if they would otherwise read alike.
-pub(crate) fn unlike(one: u64, other: u64) -> (String, String) {
-    let (short, other_short) = (Size(one).to_string(), Size(other).to_string());
-    if one != other && short == other_short {
-        return (format!("{one} bytes"), format!("{other} bytes"));
-    }
-    (short, other_short)
 }
 
 pub(crate) fn wrong_length(announced: u64, came: &str) -> StoreError {

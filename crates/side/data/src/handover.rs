@@ -22,8 +22,9 @@ use tokio::time::timeout;
 
 use self::sealed::{Charged, HeldSealed, Sealed};
 use crate::buffers::Buffers;
-use crate::flight::{counted, unlike};
+use crate::flight::counted;
 use crate::memory::Medium;
+use crate::stores::unlike;
 
 /// How many buffers are handed over now, their lengths in all, and those that workers keep beyond that.
 #[derive(Debug, Default)]

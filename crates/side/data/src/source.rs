@@ -89,7 +89,7 @@ struct OpenStore {
 /// What is wrong with it.
 pub fn check_store(config: &StoreConfig) -> Result<(), String> {
     choose_cryptography();
-    opened(config).map(drop)
+    opened(config, u64::MAX).map(drop)
 }
 
 /// For clients with TLS.
@@ -98,8 +98,8 @@ fn choose_cryptography() {
     let _ = rustls::crypto::ring::default_provider().install_default();
 }
 
-fn opened(config: &StoreConfig) -> Result<Arc<dyn Store>, String> {
-    stores::open(config).map_err(|problem| format!("stores.{}: {problem}", config.name))
+fn opened(config: &StoreConfig, bytes_max: u64) -> Result<Arc<dyn Store>, String> {
+    stores::open(config, bytes_max).map_err(|problem| format!("stores.{}: {problem}", config.name))
 }
 
 impl Data {
@@ -114,19 +114,20 @@ impl Data {
         decoders: Arc<dyn DecoderHost>,
     ) -> Result<Self, String> {
         choose_cryptography();
+        let share_max = config.function_bytes_max.min(config.bytes_max);
+        let input_max = config.input_bytes_max.min(share_max);
         let mut stores = BTreeMap::new();
         for config in config.stores {
             let name = config.name.clone();
-            let store = opened(&config)?;
+            let store = opened(&config, input_max)?;
             stores.insert(name, Arc::new(OpenStore { config, store }));
         }
-        let share_max = config.function_bytes_max.min(config.bytes_max);
         let buffers = Buffers {
             memory: Memory::new(config.bytes_max, share_max, config.spill),
             cache: Cache::new(config.cache_bytes_max.min(config.bytes_max)),
             index: Index::new(config.shares),
             held: HeldBuffers::default(),
-            bytes_max: config.input_bytes_max.min(share_max),
+            bytes_max: input_max,
         };
         let networks = Networks::new(config.initscript_networks);
         let direct = Direct::new(&networks)?;
@@ -257,10 +258,11 @@ impl InputSource for Data {
     fn check(&self, config: &FunctionConfig) -> Result<(), String> {
         let of_stores = config.inputs.iter().filter(|(_, input)| !input.is_body());
         for (name, input) in of_stores {
-            self.store(config.name.as_str(), &input.from)
-                .map_err(|problem| {
-                    format!("functions.{}.inputs: \"{name}\": {problem}", config.name)
-                })?;
+            let store = self.store(config.name.as_str(), &input.from);
+            let checked = store.and_then(|open| open.store.check(&input.from));
+            checked.map_err(|problem| {
+                format!("functions.{}.inputs: \"{name}\": {problem}", config.name)
+            })?;
         }
         Ok(())
     }

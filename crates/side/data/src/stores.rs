@@ -21,10 +21,11 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures_util::stream::BoxStream;
 use pilot_model::BoxFuture;
-use pilot_model::inputs::Scheme;
+use pilot_model::inputs::{Location, Scheme};
 use pilot_model::invokes::is_named;
 use pilot_model::log_line::one_line;
 use pilot_model::ports::{InputFaultKind, StoreObject};
+use pilot_model::size::Size;
 
 use file::{FileConfig, FileStore};
 use http::{HttpConfig, HttpStore};
@@ -94,6 +95,14 @@ pub(crate) trait Store: Send + Sync + Debug {
         _at: u64,
     ) -> BoxFuture<'a, Result<(u64, Got), StoreError>> {
         Box::pin(async move { Ok((0, self.get(key, None).await?)) })
+    }
+
+    /// Whether a location can be one of this store, as far as that is known before there are values.
+    ///
+    /// # Errors
+    /// What is wrong with its key, and what to write.
+    fn check(&self, _: &Location) -> Result<(), String> {
+        Ok(())
     }
 
     /// How often a fetch that failed for a moment is tried again. 0: the store tries again by itself, or there is no use in it.
@@ -175,15 +184,36 @@ impl StoreError {
     }
 }
 
-/// The store of a configuration.
+/// `len`: how long it is, if that is known.
+pub(crate) fn too_large(len: Option<u64>, bytes_max: u64) -> StoreError {
+    let (len, most) = match len {
+        Some(len) => unlike(len, bytes_max),
+        None => ("more than that".to_owned(), Size(bytes_max).to_string()),
+    };
+    let problem = format!(
+        "it has {len}, and one input may have {most}: see data.input_mb and data.function_mb"
+    );
+    StoreError::new(InputFaultKind::TooLarge, &problem)
+}
+
+/// Two lengths for one message: in bytes, if they would otherwise read alike.
+pub(crate) fn unlike(one: u64, other: u64) -> (String, String) {
+    let (short, other_short) = (Size(one).to_string(), Size(other).to_string());
+    if one != other && short == other_short {
+        return (format!("{one} bytes"), format!("{other} bytes"));
+    }
+    (short, other_short)
+}
+
+/// The store of a configuration. `bytes_max`: the longest input.
 ///
 /// # Errors
 /// What is wrong with the configuration.
-pub(crate) fn open(config: &StoreConfig) -> Result<Arc<dyn Store>, String> {
+pub(crate) fn open(config: &StoreConfig, bytes_max: u64) -> Result<Arc<dyn Store>, String> {
     match &config.kind {
         StoreKind::S3(s3) => Ok(Arc::new(S3Store::open(s3)?)),
         StoreKind::Http(http) => Ok(Arc::new(HttpStore::open(http)?)),
-        StoreKind::Redis(redis) => Ok(Arc::new(RedisStore::open(redis)?)),
+        StoreKind::Redis(redis) => Ok(Arc::new(RedisStore::open(redis, bytes_max)?)),
         StoreKind::File(file) => Ok(Arc::new(FileStore::open(file)?)),
     }
 }

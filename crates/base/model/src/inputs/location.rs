@@ -205,6 +205,19 @@ impl Location {
         })
     }
 
+    /// Its key, with `value` for each placeholder.
+    #[must_use]
+    pub fn key_with(&self, value: char) -> String {
+        let mut key = String::new();
+        for piece in self.pieces() {
+            match piece {
+                Piece::Text(text) => key.push_str(text),
+                Piece::Value(_) => key.push(value),
+            }
+        }
+        key
+    }
+
     fn pieces(&self) -> impl Iterator<Item = &Piece> {
         self.key.iter()
     }

@@ -151,7 +151,7 @@ fn redis(address: &str) -> Arc<dyn Store> {
         url: format!("redis://{address}/0"),
         ..RedisConfig::default()
     };
-    Arc::new(RedisStore::open(&config).unwrap())
+    Arc::new(RedisStore::open(&config, u64::MAX).unwrap())
 }
 
 async fn of_server(server: Server, open: fn(&str) -> Arc<dyn Store>, revalidates: bool) {

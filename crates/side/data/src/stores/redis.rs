@@ -14,6 +14,7 @@ use futures_util::{StreamExt, stream};
 use parking_lot::Mutex;
 use pilot_dial::{Capped, DialError, Security, dial};
 use pilot_model::BoxFuture;
+use pilot_model::inputs::Location;
 use pilot_model::ports::{InputFaultKind as Kind, StoreObject};
 use redis::aio::MultiplexedConnection;
 use redis::{
@@ -60,12 +61,16 @@ pub(crate) struct RedisStore {
     idle: Arc<Mutex<Vec<Connection>>>,
     idle_max: usize,
     connections: Arc<Semaphore>,
+    /// The longest input.
+    bytes_max: u64,
 }
 
 impl RedisStore {
+    /// `bytes_max`: the longest input.
+    ///
     /// # Errors
     /// What is wrong with the configuration.
-    pub(crate) fn open(config: &RedisConfig) -> Result<Self, String> {
+    pub(crate) fn open(config: &RedisConfig, bytes_max: u64) -> Result<Self, String> {
         let url = |error: RedisError| format!("url: {error}");
         let info = config.url.as_str().into_connection_info().map_err(url)?;
         let (host, port, security) = match info.addr() {
@@ -96,6 +101,7 @@ impl RedisStore {
             idle: Arc::default(),
             idle_max: CONNECTIONS_MAX,
             connections: Arc::new(Semaphore::new(CONNECTIONS_MAX)),
+            bytes_max,
         })
     }
 
@@ -109,6 +115,8 @@ impl RedisStore {
             idle: Arc::default(),
             idle_max,
             connections: Arc::new(Semaphore::new(CONNECTIONS_MAX)),
+            // A script has a time of its own.
+            bytes_max: u64::MAX,
         }
     }
 
@@ -213,6 +221,10 @@ impl Lent {
 impl Store for RedisStore {
     fn retries(&self) -> u32 {
         4
+    }
+
+    fn check(&self, location: &Location) -> Result<(), String> {
+        entries::check(&location.key_with(entries::VALUE))
     }
 
     fn named(&self, key: &str, _: &[(String, String)]) -> Option<StoreObject> {

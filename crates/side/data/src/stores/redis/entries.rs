@@ -2,6 +2,9 @@
 //!
 //! They are read in parts. What is added after the first part was asked for is left out, so a stream that grows comes to an end. Entries
 //! never change, but what is trimmed meanwhile is missing.
+//!
+//! Redis finds the entries at the end only from the end. If they are short, one part has them all. Otherwise they are read twice: to find out
+//! where they begin, up to the longest input, and then in their order.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -11,6 +14,7 @@ use redis::{RedisError, Value};
 use serde_json::{Map, json};
 
 use super::{Lent, RedisStore, StoreError, failed};
+use crate::stores::too_large;
 
 /// Which entries of which stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -100,6 +104,27 @@ fn count(name: &str, value: &str) -> Result<u64, String> {
     })
 }
 
+/// What is wrong with the key of a location, as far as that is known before there are values. `key` has [`VALUE`] for each.
+///
+/// # Errors
+/// What is wrong, and what to write.
+pub(super) fn check(key: &str) -> Result<(), String> {
+    let query = key.rsplit_once('?').map_or("", |(_, query)| query);
+    let names = query.split('&').map(|part| match part.split_once('=') {
+        Some((name, _)) => name,
+        None => part,
+    });
+    // A value may be such a name, or more of the query.
+    if names.clone().any(|name| name.contains(VALUE)) {
+        return Ok(());
+    }
+    // That is an id and a number of entries.
+    Range::of(&key.replace(VALUE, "1")).map(drop)
+}
+
+/// Stands for a value. No key has it.
+pub(super) const VALUE: char = '\0';
+
 /// A stream of which a part was read.
 pub(super) struct Entries {
     store: RedisStore,
@@ -111,6 +136,8 @@ pub(super) struct Entries {
     to: Option<String>,
     left: u64,
     at_once: u64,
+    /// What was read from the end already, from new to old: the texts of parts.
+    read: Vec<Bytes>,
     is_begun: bool,
     is_ended: bool,
 }
@@ -128,32 +155,52 @@ impl Entries {
             key: range.key,
             from: range.from,
             to: None,
-            left: range.first.or(range.last).unwrap_or(u64::MAX),
+            left: range.first.unwrap_or(u64::MAX),
             at_once: AT_ONCE_MIN,
+            read: Vec::new(),
             is_begun: false,
             is_ended: false,
         };
+        if let Some(last) = range.last {
+            entries.seek(range.to, last).await?;
+            return Ok(entries);
+        }
         let newest = entries.part(Order::Falling, &range.to, 1).await?;
         entries.to = newest.first().map(|entry| entry.id.clone());
-        if let (Some(to), Some(last)) = (entries.to.clone(), range.last) {
-            entries.from = entries.nth_last(to, last).await?;
-        }
         Ok(entries)
     }
 
-    /// The id of the entry that has `last` entries from it to `to`, or of the first one.
-    async fn nth_last(&mut self, mut to: String, mut last: u64) -> Result<String, StoreError> {
-        let mut found = to.clone();
+    /// Finds the last entries. If they are short, they are read by then.
+    async fn seek(&mut self, mut to: String, mut last: u64) -> Result<(), StoreError> {
+        let (mut found, mut len) = (None, 0);
         while last > 0 {
-            let part = self
-                .part(Order::Falling, &to, last.min(self.at_once))
-                .await?;
-            let Some(oldest) = part.last() else { break };
-            found.clone_from(&oldest.id);
-            to = format!("({found}");
+            let count = last.min(self.at_once);
+            let part = self.part(Order::Falling, &to, count).await?;
+            let (Some(newest), Some(oldest)) = (part.first(), part.last()) else {
+                break;
+            };
+            self.to.get_or_insert_with(|| newest.id.clone());
+            to = format!("({}", oldest.id);
+            found = Some(oldest.id.clone());
             last = last.saturating_sub(part.len() as u64);
+            let text = texts(part.iter().rev());
+            len += text.len() as u64;
+            if len > self.store.bytes_max {
+                return Err(too_large(None, self.store.bytes_max));
+            }
+            self.adapt(text.len());
+            self.read.push(text.into());
+            if len > PART_LEN as u64 {
+                // They are read again.
+                self.read.clear();
+            }
         }
-        Ok(found)
+        if self.read.is_empty() {
+            self.from = found.unwrap_or_else(|| self.from.clone());
+        } else {
+            self.to = None;
+        }
+        Ok(())
     }
 
     /// The next part of the text.
@@ -161,38 +208,19 @@ impl Entries {
         if self.is_ended {
             return Ok(None);
         }
+        let part = match self.read.pop() {
+            Some(text) => Some(text),
+            None => self.after().await?,
+        };
         let mut text = Vec::new();
         if !self.is_begun {
             text.push(b'[');
-        }
-        let part = match self.to.clone() {
-            Some(to) if self.left > 0 => {
-                let count = self.left.min(self.at_once);
-                self.part(Order::Rising, &to, count).await?
-            }
-            _ => Vec::new(),
-        };
-        for (at, entry) in part.iter().enumerate() {
-            if at > 0 || self.is_begun {
-                text.push(b',');
-            }
-            text.extend(entry.text());
+        } else if part.is_some() {
+            text.push(b',');
         }
         self.is_begun = true;
-        self.left -= part.len() as u64;
-        match part.last() {
-            Some(last) => {
-                self.from = format!("({}", last.id);
-                if self.to.as_ref() == Some(&last.id) {
-                    self.to = None;
-                }
-                // A part has about PART_LEN: entries of a stream mostly have the same length.
-                let is_short = text.len() < PART_LEN;
-                self.at_once = match is_short {
-                    true => (self.at_once * 2).min(AT_ONCE_MAX),
-                    false => (self.at_once / 2).max(1),
-                };
-            }
+        match part {
+            Some(part) => text.extend(part),
             None => {
                 text.push(b']');
                 self.is_ended = true;
@@ -202,6 +230,34 @@ impl Entries {
             }
         }
         Ok(Some((text.into(), self)))
+    }
+
+    /// The text of the entries after those that were read, from old to new. `None`: these were all.
+    async fn after(&mut self) -> Result<Option<Bytes>, StoreError> {
+        let Some(to) = self.to.clone().filter(|_| self.left > 0) else {
+            return Ok(None);
+        };
+        let count = self.left.min(self.at_once);
+        let part = self.part(Order::Rising, &to, count).await?;
+        let Some(last) = part.last() else {
+            return Ok(None);
+        };
+        self.from = format!("({}", last.id);
+        if last.id == to {
+            self.to = None;
+        }
+        self.left -= part.len() as u64;
+        let text = texts(part.iter());
+        self.adapt(text.len());
+        Ok(Some(text.into()))
+    }
+
+    /// A part has about PART_LEN: entries of a stream mostly have the same length.
+    fn adapt(&mut self, len: usize) {
+        self.at_once = match len < PART_LEN {
+            true => (self.at_once * 2).min(AT_ONCE_MAX),
+            false => (self.at_once / 2).max(1),
+        };
     }
 
     /// At most so many entries between `from` and here. If the answer is too long, it is asked for fewer, on another connection.
@@ -294,6 +350,18 @@ impl Entry {
     }
 }
 
+/// With commas between them.
+fn texts<'a>(entries: impl Iterator<Item = &'a Entry>) -> Vec<u8> {
+    let mut text = Vec::new();
+    for entry in entries {
+        if !text.is_empty() {
+            text.push(b',');
+        }
+        text.extend(entry.text());
+    }
+    text
+}
+
 /// At most so many entries, whatever the server sends.
 fn entries(answer: Value, count: u64) -> Result<Vec<Entry>, StoreError> {
     let odd = || {
@@ -359,6 +427,43 @@ mod tests {
         ] {
             let found = Range::of(key).unwrap_err();
             assert!(found.contains(said), "{key}: {found}");
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_range_is_known_before_there_are_values() {
+        let check = |from: &str| {
+            let location: pilot_model::inputs::Location = from.parse().unwrap();
+            check(&location.key_with(VALUE))
+        };
+        for fine in [
+            "redis://cache/what?",
+            "redis://cache/{event.key}",
+            "redis://cache/o?stream&after={event.id}&first={event.n}",
+            "redis://cache/{event.of}?stream&after={event.ms}-{event.n}",
+            // These may be anything.
+            "redis://cache/o?stream{event.more}",
+            "redis://cache/o?stream&{event.which}=1-0",
+        ] {
+            assert_eq!(check(fine), Ok(()), "{fine}");
+        }
+        for (from, said) in [
+            ("redis://cache/o?stream&after=x", "must be the id"),
+            (
+                "redis://cache/o?stream&from={event.id}&last=0",
+                "must be a number of entries",
+            ),
+            (
+                "redis://cache/{event.key}?stream&count=3",
+                "\"count\" is unknown",
+            ),
+            (
+                "redis://cache/o?stream&after={event.a}&from={event.b}",
+                "exclude each other",
+            ),
+        ] {
+            let found = check(from).unwrap_err();
+            assert!(found.contains(said), "{from}: {found}");
         }
     }
 
