@@ -13,10 +13,10 @@ const dropIns = require('./lib/drop_ins.js');
 const errors = require('./lib/errors.js');
 const { Invocations } = require('./lib/events.js');
 const handler = require('./lib/handler.js');
-const init = require('./lib/init.js');
 const output = require('./lib/output.js');
 const { warmUp } = require('./lib/warmup.js');
 const { HttpResponseStream } = require('./lib/response.js');
+const sdk = require('./lib/sdk.js');
 const spec = require('./lib/spec.js');
 const { specialise } = require('./lib/specialise.js');
 const wire = require('./lib/wire.js');
@@ -145,7 +145,7 @@ async function become(channel, line, specifiedNs) {
     const specification = specificationOf(line);
     await specialise(specification);
     dropIns.prepare(specification.drop_ins);
-    init.install();
+    sdk.install();
     const named = { cwd: specification.cwd, handler: handlerOf(specification) };
     invocations = new Invocations(await handler.load(named), specification, channel);
   } catch (error) {

@@ -7,6 +7,7 @@
 const { AsyncResource } = require('node:async_hooks');
 const buffer = require('node:buffer');
 
+const calls = require('./calls.js');
 const { Context, FunctionInfo, traceparent } = require('./context.js');
 const dropIns = require('./drop_ins.js');
 const errors = require('./errors.js');
@@ -232,7 +233,8 @@ class Invocation {
    * @param {InvokeMeta} meta
    */
   take({ inputs = [], failed_inputs: failed = [] }) {
-    const isInput = (/** @type {{name: string}} */ { name }) => !init.isMessage(name) && !init.isScript(name);
+    const isOther = (/** @type {string} */ name) => init.isMessage(name) || init.isScript(name) || calls.isCalls(name);
+    const isInput = (/** @type {{name: string}} */ { name }) => !isOther(name);
     const isMessage = (/** @type {{name: string}} */ { name }) => init.isMessage(name);
     this.inputs = new Inputs(inputs.filter(isInput), failed.filter(isInput));
     this.#messages = inputs.filter(isMessage).map((one) => new Input(one));
@@ -244,6 +246,10 @@ class Invocation {
     if (this.#messages.length > 0 || problems.length > 0 || this.#arriving !== null) {
       init.begin(this.#requestId, this.#messages, problems, this.#arriving);
     }
+    const invoking = inputs.find(({ name }) => calls.isCalls(name));
+    if (invoking !== undefined) {
+      calls.begin(this.#requestId, invoking.path, Inputs.all(this.inputs));
+    }
     dropIns.begin([...Inputs.all(this.inputs), ...this.#messages]);
   }
 
@@ -253,6 +259,7 @@ class Invocation {
       return;
     }
     init.end(this.#requestId);
+    calls.end(this.#requestId);
     const all = [...Inputs.all(this.inputs), ...this.#messages, ...(this.#arriving?.inputs() ?? [])];
     dropIns.end(all);
     for (const input of all) {

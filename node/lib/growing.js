@@ -70,6 +70,11 @@ class Growing extends Input {
     return super.buffer();
   }
 
+  /** @override */
+  async arrived() {
+    await this.wait();
+  }
+
   /** Its bytes, when all are there. @override */
   async whole() {
     await this.wait();

@@ -2,10 +2,9 @@
 //
 // Messages are inputs whose names begin with `init.`. They belong to their invocation: it is found by the request of the running code, so
 // handlers that run at the same time each get their own. If the script still runs (`during = "invocation"`), `init.promises` waits for what
-// has not come (`arriving.js`). `install` makes `require('pilotlight')` give this module.
+// has not come (`arriving.js`). `sdk.js` makes it a part of `require('pilotlight')`.
 'use strict';
 
-const Module = require('node:module');
 const net = require('node:net');
 
 const output = require('./output.js');
@@ -287,15 +286,5 @@ function idOf(...args) {
 const INIT = {
   NoConnection, NoMessage, NotSent, getConn, get_conn: getConn, idOf, messages, path, promises, recvMsg, recv_msg: recvMsg, stream,
 }; // prettier-ignore
-const SDK = Object.freeze({ init: Object.freeze(INIT) });
 
-/** `require('pilotlight')` gives this module from now on. Called once, before the handler is loaded. */
-function install() {
-  const loader = /** @type {any} */ (Module);
-  const load = loader._load;
-  loader._load = function loadOurs(/** @type {unknown} */ request, /** @type {unknown[]} */ ...rest) {
-    return request === 'pilotlight' ? SDK : Reflect.apply(load, this, [request, ...rest]);
-  };
-}
-
-module.exports = { NoMessage, begin, end, follow, install, isMessage, isScript };
+module.exports = { INIT: Object.freeze(INIT), NoMessage, begin, end, follow, isMessage, isScript };

@@ -55,6 +55,9 @@ class Input {
     return this.#buffer;
   }
 
+  /** Waits until it is whole. */
+  async arrived() {}
+
   /** What `inputs.NAME` is. @returns {unknown} */
   value() {
     return this.buffer();

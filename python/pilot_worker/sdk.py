@@ -243,6 +243,8 @@ def _run(function: str, events: Iterable[Any], data: Any, size: Optional[int]) -
     if not isinstance(function, str):
         raise TypeError(f"a function is named by a str, not by {type(function).__name__}")
     function.encode()  # what is no text ends all calls of the invocation
+    if len(function) > _NAME_LEN_MAX:
+        raise Refused("NotFound", "no function has such a name: it has 1 to 64 of a-z A-Z 0-9 - _")
     connection = _connection()
     ask: Dict[str, Any] = {"function": function}
     fill: Optional[Callable[[], None]] = None
@@ -366,7 +368,10 @@ def _number_of(given: Buffer, connection: _calls.Calls) -> int:
 def _encoded(event: Any) -> bytes:
     if event is _NO_EVENT:
         return b"{}"
-    return event if isinstance(event, bytes) else json.dumps(event).encode()
+    encoded = event if isinstance(event, bytes) else json.dumps(event).encode()
+    if len(encoded) > _EVENT_LEN_MAX:  # it would end all calls of the invocation
+        raise Refused("TooLarge", f"the event has {len(encoded)} bytes, and may have {_EVENT_LEN_MAX}: hand it over as data")
+    return encoded
 
 
 def _asked(connection: _calls.Calls, **ask: Any) -> Dict[str, Any]:
@@ -392,6 +397,8 @@ def _connection() -> _calls.Calls:
 
 
 _OVER = "the invocation is over, and its calls ended with it"
+_EVENT_LEN_MAX = 8 << 20  # of a message
+_NAME_LEN_MAX = 1000  # no function has such a name, and a message has room for it
 _WRITE_LEN = 1 << 30  # one write(2) takes less than 2 GiB
 _TOLD_LEN = 8 << 20  # of bytes that are copied, so many are told at a time
 _TOLD_LEN_MIN = 256 << 10  # the daemon counts in such steps

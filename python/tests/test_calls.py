@@ -366,11 +366,12 @@ def handler(event, context):
     for call in (
         lambda: pilotlight.buffer(-1), lambda: pilotlight.buffer(1.5), lambda: pilotlight.buffer("1"), lambda: pilotlight.buffer(2 ** 70),
         lambda: pilotlight.invoke(5), lambda: pilotlight.invoke(None), lambda: pilotlight.invoke("t\\ud800"),
+        lambda: pilotlight.invoke("next", "x" * (8 << 20)), lambda: pilotlight.invoke("x" * 5000),
     ):
         try:
             call()
         except Exception as error:
-            told.append(type(error).__name__)
+            told.append(error.reason if isinstance(error, pilotlight.Refused) else type(error).__name__)
     return told, pilotlight.invoke("next", 7)
 """
     )
@@ -378,7 +379,7 @@ def handler(event, context):
     call, event = daemon.asked()
     daemon.answer(call["id"], event)
     kinds = ["ValueError", "TypeError", "TypeError", "ValueError", "TypeError", "TypeError", "UnicodeEncodeError"]
-    assert result(worker) == [kinds, 7]
+    assert result(worker) == [[*kinds, "TooLarge", "NotFound"], 7]
 
 
 @pytest.mark.parametrize("view", ["view[::-1]", "view[::2]"])

@@ -87,7 +87,7 @@ silence_s = {SILENCE_S}
 {authority.keys(name)}
 [nodes.a]
 url = "https://10.99.0.1:{PORT}"
-functions = ["first"]
+functions = ["first", "node-first"]
 may_invoke = {ALL}
 """
 
@@ -156,6 +156,19 @@ def test_a_function_hands_100_mb_to_one_on_another_node(nodes: Nodes) -> None:
     nothing_is_left(nodes.a, nodes.b)
 
 
+def test_functions_in_node_js_hand_data_to_other_nodes_and_get_it_there(nodes: Nodes) -> None:
+    (answer,) = nodes.invoke("first", {"to": "far-node"})["answers"]
+    assert answer == {"node": True, "event": {}, "bytes": None, "got": None}
+    for function, to in (("first", "far-node"), ("node-first", "far-node"), ("node-first", "next")):
+        for size in (1, 20 * MIB + 1):
+            said = nodes.invoke(function, {"to": to, "size": size})
+            assert said["answers"][0]["got"] == said["sent"], said
+    said = nodes.invoke("node-first", {"to": "next", "size": 5 * MIB, "parts": True})
+    assert said["answers"][0]["got"] == said["sent"], said
+    assert nodes.invoke("node-first", {"to": "far-none", "size": 5})[:2] == ["Refused", "NotFound"]
+    nothing_is_left(nodes.a, nodes.b)
+
+
 def test_the_target_starts_while_its_data_arrives(nodes: Nodes) -> None:
     nodes.b.retire("next")
     eventually("no worker", lambda: workers(nodes.b, "next") == 0)
@@ -191,12 +204,11 @@ def test_a_part_is_on_its_way_while_the_next_one_is_made(nodes: Nodes) -> None:
 def test_what_fails_there_is_the_callers_exception(nodes: Nodes) -> None:
     said = nodes.invoke("first", {"to": "next", "do": "raise", "size": MIB})
     assert said == ["failed", "next", "ValueError", "as was asked for"]
-    # What the other node does not have, what is no Python function, and what nobody has.
+    # What the other node does not have, what takes no events, and what nobody has.
     kind, reason, problem = nodes.invoke("first", {"to": "far-none"})
     assert (kind, reason) == ("refused", "NotFound") and "node 'b'" in problem and "far-none" in problem
-    kind, reason, problem = nodes.invoke("first", {"to": "far-node", "size": 1})
-    assert (kind, reason) == ("refused", "NotSupported") and "only Python functions" in problem
-    assert nodes.invoke("first", {"to": "far-node"})["answers"] == [{"node": True, "event": {}}]
+    kind, reason, problem = nodes.invoke("first", {"to": "far-site", "size": 1})
+    assert (kind, reason) == ("refused", "NotSupported") and "does not take events" in problem
     kind, reason, problem = nodes.invoke("first", {"to": "first"})
     assert (kind, reason) == ("refused", "Forbidden")
     # More than the other node takes.

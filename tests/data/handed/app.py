@@ -18,7 +18,7 @@ def handler(event, context):
         sent = hashlib.sha256(data).hexdigest()
         memory = os.stat(context.inputs.path("body")).st_ino
     try:
-        answers = pilotlight.map("takes", [{"keep": event.get("keep")} for _ in range(event.get("times", 1))], data=data)
+        answers = pilotlight.map(event.get("to", "takes"), [{"keep": event.get("keep")} for _ in range(event.get("times", 1))], data=data)
     except pilotlight.MapError as error:
         return ["failed", *(str(one) for one in error.errors.values())]
     return {"sent": sent, "memory": memory, "answers": answers}

@@ -34,3 +34,8 @@ def back(event, context):
 
 def large(event, context):
     return "x" * event["size"]
+
+
+def site(environ, start_response):
+    start_response("200 OK", [])
+    return [b"a site"]

@@ -148,7 +148,10 @@ impl FunctionConfig {
     /// Whether its invocations may have inputs: declared ones, or what initscripts send.
     #[must_use]
     pub fn may_have_inputs(&self) -> bool {
-        !self.inputs.is_empty() || self.initscripts().next().is_some()
+        !self.inputs.is_empty()
+            || self.inputs_by_request
+            || !self.invokes.is_empty()
+            || self.initscripts().next().is_some()
     }
 
     /// The name of the input that is the body of the request. Then the event does not have it.
@@ -162,7 +165,8 @@ impl FunctionConfig {
     /// The kinds of stores for whose clients its workers have drop-ins, as the drop-ins are called, and `lambda` if it may invoke functions.
     #[must_use]
     pub fn drop_ins(&self) -> Vec<&'static str> {
-        let invokes = self.drop_ins && !self.invokes.is_empty();
+        // Node.js has none for a client of Lambda.
+        let invokes = self.drop_ins && !self.invokes.is_empty() && self.runtime.forks();
         let allowed = self.initscripts().flat_map(|(_, script)| &script.allow);
         let asks_servers = self.initscripts().any(|(_, script)| {
             let mut schemes = script.allow.iter().map(|one| one.endpoint().scheme());

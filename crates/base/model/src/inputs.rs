@@ -104,7 +104,7 @@ pub(crate) fn check(
         ));
     }
     let mut names = BTreeSet::new();
-    let twice = |name: &&String| !names.insert(name.to_ascii_lowercase().replace('_', "-"));
+    let twice = |name: &&String| !names.insert(name_of_header(name));
     if let (false, Some(name)) = (takes.descriptors, declared.keys().find(twice)) {
         return Err(format!(
             "has the input \"{name}\", whose name differs from another one only in the case of letters, or in - and _: rename one of them"
@@ -135,6 +135,12 @@ pub(crate) fn check(
         ));
     }
     Ok(checked)
+}
+
+/// What remains of an input's name where it becomes that of a header or a variable.
+#[must_use]
+pub fn name_of_header(name: &str) -> String {
+    name.to_ascii_lowercase().replace('_', "-")
 }
 
 impl InputConfig {
@@ -288,7 +294,7 @@ fn check_name(name: &str) -> Result<(), String> {
 }
 
 const NAME_BYTES_MAX: usize = 64;
-const TAKES_NONE: &str = "needs runtime = \"python\" and interface = \"event\": requests cannot name inputs of other functions yet";
+const TAKES_NONE: &str = "needs interface = \"event\" and a runtime that takes inputs: requests cannot name inputs of other functions";
 
 #[cfg(test)]
 mod tests {

@@ -54,7 +54,7 @@ pub(crate) fn check(names: &[String], own_only: bool, can_invoke: bool) -> Resul
     }
     if !can_invoke {
         return Err(
-            "needs runtime = \"python\" and interface = \"event\": no other function can invoke others yet"
+            "needs interface = \"event\", and runtime = \"python\" or \"node\": no other function can invoke others yet"
                 .to_owned(),
         );
     }
@@ -124,7 +124,7 @@ mod tests {
                 "{problem}"
             );
         }
-        let all = config("first", "invokes = [\"*\"]").unwrap();
+        let all = config("first", "runtime = \"node\"\ninvokes = [\"*\"]").unwrap();
         assert!(all.may_invoke(&none).is_ok());
     }
 
@@ -166,7 +166,11 @@ mod tests {
             ("invokes = [\"\"]", "has ''"),
             (
                 "invokes = [\"x\"]\ninterface = \"wsgi\"",
-                "needs runtime = \"python\" and interface = \"event\"",
+                "needs interface = \"event\", and runtime = \"python\" or \"node\"",
+            ),
+            (
+                "invokes = [\"x\"]\nruntime = \"provided\"",
+                "needs interface = \"event\", and runtime = \"python\" or \"node\"",
             ),
         ] {
             let found = config("first", toml).unwrap_err();

@@ -239,6 +239,11 @@ pub trait RuntimeKind: fmt::Debug + Send + Sync {
         self.forks()
     }
 
+    /// Whether its handlers can invoke other functions.
+    fn invokes(&self) -> bool {
+        self.forks()
+    }
+
     /// How its workers take inputs that were decoded.
     fn decoded_form(&self) -> Form {
         match self.forks() {

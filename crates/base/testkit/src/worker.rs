@@ -1,14 +1,15 @@
 //! A worker whose calls do what the test says, in tokio's time.
 
 use std::collections::{HashMap, VecDeque};
+use std::os::fd::AsRawFd as _;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
 use pilot_model::ports::{
-    Answer, Call, Clock, Done, HttpHead, Part, PassedRequest, PassedResponse, Resources,
-    StartStamps, Worker, WorkerFault, WorkerMemory,
+    Answer, Call, Clock, Done, HttpHead, Input, Part, PassedRequest, PassedResponse, Resources,
+    ShownInputs, StartStamps, Worker, WorkerFault, WorkerMemory,
 };
 use pilot_model::{BoxFuture, CpuTime, Instant, WorkerId};
 use tokio::sync::watch;
@@ -277,6 +278,15 @@ impl Worker for FakeWorker {
     fn call(&self, call: Call) -> BoxFuture<'_, Result<Answer, WorkerFault>> {
         self.calls.lock().push(call.clone());
         Box::pin(self.unless_killed(self.perform(call)))
+    }
+
+    /// By paths of this process.
+    fn show(&self, inputs: Vec<Input>) -> BoxFuture<'_, Result<ShownInputs, String>> {
+        let path = |input: &Input| format!("/proc/self/fd/{}", input.descriptor.as_raw_fd());
+        Box::pin(std::future::ready(Ok(ShownInputs {
+            paths: inputs.iter().map(path).collect(),
+            kept: Box::new(inputs),
+        })))
     }
 
     fn next(&self, stream: u32) -> BoxFuture<'_, Result<Part, WorkerFault>> {

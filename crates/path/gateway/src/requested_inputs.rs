@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use http::HeaderMap;
 use pilot_model::FunctionConfig;
-use pilot_model::inputs::{DECLARED_MAX, InputConfig, requested, requested_of};
+use pilot_model::inputs::{DECLARED_MAX, InputConfig, name_of_header, requested, requested_of};
 
 use crate::errors::RequestError;
 use crate::headers;
@@ -35,14 +35,20 @@ pub(crate) fn of(
             .map_err(|_| refused("it must be UTF-8".to_owned()))?;
         for text in requested_of(text) {
             let (name, input) = requested(text).map_err(refused)?;
-            if config.inputs.contains_key(&name) {
+            // Where it becomes a part of a header's or a variable's name, its case does not count.
+            let is_it = |other: &String| match config.runtime.forks() {
+                true => *other == name,
+                false => name_of_header(other) == name_of_header(&name),
+            };
+            if let Some(other) = config.inputs.keys().find(|other| is_it(other)) {
                 return Err(refused(format!(
-                    "the function declares the input \"{name}\" itself: use another name"
+                    "the function declares the input \"{other}\" itself: use another name"
                 )));
             }
-            if inputs.insert(name.clone(), input).is_some() {
+            if inputs.keys().any(|other| is_it(other)) {
                 return Err(refused(format!("the input \"{name}\" is there twice")));
             }
+            inputs.insert(name, input);
             if config.inputs.len() + inputs.len() > DECLARED_MAX {
                 return Err(refused(format!(
                     "an invocation has at most {DECLARED_MAX} inputs"
@@ -56,6 +62,8 @@ pub(crate) fn of(
 #[cfg(test)]
 mod tests {
     use http::HeaderValue;
+    use pilot_model::Runtime;
+    use pilot_model::runtime::node::NodeRuntime;
 
     use super::*;
 
@@ -71,6 +79,24 @@ mod tests {
             );
         }
         of(&headers, config).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn where_names_become_headers_their_case_does_not_count() {
+        let mut config = pilot_testkit::config("f");
+        config.inputs_by_request = true;
+        let names: [&[u8]; 2] = [b"an_image=s3://p/x", b"An-Image=s3://p/y"];
+        assert_eq!(read(&names, &config).unwrap().len(), 2);
+        config.runtime = Runtime::Node(NodeRuntime { major: None });
+        assert!(
+            read(&names, &config)
+                .unwrap_err()
+                .contains("is there twice")
+        );
+        let (_, input) = requested("mask=s3://p/x").unwrap();
+        config.inputs.insert("mask".to_owned(), input);
+        let refused = read(&[b"MASK=s3://p/y"], &config).unwrap_err();
+        assert!(refused.contains("declares the input \"mask\""), "{refused}");
     }
 
     #[test]

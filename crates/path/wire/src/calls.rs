@@ -114,6 +114,9 @@ pub struct Answer {
     /// A descriptor comes with the first byte of the message.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub descriptor: bool,
+    /// Memory, for a worker that takes paths: a file to write to, until the buffer is sealed or released.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
     /// How it ended.
     #[serde(flatten)]
     pub end: End,
@@ -123,7 +126,7 @@ pub struct Answer {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "end", rename_all = "snake_case")]
 pub enum End {
-    /// Memory: there it is; its descriptor comes with the message. A call: the body is what the function returned.
+    /// Memory: there it is; its descriptor comes with the message, or its path is in it. A call: the body is what the function returned.
     Done,
     /// The function failed: the body is Lambda's error.
     FunctionError,
@@ -218,7 +221,8 @@ mod tests {
         #[test]
         fn every_answer_fits(problem in ".{0,2000}", id: u32) {
             let end = End::Refused(Refusal::new(Reason::Invalid, problem));
-            let message = answer(&Answer { id, descriptor: true, end }, 7);
+            let path = Some("/proc/4194304/fd/1023".to_owned());
+            let message = answer(&Answer { id, descriptor: true, path, end }, 7);
             let header = message.first_chunk().copied().unwrap();
             let lengths = Lengths::decode(header).unwrap();
             prop_assert_eq!(lengths.meta as usize, message.len() - HEADER_LEN);

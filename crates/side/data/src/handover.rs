@@ -152,6 +152,10 @@ impl Blank {
             io::ErrorKind::ResourceBusy => MemoryFault::StillMapped,
             _ => failed(error),
         })?;
+        // A worker that takes paths may have opened it for writing. Nobody writes any more, whoever opens it.
+        let file = File::from(still.file.try_clone().map_err(failed)?);
+        file.set_permissions(Permissions::from_mode(0o444))
+            .map_err(failed)?;
         // It may have made a hole in the meantime. Now it cannot any more, and nobody gets this buffer.
         if !is_whole(&still.file, still.sealed.len()).map_err(failed)? {
             return Err(MemoryFault::NotWhole);
@@ -174,6 +178,14 @@ impl BlankMemory for Blank {
     fn descriptor(&self) -> Option<Arc<OwnedFd>> {
         let open = self.open.lock();
         open.as_ref().map(|open| Arc::clone(&open.file))
+    }
+
+    fn open_for_paths(&self) -> io::Result<Arc<OwnedFd>> {
+        let open = self.open.lock();
+        let open = open.as_ref().ok_or(io::ErrorKind::InvalidInput)?;
+        let file = File::from(open.file.try_clone()?);
+        file.set_permissions(Permissions::from_mode(0o666))?;
+        Ok(Arc::clone(&open.file))
     }
 
     fn seal(self: Arc<Self>) -> BoxFuture<'static, Result<Arc<dyn InputMemory>, MemoryFault>> {
@@ -225,6 +237,7 @@ const BLOCK_LEN: u64 = 512;
 #[cfg(test)]
 mod tests {
     use std::io::Read;
+    use std::os::fd::AsRawFd as _;
     use std::os::unix::fs::FileExt;
 
     use super::*;
@@ -285,6 +298,27 @@ mod tests {
         assert!(file.write_at(b"x", 0).is_err());
         // And not twice.
         assert!(blank.seal().await.is_err());
+    }
+
+    #[tokio::test]
+    async fn a_worker_that_takes_paths_opens_it_for_writing_until_the_hand_over() {
+        let world = World::new(LEN_MAX);
+        let blank = world.blank(6).await.unwrap();
+        let mode = |file: &File| file.metadata().unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode(&worker_of(&blank)), 0o444);
+        let shown = File::from(blank.open_for_paths().unwrap().try_clone().unwrap());
+        assert_eq!(mode(&shown), 0o666);
+        let path = format!("/proc/self/fd/{}", shown.as_raw_fd());
+        let worker = File::options().write(true).open(&path).unwrap();
+        worker.write_all_at(b"pixels", 0).unwrap();
+        assert!(worker.set_len(60).is_err());
+        let sealed = Arc::clone(&blank).seal().await.unwrap();
+        assert_eq!((mode(&shown), sealed.bytes()), (0o444, 6));
+        assert!(worker.write_at(b"x", 0).is_err());
+        // Root may open it. Even so it cannot write.
+        let late = File::options().write(true).open(&path);
+        assert!(late.is_err() || late.is_ok_and(|file| file.write_at(b"x", 0).is_err()));
+        assert!(blank.open_for_paths().is_err());
     }
 
     #[tokio::test]

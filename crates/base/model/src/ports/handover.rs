@@ -1,6 +1,7 @@
 //! Memory that a worker fills and that then goes to a worker of another function.
 
 use std::fmt::Debug;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -12,6 +13,16 @@ pub trait BlankMemory: Send + Sync + Debug {
     /// The descriptor for the worker, which can write but not change the length. `None`: it is sealed. Must not be called
     /// while it is being sealed.
     fn descriptor(&self) -> Option<Arc<OwnedFd>>;
+
+    /// As [`BlankMemory::descriptor`], for a worker that takes paths: until it is sealed, whoever may look into a process that has the
+    /// descriptor can open it for writing (proc_pid_fd(5)).
+    ///
+    /// # Errors
+    /// The kernel's; it is sealed.
+    fn open_for_paths(&self) -> io::Result<Arc<OwnedFd>> {
+        self.descriptor()
+            .ok_or_else(|| io::ErrorKind::InvalidInput.into())
+    }
 
     /// Ends writing, for everybody who has a descriptor. It can be tried again after [`MemoryFault::StillMapped`] and
     /// [`MemoryFault::NotWhole`].

@@ -28,6 +28,10 @@ impl RuntimeKind for NodeRuntime {
         true
     }
 
+    fn invokes(&self) -> bool {
+        true
+    }
+
     fn name(&self) -> &'static str {
         "node"
     }

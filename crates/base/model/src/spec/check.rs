@@ -77,10 +77,12 @@ impl FunctionSpec {
         };
         let inputs = inputs::check(&self.inputs, runtime.no_inputs(), takes)
             .map_err(|problem| fail("inputs", problem))?;
-        let is_plain = runtime.forks() && interface == Interface::Event;
-        let inputs_by_request = inputs::check_by_request(self.inputs_by_request, is_plain)
+        let takes_events = interface == Interface::Event;
+        let can_take = takes_events && runtime.no_inputs().is_none();
+        let inputs_by_request = inputs::check_by_request(self.inputs_by_request, can_take)
             .map_err(|problem| fail("inputs_by_request", problem))?;
-        let (invokes, by_reference) = self.check_invokes(is_plain, &fail)?;
+        let can_invoke = takes_events && runtime.invokes();
+        let (invokes, by_reference) = self.check_invokes(can_invoke, &fail)?;
         let (initscript, shared_initscript) = self.check_scripts(&runtime, interface, &fail)?;
         let (asynchronous, triggers) = self.check_events(name, interface, timeout_s, &fail)?;
         let scale = self.scale.clone().unwrap_or_default().check();

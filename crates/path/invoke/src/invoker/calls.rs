@@ -1,7 +1,7 @@
-//! Calls from a handler to other functions, on this node or on others, with data handed over by reference. A task of the invocation serves the daemon's end of a
-//! socket; the worker's end goes to the worker with the call.
+//! Calls from a handler to other functions, on this node or on others, with data handed over by reference. A task of the invocation serves the
+//! daemon's end of a socket (`calls/line.rs`); the worker's end goes to the worker with the call.
 //!
-//! The daemon makes the memory and gives the worker a descriptor; none comes from it. Everything here ends with the invocation: buffers,
+//! The daemon makes the memory and gives the worker a descriptor or a path; none comes from it. Everything here ends with the invocation: buffers,
 //! and calls that still run. The handler's own timeout therefore bounds every call. A handler that does not read its answers, or
 //! breaks the protocol, loses this socket and nothing else.
 
@@ -10,16 +10,16 @@ mod buffers;
 mod call;
 mod copied;
 mod elsewhere;
+mod line;
 mod target;
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd as _, OwnedFd};
-use std::os::unix::net::UnixStream as StdUnixStream;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
-use pilot_model::ports::{Input, InputKind, InputMemory, InputSource};
+use pilot_model::ports::{BlankMemory, Input, InputKind, InputMemory, InputSource, Worker};
 use pilot_model::{Trace, Version};
 use pilot_protocols::{FunctionBudget, MemoryBudget, Pace, read_reserved};
 use pilot_sys::seqpacket;
@@ -35,6 +35,7 @@ use crate::invoker::Invoker;
 use crate::task::Task;
 use buffers::Buffers;
 use call::{Call, Data};
+use line::Line;
 
 /// Most functions in a chain, the first one included.
 pub(super) const CALL_DEPTH_MAX: u32 = 16;
@@ -79,18 +80,19 @@ pub(super) struct Caller {
     pub(super) inputs: Vec<(String, Arc<dyn InputMemory>)>,
 }
 
-/// Begins to serve the calls of an invocation. Dropping the task ends them. Returns the worker's end too.
+/// Begins to serve the calls of an invocation. Dropping the task ends them. `paths`: the worker, if it takes paths instead of descriptors.
+/// Returns the worker's end too.
 ///
 /// # Errors
 /// Out of descriptors.
-pub(super) fn start(caller: Caller) -> io::Result<(Task, Input)> {
-    let (ours, theirs) = seqpacket::stream_pair_with_untrusted()?;
-    let ours = StdUnixStream::from(ours);
-    ours.set_nonblocking(true)?;
-    let ours = UnixStream::from_std(ours)?;
+pub(super) fn start(caller: Caller, paths: Option<Weak<dyn Worker>>) -> io::Result<(Task, Input)> {
+    let (line, theirs) = match paths {
+        None => Line::connected()?,
+        Some(worker) => Line::listening(worker)?,
+    };
     let name = caller.version.config.name.clone();
     let task = Task::spawn(async move {
-        if let Err(error) = serve(caller, ours).await {
+        if let Err(error) = serve(caller, line).await {
             tracing::debug!(function = %name, %error, "the calls of an invocation ended");
         }
     });
@@ -128,6 +130,7 @@ impl Reply {
             answer: Answer {
                 id,
                 descriptor: false,
+                path: None,
                 end,
             },
             body,
@@ -138,11 +141,13 @@ impl Reply {
 }
 
 /// Serves until the worker closes its end or breaks the protocol. Reading and writing do not wait for each other.
-async fn serve(caller: Caller, socket: UnixStream) -> io::Result<()> {
+async fn serve(caller: Caller, line: Line) -> io::Result<()> {
+    let (socket, paths) = line.connect().await?;
     let (reader, writer) = socket.into_split();
     let (replies, queue) = mpsc::channel(CALLS_MAX);
     let serving = Serving {
         caller: Arc::new(caller),
+        paths,
         reader,
         replies,
         buffers: Buffers::default(),
@@ -160,6 +165,8 @@ async fn serve(caller: Caller, socket: UnixStream) -> io::Result<()> {
 /// The reading side.
 struct Serving {
     caller: Arc<Caller>,
+    /// The worker, if it takes paths.
+    paths: Option<Weak<dyn Worker>>,
     reader: OwnedReadHalf,
     replies: mpsc::Sender<Reply>,
     buffers: Buffers,
@@ -231,16 +238,35 @@ impl Serving {
             return Reply::refused(id, refusal);
         }
         let function = &self.caller.version.config.name;
-        match self.caller.source.blank(function, len).await {
-            Err(fault) => Reply::refused(id, fault.into()),
-            Ok(blank) => {
-                let mut reply = Reply::done(id);
+        let made = match self.caller.source.blank(function, len).await {
+            Ok(blank) => self.give(id, len, blank).await,
+            Err(fault) => Err(fault.into()),
+        };
+        made.unwrap_or_else(|refusal| Reply::refused(id, refusal))
+    }
+
+    /// Gives memory to the worker.
+    async fn give(
+        &mut self,
+        id: u32,
+        len: u64,
+        blank: Arc<dyn BlankMemory>,
+    ) -> Result<Reply, Refusal> {
+        let mut reply = Reply::done(id);
+        let shown = match &self.paths {
+            None => {
                 reply.descriptor = blank.descriptor();
                 reply.answer.descriptor = reply.descriptor.is_some();
-                self.buffers.insert(id, len, blank);
-                reply
+                None
             }
-        }
+            Some(worker) => {
+                let (path, shown) = line::shown(blank.as_ref(), len, worker).await?;
+                reply.answer.path = Some(path);
+                Some(shown)
+            }
+        };
+        self.buffers.insert(id, len, blank, shown);
+        Ok(reply)
     }
 
     async fn seal(&mut self, buffer: u32) -> Result<(), Refusal> {

@@ -57,7 +57,7 @@ pub(super) async fn exchange(
     let is_websocket = payload.websocket.is_some();
     let streams = (payload.rest, payload.websocket);
     let sent = inputs(streams, &mut invocation, &lease)
-        .and_then(|sent| with_calls(invoker, &request, &head, &mut invocation, sent));
+        .and_then(|sent| with_calls(invoker, (&request, &head), &mut invocation, &lease, sent));
     let inputs = match sent {
         Ok(inputs) => inputs,
         Err(error) => {
@@ -215,12 +215,12 @@ fn time_left(request: &Request) -> Duration {
 /// The same inputs, and the handler's way to invoke other functions, if it may invoke some.
 fn with_calls(
     invoker: &Invoker,
-    request: &Request,
-    head: &InvocationHead,
+    asked: (&Request, &InvocationHead),
     invocation: &mut Invocation,
+    lease: &Lease,
     mut sent: Vec<Input>,
 ) -> io::Result<Vec<Input>> {
-    if let Some((calls, input)) = serve_calls(invoker, request, head, invocation, &sent)? {
+    if let Some((calls, input)) = serve_calls(invoker, asked, invocation, lease, &sent)? {
         invocation.calls = Some(calls);
         sent.push(input);
     }
@@ -230,9 +230,9 @@ fn with_calls(
 /// The handler's way to invoke other functions, if it may invoke some.
 fn serve_calls(
     invoker: &Invoker,
-    request: &Request,
-    head: &InvocationHead,
+    (request, head): (&Request, &InvocationHead),
     invocation: &Invocation,
+    lease: &Lease,
     inputs: &[Input],
 ) -> io::Result<Option<(Task, Input)>> {
     if request.version.config.invokes.is_empty() {
@@ -252,7 +252,9 @@ fn serve_calls(
         events: invoker.events.of(&request.version.config.name),
         inputs: invocation.memory_of(inputs),
     };
-    calls::start(caller).map(Some)
+    let takes_paths = !request.version.config.runtime.forks();
+    let paths = takes_paths.then(|| Arc::downgrade(lease.worker()));
+    calls::start(caller, paths).map(Some)
 }
 
 /// The descriptors that go with the call: the function's inputs, the rest of a large body, which begins to pass, the messages of a WebSocket,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,7 +15,8 @@ use pilot_model::ports::{
     InputSource, Local, MemoryFault, NoInitscripts, NodeCall, NodeFault, Peer, Placement, Platform,
     Ran, StreamedBody,
 };
-use pilot_model::{FunctionConfig, FunctionName, Invokes};
+use pilot_model::runtime::node::NodeRuntime;
+use pilot_model::{FunctionConfig, FunctionName, Invokes, Runtime};
 use pilot_testkit::{FakeEngine, Reaction, RecordingSink, TokioClock};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -103,16 +104,26 @@ struct World {
     sockets: UnboundedReceiver<OwnedFd>,
 }
 
-/// Invokes `first`. Returns its socket for calls.
-async fn begin(invoker: &Arc<Invoker>, sockets: &mut UnboundedReceiver<OwnedFd>) -> UnixStream {
-    let first = invoker.find("first", None).unwrap();
+/// Invokes a function. Returns what it gets for its calls.
+async fn ask_for(
+    invoker: &Arc<Invoker>,
+    sockets: &mut UnboundedReceiver<OwnedFd>,
+    function: &str,
+) -> OwnedFd {
+    let version = invoker.find(function, None).unwrap();
     let calling = Arc::clone(invoker);
-    let request = request(invoker, first);
+    let request = request(invoker, version);
     tokio::spawn(async move {
         let payload = async { Ok::<_, pilot_invoke::InvokeError>(Payload::event("{}".into())) };
         calling.invoke(request, payload).await
     });
-    let socket = std::os::unix::net::UnixStream::from(sockets.recv().await.unwrap());
+    sockets.recv().await.unwrap()
+}
+
+/// Invokes `first`. Returns its socket for calls.
+async fn begin(invoker: &Arc<Invoker>, sockets: &mut UnboundedReceiver<OwnedFd>) -> UnixStream {
+    let socket = ask_for(invoker, sockets, "first").await;
+    let socket = std::os::unix::net::UnixStream::from(socket);
     socket.set_nonblocking(true).unwrap();
     UnixStream::from_std(socket).unwrap()
 }
@@ -340,6 +351,42 @@ async fn a_message_that_is_not_valid_ends_the_socket_alone() {
         assert!(matches!(ended, Ok(Ok(0) | Err(_))), "{ended:?}");
         assert_eq!(world.engine.alive(), 1, "the invocation goes on");
     }
+}
+
+#[tokio::test]
+async fn a_worker_that_takes_paths_connects_once_and_gets_memory_by_a_path() {
+    let mut world = World::new(Reaction::answer("[1]")).await;
+    let node = pilot_testkit::version_with("node", 1, |config| {
+        config.runtime = Runtime::Node(NodeRuntime { major: None });
+        config.timeout = LONG;
+        config.invokes.names = vec!["next".to_owned()];
+    });
+    world.invoker.activate(node);
+    let listens = ask_for(&world.invoker, &mut world.sockets, "node").await;
+    let path = format!("/proc/self/fd/{}", listens.as_raw_fd());
+    world.socket = UnixStream::connect(&path).await.unwrap();
+    world
+        .ask(json!({"op": "buffer", "id": 1, "len": 77}), b"")
+        .await;
+    let made = world.answer().await.0;
+    let shown = made["path"].as_str().unwrap();
+    assert!(shown.starts_with("/proc/self/fd/"), "{made}");
+    assert_eq!(
+        (&made["end"], made.get("descriptor")),
+        (&json!("done"), None)
+    );
+    // Only one may connect.
+    if let Ok(mut second) = UnixStream::connect(&path).await {
+        assert!(!matches!(second.read(&mut [0]).await, Ok(1)));
+    }
+    let call = json!({"op": "call", "id": 2, "function": "next", "buffer": 1});
+    world.ask(call, b"{}").await;
+    world
+        .ask(json!({"op": "seal", "id": 3, "buffer": 1}), b"")
+        .await;
+    let ends = [world.answer().await.0, world.answer().await.0];
+    assert!(ends.iter().all(|end| end["end"] == "done"), "{ends:?}");
+    assert_eq!(*world.given.lock(), [[("data".to_owned(), 77)]]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use pilot_model::ports::{BlankMemory, InputMemory, There};
+use pilot_model::ports::{BlankMemory, InputMemory, ShownInputs, There};
 use pilot_wire::calls::{Reason, Refusal};
 use tokio::sync::{SetOnce, watch};
 
@@ -27,6 +27,8 @@ pub(super) struct Slot {
     /// What is read while it is filled. `None`: it is sealed or released. Guards only the value, and is dropped before `blank`, which
     /// then finds out whether a worker still has the memory.
     file: Mutex<Option<Arc<OwnedFd>>>,
+    /// Of a worker that takes paths: what it writes through. As long as `file`.
+    shown: Mutex<Option<ShownInputs>>,
     blank: Arc<dyn BlankMemory>,
     /// So many bytes are there, as the worker says.
     filled: watch::Sender<u64>,
@@ -50,10 +52,18 @@ impl Buffers {
         Err(Refusal::new(Reason::NoRoom, problem))
     }
 
-    pub(super) fn insert(&mut self, number: u32, len: u64, blank: Arc<dyn BlankMemory>) {
+    /// `shown`: what a worker that takes paths writes through.
+    pub(super) fn insert(
+        &mut self,
+        number: u32,
+        len: u64,
+        blank: Arc<dyn BlankMemory>,
+        shown: Option<ShownInputs>,
+    ) {
         let slot = Slot {
             len,
             file: Mutex::new(blank.descriptor()),
+            shown: Mutex::new(shown),
             blank,
             filled: watch::Sender::new(0),
             sealed: SetOnce::new(),
@@ -73,7 +83,7 @@ impl Buffers {
             let problem = "the buffer was released before it was filled";
             // It does nothing if the buffer is sealed.
             let _ = slot.sealed.set(Err(Refusal::new(Reason::Invalid, problem)));
-            *slot.file.lock() = None;
+            slot.close();
         }
     }
 }
@@ -91,7 +101,13 @@ impl Slot {
     pub(super) fn fill(&self, memory: Arc<dyn InputMemory>) {
         // It is sealed once, because sealing it again fails.
         let _ = self.sealed.set(Ok(memory));
+        self.close();
+    }
+
+    /// Nobody writes any more.
+    fn close(&self) {
         *self.file.lock() = None;
+        *self.shown.lock() = None;
     }
 
     /// The worker says that so many bytes are there. What it writes to them later, nobody may notice.
@@ -231,7 +247,7 @@ mod tests {
                         prop_assert_eq!(has_room, !model.contains_key(&number) && model.len() < BUFFERS_MAX);
                         if has_room {
                             serial += 1;
-                            buffers.insert(number, serial, Arc::new(Fake { _alive: Arc::clone(&alive), number: serial }));
+                            buffers.insert(number, serial, Arc::new(Fake { _alive: Arc::clone(&alive), number: serial }), None);
                             model.insert(number, (serial, false));
                         }
                     }

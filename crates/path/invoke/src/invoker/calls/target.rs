@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use pilot_model::inputs::name_of_header;
 use pilot_model::invokes::not_named;
 use pilot_model::ports::Peer;
 use pilot_model::trigger::FaasTrigger;
@@ -164,14 +165,19 @@ pub(super) fn check_target(config: &FunctionConfig, has_data: bool) -> Result<()
     if !has_data {
         return Ok(());
     }
-    if !config.runtime.forks() {
+    if let Some(reason) = config.runtime.no_inputs() {
         return not_supported(format!(
-            "'{function}' cannot take data by reference, only Python functions can: put it into the event, or into a store"
+            "'{function}' cannot take data, which {reason}: put it into the event"
         ));
     }
-    if config.inputs.contains_key(DATA_NAME) {
+    let is_taken = |name: &&String| match config.runtime.forks() {
+        true => *name == DATA_NAME,
+        // It becomes a part of a header's or a variable's name.
+        false => name_of_header(name) == DATA_NAME,
+    };
+    if let Some(name) = config.inputs.keys().find(is_taken) {
         return not_supported(format!(
-            "'{function}' declares an input \"{DATA_NAME}\" itself, which is the name of what is handed over: rename it"
+            "'{function}' declares an input \"{name}\" itself, and what is handed over is \"{DATA_NAME}\" there: rename it"
         ));
     }
     Ok(())
