@@ -14,7 +14,7 @@ use reqwest::header::{
 use reqwest::{Certificate, Client, Response, StatusCode, Url};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::redirects::same_server;
+use super::redirects::{REDIRECTS_MAX, same_server};
 use super::s3::chain;
 use super::{Got, Object, Store, StoreError, Validator};
 
@@ -217,7 +217,9 @@ fn refusal(status: StatusCode) -> Option<StoreError> {
         ),
         status if status.is_redirection() && status != StatusCode::NOT_MODIFIED => (
             Kind::Broken,
-            "the store refers to another server, which the daemon was not given".to_owned(),
+            format!(
+                "the store refers to another server, which the daemon was not given, or more than {REDIRECTS_MAX} times to itself"
+            ),
         ),
         status if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS => {
             (Kind::Unavailable, format!("the store answers {status}"))

@@ -17,4 +17,5 @@ pub(super) fn same_server() -> Policy {
     })
 }
 
-const REDIRECTS_MAX: usize = 5;
+/// So often.
+pub(super) const REDIRECTS_MAX: usize = 5;

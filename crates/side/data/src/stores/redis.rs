@@ -348,11 +348,30 @@ fn failed(error: &RedisError) -> StoreError {
         _ if matches!(error.code(), Some("NOAUTH" | "WRONGPASS" | "NOPERM")) => Kind::Denied,
         _ => Kind::Unavailable,
     };
-    let problem = match kind {
-        Kind::Denied => format!("the store refuses the daemon's credentials: {error}"),
-        _ => error.to_string(),
+    let said = said(error);
+    let problem = match error.kind() {
+        _ if kind == Kind::Denied => format!("the store refuses the daemon's credentials: {said}"),
+        ErrorKind::Server(ServerErrorKind::Moved | ServerErrorKind::Ask) => {
+            format!("it is on another server of a cluster, and a store is one server ({said})")
+        }
+        _ => said,
     };
     StoreError::new(kind, &problem)
+}
+
+/// What the server says, without the place of the command in the pipeline.
+fn said(error: &RedisError) -> String {
+    let text = error.to_string();
+    match text.split_once("error: ") {
+        Some((before, error)) if before.starts_with("Pipeline failure") => {
+            let end = error.find("), (Index").or_else(|| error.rfind(")]"));
+            error
+                .get(..end.unwrap_or(error.len()))
+                .unwrap_or(error)
+                .to_owned()
+        }
+        _ => text,
+    }
 }
 
 const CONNECTIONS_MAX: usize = 64;
@@ -362,3 +381,51 @@ const PART_LEN: u64 = 4 << 20;
 /// A part, and what frames it.
 const ANSWER_BYTES_MAX: usize = (4 << 20) + 1024;
 const TOO_LONG: &str = "the server sends more than it was asked for";
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    /// What is said of a server that answers each command of `TYPE` so.
+    async fn told(answer: &'static str) -> StoreError {
+        let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let store = RedisStore::plain(server.local_addr().unwrap(), 1);
+        tokio::spawn(async move {
+            let (mut client, _) = server.accept().await.unwrap();
+            let mut asked = Vec::new();
+            while client.read_buf(&mut asked).await.unwrap() > 0 {
+                let text = String::from_utf8_lossy(&asked).into_owned();
+                let is_type = text.contains("TYPE");
+                for _ in text.matches('*') {
+                    client.write_all(b"+OK\r\n").await.unwrap();
+                    if is_type {
+                        client.write_all(answer.as_bytes()).await.unwrap();
+                        break;
+                    }
+                }
+                asked.clear();
+            }
+        });
+        store.get("key", None).await.unwrap_err()
+    }
+
+    #[tokio::test]
+    async fn what_a_server_says_is_told_without_the_librarys_words() {
+        let found = told("-MOVED 3999 127.0.0.1:6381\r\n").await;
+        assert!(
+            found.problem.contains("on another server of a cluster")
+                && found.problem.contains("3999 127.0.0.1:6381"),
+            "{found:?}"
+        );
+        let found = told("-NOPERM no permission for 'type'\r\n").await;
+        assert!(
+            found.kind == Kind::Denied && found.problem.ends_with("no permission for 'type'"),
+            "{found:?}"
+        );
+        let found = told("-LOADING the dataset\r\n").await;
+        assert!(!found.problem.contains("Pipeline"), "{found:?}");
+    }
+}
