@@ -185,6 +185,9 @@ def test_a_value_cannot_leave_the_folder_of_its_location(daemon: Daemon, bucket:
         ("ftp://photos/x", "is not a kind of store"),
         ("http://site/x", "is reached by https://site/"),
         ("s3://wrong/{secret.x}", "is not a placeholder"),
+        # No invocation could use these keys.
+        ("s3://wrong/../x", 'the key "../x" has an empty, "." or ".." part'),
+        ("s3://wrong/{event.a}//x", 'the key "*//x" has an empty'),
     ],
 )
 def test_a_function_cannot_name_a_store_that_it_was_not_given(

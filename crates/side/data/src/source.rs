@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use ipnet::IpNet;
-use pilot_model::inputs::{Form, InputConfig, Location, Scheme, Values, keys};
+use pilot_model::inputs::{Form, InputConfig, Location, Scheme, Values, check_key, keys};
 use pilot_model::ports::{
     BlankMemory, Clock, DecoderHost, Fetched, Input, InputFault, InputFaultKind, InputKind,
     InputMemory, InputSource, MemoryFault, Queues, StreamedBody,
@@ -259,7 +259,9 @@ impl InputSource for Data {
         let of_stores = config.inputs.iter().filter(|(_, input)| !input.is_body());
         for (name, input) in of_stores {
             let store = self.store(config.name.as_str(), &input.from);
-            let checked = store.and_then(|open| open.store.check(&input.from));
+            // Whatever its placeholders stand for.
+            let key = || check_key(&input.from.key_with('*')).map_err(|wrong| wrong.to_string());
+            let checked = store.and_then(|open| open.store.check(&input.from).and_then(|()| key()));
             checked.map_err(|problem| {
                 format!("functions.{}.inputs: \"{name}\": {problem}", config.name)
             })?;
