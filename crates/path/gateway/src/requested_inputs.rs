@@ -45,7 +45,7 @@ pub(crate) fn of(
                     "the function declares the input \"{other}\" itself: use another name"
                 )));
             }
-            if inputs.keys().any(|other| is_it(other)) {
+            if inputs.keys().any(is_it) {
                 return Err(refused(format!("the input \"{name}\" is there twice")));
             }
             inputs.insert(name, input);

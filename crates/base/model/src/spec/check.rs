@@ -77,12 +77,10 @@ impl FunctionSpec {
         };
         let inputs = inputs::check(&self.inputs, runtime.no_inputs(), takes)
             .map_err(|problem| fail("inputs", problem))?;
-        let takes_events = interface == Interface::Event;
-        let can_take = takes_events && runtime.no_inputs().is_none();
+        let can_take = interface == Interface::Event && runtime.no_inputs().is_none();
         let inputs_by_request = inputs::check_by_request(self.inputs_by_request, can_take)
             .map_err(|problem| fail("inputs_by_request", problem))?;
-        let can_invoke = takes_events && runtime.invokes();
-        let (invokes, by_reference) = self.check_invokes(can_invoke, &fail)?;
+        let (invokes, by_reference) = self.check_invokes(&runtime, interface, &fail)?;
         let (initscript, shared_initscript) = self.check_scripts(&runtime, interface, &fail)?;
         let (asynchronous, triggers) = self.check_events(name, interface, timeout_s, &fail)?;
         let scale = self.scale.clone().unwrap_or_default().check();
@@ -124,9 +122,11 @@ impl FunctionSpec {
     /// Which functions it invokes, and whether data goes there by reference.
     fn check_invokes(
         &self,
-        can_invoke: bool,
+        runtime: &Runtime,
+        interface: Interface,
         fail: &impl Fn(&'static str, String) -> SpecError,
     ) -> Result<(Invokes, bool), SpecError> {
+        let can_invoke = interface == Interface::Event && runtime.invokes();
         let invokes = invokes::check(&self.invokes, self.invokes_own_only, can_invoke)
             .map_err(|problem| fail("invokes", problem))?;
         let by_reference = invokes::check_by_reference(self.by_reference, &invokes)
