@@ -184,7 +184,7 @@ def test_pyarrow_reads_a_table_in_place(world: World) -> None:
 
     columns = {"n": [1, 2, 3], "price": [0.5, None, -2.0], "city": ["K\u00f6ln", "", None]}
     rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-    for format, compression in [("file", None), ("stream", None), ("stream", "lz4")]:
+    for format, compression in [("file", None), ("stream", None), ("stream", "lz4"), ("file", "zstd")]:
         save("table", format=format, compression=compression)
         response, answer = invoke(world.daemon, "arrow", {"key": "table", "whole": True})
         assert (answer["rows"], answer["names"], answer["same"]) == (rows, list(columns), True)

@@ -208,6 +208,12 @@ impl Rows {
                     "it is damaged: the place of column {name} is negative"
                 )));
             }
+            if let Compression::BROTLI(_) | Compression::LZO = column.compression() {
+                let name = column.column_path().string();
+                return Err(invalid(format!(
+                    "column {name} is compressed with Brotli or LZO: write it with Zstandard, LZ4, gzip or Snappy"
+                )));
+            }
         }
         let metadata = file.metadata().file_metadata();
         let schema = metadata.schema_descr_ptr();

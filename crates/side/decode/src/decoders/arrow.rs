@@ -11,13 +11,17 @@ use bytes::Bytes;
 use parquet::arrow::arrow_reader::{ArrowReaderOptions, ParquetRecordBatchReaderBuilder};
 use pilot_model::inputs::decoded::{DecodeRequest, Layout};
 
+use super::parquet as parquet_columns;
 use crate::{Made, too_long};
 
 /// A table of Parquet. The types are those of its own schema, so no column is a dictionary, which may not change in a file.
 pub(super) fn of_parquet(request: &DecodeRequest, bytes: Vec<u8>) -> Result<Made, String> {
     let options = ArrowReaderOptions::new().with_skip_arrow_metadata(true);
-    let reader = ParquetRecordBatchReaderBuilder::try_new_with_options(Bytes::from(bytes), options)
-        .and_then(|builder| builder.with_batch_size(BATCH_ROWS).build());
+    let builder =
+        ParquetRecordBatchReaderBuilder::try_new_with_options(Bytes::from(bytes), options)
+            .map_err(|error| error.to_string())?;
+    parquet_columns::check_compression(builder.metadata())?;
+    let reader = builder.with_batch_size(BATCH_ROWS).build();
     let batches = reader.map_err(|error| error.to_string())?;
     let schema = batches.schema();
     written(request, &schema, batches)
@@ -180,12 +184,14 @@ mod tests {
 
     #[test]
     fn every_way_of_storing_a_table_becomes_the_same_file() {
-        let compressed = IpcWriteOptions::default()
-            .try_with_compression(Some(CompressionType::LZ4_FRAME))
-            .unwrap();
+        let compressed = |how| {
+            let options = IpcWriteOptions::default().try_with_compression(Some(how));
+            file(options.unwrap())
+        };
         for (by, bytes) in [
             (Decoder::Arrow, file(IpcWriteOptions::default())),
-            (Decoder::Arrow, file(compressed)),
+            (Decoder::Arrow, compressed(CompressionType::LZ4_FRAME)),
+            (Decoder::Arrow, compressed(CompressionType::ZSTD)),
             (Decoder::Arrow, stream()),
             (Decoder::Parquet, parquet()),
         ] {

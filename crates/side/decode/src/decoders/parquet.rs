@@ -2,9 +2,10 @@
 //! The integers of dates and times are those of the file.
 
 use bytes::Bytes;
-use parquet::basic::{ConvertedType, Type as Physical};
+use parquet::basic::{Compression, ConvertedType, Type as Physical};
 use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
 use parquet::data_type::{ByteArray, DataType};
+use parquet::file::metadata::ParquetMetaData;
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::schema::types::ColumnDescriptor;
 use pilot_model::inputs::decoded::{Column, ColumnValues, DecodeRequest, Element, Layout};
@@ -13,6 +14,7 @@ use crate::{Made, aligned, too_long};
 
 pub(super) fn decode(request: &DecodeRequest, bytes: Vec<u8>) -> Result<Made, String> {
     let file = SerializedFileReader::new(Bytes::from(bytes)).map_err(|error| error.to_string())?;
+    check_compression(file.metadata())?;
     let schema = file.metadata().file_metadata().schema_descr_ptr();
     let mut columns: Vec<Filled> = schema
         .columns()
@@ -44,6 +46,19 @@ pub(super) fn decode(request: &DecodeRequest, bytes: Vec<u8>) -> Result<Made, St
         ));
     }
     Ok(lay_out(rows, columns))
+}
+
+/// Whether all columns can be unpacked.
+pub(super) fn check_compression(file: &ParquetMetaData) -> Result<(), String> {
+    let mut chunks = file.row_groups().iter().flat_map(|group| group.columns());
+    let is_other = |how| matches!(how, Compression::BROTLI(_) | Compression::LZO);
+    match chunks.find(|column| is_other(column.compression())) {
+        None => Ok(()),
+        Some(column) => Err(format!(
+            "its column \"{}\" is compressed with Brotli or LZO: write it with Zstandard, LZ4, gzip or Snappy",
+            column.column_path().string().escape_default()
+        )),
+    }
 }
 
 /// A column that has been read.
@@ -253,6 +268,7 @@ const BATCH_ROWS: usize = 8192;
 mod tests {
     use std::sync::Arc;
 
+    use parquet::basic::{GzipLevel, ZstdLevel};
     use parquet::data_type::{ByteArrayType, DoubleType, Int64Type};
     use parquet::file::properties::WriterProperties;
     use parquet::file::writer::SerializedFileWriter;
@@ -273,8 +289,13 @@ mod tests {
 
     /// Two groups of rows, each with the numbers 1 and 2, a price for the first alone, and two cities.
     fn file(schema: &str) -> Vec<u8> {
+        packed(schema, Compression::UNCOMPRESSED)
+    }
+
+    fn packed(schema: &str, how: Compression) -> Vec<u8> {
         let schema = Arc::new(parse_message_type(schema).unwrap());
-        let properties = Arc::new(WriterProperties::builder().build());
+        let properties = WriterProperties::builder().set_compression(how).build();
+        let properties = Arc::new(properties);
         let mut file = Vec::new();
         let mut writer = SerializedFileWriter::new(&mut file, schema, properties).unwrap();
         for _ in 0..2 {
@@ -311,6 +332,21 @@ mod tests {
             memory.extend(part);
         }
         memory
+    }
+
+    #[test]
+    fn a_file_may_be_compressed() {
+        let plain = memory(&decode(&request(1 << 20), file(SCHEMA)).unwrap());
+        for how in [
+            Compression::SNAPPY,
+            Compression::GZIP(GzipLevel::default()),
+            Compression::ZSTD(ZstdLevel::default()),
+            Compression::LZ4_RAW,
+            Compression::LZ4,
+        ] {
+            let made = decode(&request(1 << 20), packed(SCHEMA, how)).unwrap();
+            assert_eq!(memory(&made), plain, "{how}");
+        }
     }
 
     #[test]

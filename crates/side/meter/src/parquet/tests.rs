@@ -153,6 +153,44 @@ fn files_of_other_tools_are_read_by_their_columns() {
     assert_eq!(lines, [3, 4]);
 }
 
+/// What pyarrow 26 writes of one table, with each of its compressions: `func`, `end_timestamp` and `duration`, which some rows do not have.
+#[test]
+fn files_of_pyarrow_are_read_with_each_compression_but_brotli() {
+    let read = |bytes: &[u8]| -> io::Result<String> {
+        let mut file = tempfile::tempfile()?;
+        file.write_all(bytes)?;
+        file.seek(SeekFrom::Start(0))?;
+        let mut csv = String::new();
+        Rows::open(file)?.read_to_string(&mut csv)?;
+        Ok(csv)
+    };
+    let plain = read(include_bytes!("tests/none.parquet")).unwrap();
+    let mut lines = plain.lines();
+    assert_eq!(lines.next(), Some("end_timestamp,duration"));
+    for row in 0..300_u16 {
+        let duration = match row % 5 {
+            4 => String::new(),
+            _ => (f64::from(row % 9 + 1) * 0.25).to_string(),
+        };
+        let expected = format!("{},{duration}", 10.5 + f64::from(row));
+        assert_eq!(lines.next(), Some(expected.as_str()));
+    }
+    for (how, bytes) in [
+        ("Snappy", &include_bytes!("tests/snappy.parquet")[..]),
+        ("gzip", include_bytes!("tests/gzip.parquet")),
+        ("Zstandard", include_bytes!("tests/zstd.parquet")),
+        ("LZ4", include_bytes!("tests/lz4.parquet")),
+    ] {
+        assert_eq!(read(bytes).unwrap(), plain, "{how}");
+    }
+    let refused = read(include_bytes!("tests/brotli.parquet")).unwrap_err();
+    let refused = refused.to_string();
+    assert!(
+        refused.contains("is compressed with Brotli") && refused.contains("Zstandard, LZ4"),
+        "{refused}"
+    );
+}
+
 /// Whole numbers of all columns, one row.
 fn numbers(schema: &str, arrow: Option<&str>, value: i64) -> io::Result<String> {
     let file = written_with(schema, arrow, |_, column| match column {
