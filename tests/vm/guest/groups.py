@@ -11,6 +11,8 @@ from typing import TypeVar
 from pilot_daemon import PATIENCE
 
 MOUNT = Path("/sys/fs/cgroup")
+# The machine runs on User Mode Linux.
+IS_UML = "User Mode Linux" in Path("/proc/cpuinfo").read_text()
 T = TypeVar("T")
 
 
@@ -26,6 +28,16 @@ def daemons_groups() -> list[Path]:
     for folder, inner, _ in os.walk(MOUNT):
         found += [Path(folder, name) for name in inner if name.startswith("pilotlightd-")]
     return found
+
+
+def lacking() -> set[str]:
+    """What the kernel of the machine cannot have, as `pilot doctor` names it."""
+    # Linux 6.16 or newer has it.
+    names = {"descriptors from functions"}
+    if IS_UML:
+        # Debian builds it without CONFIG_CHECKPOINT_RESTORE.
+        names.add("process ids")
+    return names
 
 
 def folder_of(daemon: int) -> Path:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from functions import project
-from groups import MOUNT, daemons_groups, eventually, folder_of, group_of, with_limit
+from groups import MOUNT, daemons_groups, eventually, folder_of, group_of, lacking, with_limit
 from pilot_daemon import PATIENCE
 from test_upgrade import CONFIG, HANDLER, Load
 
@@ -109,11 +109,16 @@ def test_the_service_limits_functions_below_its_own_group(service: None) -> None
     assert isinstance(count, int) and count < 5000
     # The kernel has killed a process below the service, and the service goes on (OOMPolicy=continue).
     assert main_pid() == pid and invoke("echo", 2) == 2
-    missing = [line for line in log_since_start().splitlines() if "not enforced" in line and "SO_PASSRIGHTS" not in line]
-    assert missing == []
+    missing = [line for line in log_since_start().splitlines() if "not enforced" in line]
+    assert [line for line in missing if not any(f": {name}:" in line for name in lacking())] == []
 
 
 def test_precise_limits_have_their_thread_with_priority(service: None) -> None:
+    if (
+        subprocess.run(["systemd-run", "--quiet", "--scope", "chrt", "--fifo", "1", "true"], capture_output=True).returncode
+        != 0
+    ):
+        pytest.skip("the kernel gives no real-time priority to control groups (CONFIG_RT_GROUP_SCHED)")
     assert invoke("paced", 1) == 1
     tasks = Path(f"/proc/{main_pid()}/task").iterdir()
     (pacer,) = [task for task in tasks if (task / "comm").read_text().strip() == "pacer"]

@@ -43,18 +43,33 @@ PACKAGES = [
 # Modules of hardware that the machine does not have; most of the kernel's package.
 HARDWARE = ["gpu", "media", "infiniband", "iio", "hwmon", "usb", "staging", "scsi", "net/ethernet", "net/wireless", "platform"]
 
+# Modules of the kernel of User Mode Linux, by version.
+UML_MODULES = Path("/usr/lib/uml/modules")
+
 # Runs once, on the new file system, whose folder is the first argument.
 CUSTOMIZE = """
 set -eu
 root=$1
 echo pilot-vm >"$root/etc/hostname"
 printf '127.0.0.1 localhost pilot-vm\\n::1 localhost\\n' >"$root/etc/hosts"
-echo '/dev/vda / ext4 defaults 0 1' >"$root/etc/fstab"
 printf '[Match]\\nName=e*\\n[Network]\\nDHCP=ipv4\\n' >"$root/etc/systemd/network/80-user.network"
 # The resolver of QEMU's user-mode network.
 rm -f "$root/etc/resolv.conf"
 echo 'nameserver 10.0.2.3' >"$root/etc/resolv.conf"
-chroot "$root" systemctl enable --quiet systemd-networkd.service
+# User Mode Linux has no virtio: there, the agent listens on a serial line.
+cat >"$root/etc/systemd/system/agent-on-serial.service" <<'END'
+[Unit]
+ConditionVirtualization=uml
+[Service]
+ExecStart=/usr/sbin/qemu-ga --method=isa-serial --path=/dev/ttyS0
+Restart=always
+[Install]
+WantedBy=multi-user.target
+END
+if [ -d /usr/lib/uml/modules ]; then
+    cp -a /usr/lib/uml/modules/. "$root/lib/modules/"
+fi
+chroot "$root" systemctl enable --quiet systemd-networkd.service agent-on-serial.service
 chroot "$root" systemctl mask --quiet apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer systemd-networkd-wait-online.service
 """
 
@@ -65,7 +80,7 @@ class Unavailable(Exception):
 
 @dataclass(frozen=True)
 class Image:
-    """The files that QEMU boots. The disk is never written to."""
+    """The files that a hypervisor boots; User Mode Linux brings its own kernel. The disk is never written to."""
 
     disk: Path
     kernel: Path
@@ -75,7 +90,8 @@ class Image:
 def prepare(folder: Path) -> Image:
     """The image in this folder, made anew if what it is made of has changed."""
     image = Image(folder / "root.img", folder / "vmlinuz", folder / "initrd.img")
-    recipe = [RELEASE, str(DISK_MB), *PACKAGES, *HARDWARE, CUSTOMIZE]
+    versions = sorted(path.name for path in UML_MODULES.iterdir()) if UML_MODULES.is_dir() else []
+    recipe = [RELEASE, str(DISK_MB), *PACKAGES, *HARDWARE, CUSTOMIZE, *versions]
     digest = hashlib.sha256("\n".join(recipe).encode()).hexdigest()
     done = folder / "complete"
     if done.exists() and done.read_text() == digest:
@@ -93,7 +109,7 @@ def prepare(folder: Path) -> Image:
         for found, name in (("vmlinuz", image.kernel), ("initrd.img", image.initrd)):
             (newest,) = Path(root, "boot").glob(f"{found}-*")
             shutil.copyfile(newest, name)
-        # A sparse file; QEMU writes what changes into a temporary one.
+        # A sparse file; hypervisors write what changes into another one.
         image.disk.unlink(missing_ok=True)
         command = ["mke2fs", "-q", "-t", "ext4", "-E", "lazy_itable_init=1,root_owner=0:0", "-d", root]
         command += [str(image.disk), f"{DISK_MB}M"]

@@ -1,14 +1,11 @@
-"""The machine itself: QEMU as a child that ends with this process, and commands in it through QEMU's guest agent."""
+"""The machine itself: a hypervisor as a child that ends with this process, and commands in it through QEMU's guest agent."""
 
 from __future__ import annotations
 
 import base64
 import json
 import os
-import re
-import shutil
 import signal
-import socket
 import subprocess
 import time
 from dataclasses import dataclass
@@ -16,20 +13,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from vm.image import Image, Unavailable
+from vm.hypervisors import Hardware, Hypervisor, Share
 
 # Nothing of a run lasts longer, whatever hangs.
 RUN_S_MAX = 5400
-# Emulation is slower by this factor, at least.
-EMULATION_FACTOR = 15
-
-
-@dataclass(frozen=True)
-class Share:
-    """A folder that the machine sees at the same path. One that can be written to shows the owner of files to the machine alone."""
-
-    path: Path
-    writable: bool = False
 
 
 @dataclass(frozen=True)
@@ -43,32 +30,31 @@ class Done:
 class Machine:
     """A running machine. It ends with the `with` block, or with this process, however that ends."""
 
-    def __init__(self, image: Image, shares: list[Share], folder: Path, cpus: int, memory_mb: int) -> None:
-        self.image, self.shares, self.folder = image, shares, folder
-        self.cpus, self.memory_mb = cpus, memory_mb
-        self.has_kvm = _kvm_works()
-        self.patience = 1 if self.has_kvm else EMULATION_FACTOR
-        self.console = folder / "console.log"
-        self.socket_path = folder / "agent.sock"
+    def __init__(self, hypervisor: Hypervisor, hardware: Hardware) -> None:
+        self.hypervisor, self.hardware = hypervisor, hardware
+        self.patience = hypervisor.patience
 
     def __enter__(self) -> Machine:
-        if shutil.which("qemu-system-x86_64") is None:
-            raise Unavailable("qemu-system-x86_64 is not installed: apt-get install --no-install-recommends qemu-system-x86")
-        if not self.has_kvm:
-            print("\n*** KVM does not work here: the machine is EMULATED, and slower by far ***\n", flush=True)
-        self.socket_path.unlink(missing_ok=True)
+        if self.patience > 1:
+            print(f"\n*** KVM is not used: the machine runs on {self.hypervisor.what}, and is slower ***\n", flush=True)
         began = time.monotonic()
-        # If this process is killed, so is timeout(1), and then QEMU.
+        # If this process is killed, so is timeout(1), and then the hypervisor.
         ends = ["setpriv", "--pdeathsig", "KILL"]
         bounded = [*ends, "timeout", "--kill-after=10", str(RUN_S_MAX), *ends]
-        with (self.folder / "qemu.log").open("wb") as log:
+        command = [*bounded, *self.hypervisor.command(self.hardware)]
+        with self._errors().open("wb") as log:
             self.process = subprocess.Popen(
-                [*bounded, *self._command()], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                pass_fds=self.hypervisor.inherited(),
             )
         try:
             self._connect(90 * self.patience)
             self.booted_in_s = time.monotonic() - began
-            for number, share in enumerate(self.shares):
+            for number, share in enumerate(self.hardware.shares):
                 self._mount(number, share)
         except BaseException:
             self._end()
@@ -78,30 +64,8 @@ class Machine:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._end()
 
-    def _command(self) -> list[str]:
-        # A machine that is itself virtual often offers this register and refuses to set it.
-        accelerator = ["-accel", "kvm", "-cpu", "host,arch-capabilities=off"]
-        if not self.has_kvm:
-            accelerator = ["-accel", "tcg,thread=multi,tb-size=512", "-cpu", "max"]
-        command = ["qemu-system-x86_64", "-nodefaults", "-no-user-config", "-display", "none", "-machine", "q35", *accelerator]
-        command += ["-smp", str(self.cpus), "-m", str(self.memory_mb)]
-        command += ["-kernel", str(self.image.kernel), "-initrd", str(self.image.initrd)]
-        command += ["-append", "root=/dev/vda ro console=ttyS0 quiet systemd.show_status=no panic=1", "-no-reboot"]
-        command += ["-chardev", f"file,id=console,path={self.console}", "-serial", "chardev:console"]
-        command += ["-drive", f"file={self.image.disk},format=raw,if=virtio,snapshot=on,cache=unsafe"]
-        command += ["-netdev", "user,id=net", "-device", "virtio-net-pci,netdev=net", "-device", "virtio-rng-pci"]
-        command += ["-chardev", f"socket,id=agent,path={self.socket_path},server=on,wait=off", "-device", "virtio-serial"]
-        command += ["-device", "virtserialport,chardev=agent,name=org.qemu.guest_agent.0"]
-        for number, share in enumerate(self.shares):
-            model = "mapped-xattr" if share.writable else "none,readonly=on"
-            command += ["-fsdev", f"local,id=share{number},path={share.path},multidevs=remap,security_model={model}"]
-            command += ["-device", f"virtio-9p-pci,fsdev=share{number},mount_tag=share{number}"]
-        return command
-
     def _mount(self, number: int, share: Share) -> None:
-        cache = "none" if share.writable else "loose,ro"
-        options = f"trans=virtio,version=9p2000.L,msize=512000,cache={cache}"
-        done = self.run(f"mkdir -p '{share.path}' && mount -t 9p -o {options} share{number} '{share.path}'", 60)
+        done = self.run(f"mkdir -p '{share.path}' && {self.hypervisor.mount(number, share)}", 60)
         if done.status != 0:
             raise RuntimeError(f"the machine cannot mount {share.path}: {done.output}")
 
@@ -111,9 +75,12 @@ class Machine:
             if self.process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"the machine does not come up:\n{self._last_words()}")
             try:
-                self.agent = socket.socket(socket.AF_UNIX)
+                self.agent = self.hypervisor.agent()
+            except OSError:
+                time.sleep(0.2)
+                continue
+            try:
                 self.agent.settimeout(1)
-                self.agent.connect(str(self.socket_path))
                 # The byte 0xFF resets the agent's parser; what it said before is thrown away (guest-sync-delimited).
                 token = time.monotonic_ns()
                 sync = {"execute": "guest-sync-delimited", "arguments": {"id": token}}
@@ -163,15 +130,18 @@ class Machine:
         return Done(int(status.get("exitcode", 128 + int(status.get("signal", 0)))), "".join(parts))
 
     def _last_words(self) -> str:
-        texts = [path.read_text(errors="replace")[-3000:] for path in (self.folder / "qemu.log", self.console) if path.exists()]
-        return "\n".join(texts)
+        logs = (self._errors(), self.hardware.console)
+        return "\n".join(log.read_text(errors="replace")[-3000:] for log in logs if log.exists())
+
+    def _errors(self) -> Path:
+        return self.hardware.folder / "hypervisor.log"
 
     def _end(self) -> None:
         """Nothing in the machine is worth a shutdown: its disk is thrown away."""
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
-        self.socket_path.unlink(missing_ok=True)
+        self.hypervisor.close()
 
 
 def _show(log: Path, shown: int) -> int:
@@ -183,10 +153,3 @@ def _show(log: Path, shown: int) -> int:
     whole = new[: new.rfind(b"\n") + 1]
     print(whole.decode("utf-8", "replace"), end="", flush=True)
     return shown + len(whole)
-
-
-def _kvm_works() -> bool:
-    """Whether an unchanged kernel runs with KVM. There are also modules (kvm_pvm) that run only kernels made for them; they offer
-    `/dev/kvm` on a processor without the extensions."""
-    extensions = re.search(r"^flags\s*:.*\b(vmx|svm)\b", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-    return extensions is not None and os.access("/dev/kvm", os.R_OK | os.W_OK)
