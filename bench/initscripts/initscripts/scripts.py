@@ -37,20 +37,22 @@ def starts(world: World) -> Report:
         world.deploy(daemon, name, "nothing", "objects", [f"s3://{BUCKET}"], memory_mb=128)
     event = {"object": {"key": "in/small"}}
     alone = [first_request(world.cold(daemon, "one", event)) for _ in range(many)]
-    together = burst(world, daemon, event, many if world.is_smoke else BURST)
+    bursts = [burst(world, daemon, event, many if world.is_smoke else BURST) for _ in range(world.turns)]
+    together = [one for burst in bursts for one in burst]
+    size = f"{min(map(len, bursts))} to {max(map(len, bursts))} at once"
     report = Report(
         "starts", "from the request to the first request of its script", ["", "n", "p50, ms", "p99, ms", "last, ms"]
     )
-    for name, values in [("one at a time", alone), (f"{len(together)} at once", together)]:
+    for name, values in [("one at a time", alone), (size, together)]:
         numbers = [percentile(values, 50), percentile(values, 99), max(values)]
         report.rows.append([name, str(len(values)), *(f"{number:.3f}" for number in numbers)])
-    p50, last = percentile(alone, 50), max(together)
+    p50, last = percentile(alone, 50), median([max(one) for one in bursts])
     report.bars = [
         Bar("one script", f"p50 ≤ {FIRST_MS_MAX} ms", f"{p50:.3f}", p50 <= FIRST_MS_MAX),
-        Bar(f"{len(together)} at once, the last", f"≤ {BURST_MS_MAX} ms", f"{last:.1f}", last <= BURST_MS_MAX),
+        Bar(f"{size}, the last of each burst, median", f"≤ {BURST_MS_MAX} ms", f"{last:.1f}", last <= BURST_MS_MAX),
     ]
     report.notes.append("at once: as many cold invocations, whose workers are forked on the same CPUs")
-    report.data = {"alone_ms": alone, "together_ms": together}
+    report.data = {"alone_ms": alone, "together_ms": together, "bursts_ms": bursts}
     return report
 
 
