@@ -10,6 +10,6 @@ mod state;
 
 pub use permits::{FairPermits, Ticket};
 pub use state::{
-    Action, Arrival, Class, Counts, Ending, Key, Mean, PRESSURE_HOLD, PoolState, RestStage,
-    RestTimes, Settings, StartFault, Urgency, Wait, WaiterId, backoff,
+    Action, Arrival, Awaited, Class, Counts, Ending, Key, Mean, PRESSURE_HOLD, PoolState,
+    RestStage, RestTimes, Settings, StartFault, Urgency, Wait, WaiterId, backoff,
 };

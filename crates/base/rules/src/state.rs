@@ -10,6 +10,7 @@
 //! started for it if that pays, but it holds none: free workers go to requests that can use them.
 
 mod admission;
+mod announced;
 mod answered;
 mod estimate;
 mod idle;
@@ -36,8 +37,8 @@ use idle::IdleList;
 use lease_ages::LeaseAges;
 use resting::Rested;
 pub use words::{
-    Action, Arrival, Class, Counts, Ending, Key, RestStage, RestTimes, Settings, StartFault,
-    Urgency, WaiterId,
+    Action, Arrival, Awaited, Class, Counts, Ending, Key, RestStage, RestTimes, Settings,
+    StartFault, Urgency, WaiterId,
 };
 
 /// The arrival rate is observed over this part of T: a rise that is over then no longer counts as one.
@@ -130,6 +131,8 @@ struct Waiter<Q> {
     id: WaiterId,
     /// `None`: it is announced, but has not arrived yet.
     handle: Option<Q>,
+    /// If it is announced: whom it waits for.
+    awaited: Awaited,
     wait: Wait,
     /// A worker became ready while it was announced: no other worker is started for it before it arrives.
     met: bool,
@@ -156,11 +159,6 @@ impl<Q> Waiter<Q> {
     /// A caller waits for its answer.
     fn is_caller(&self) -> bool {
         self.wait.urgency.class == Class::Caller
-    }
-
-    /// Announced, and no worker became ready for it.
-    fn is_unmet(&self) -> bool {
-        self.handle.is_none() && !self.met
     }
 }
 
@@ -247,20 +245,6 @@ impl<W: Clone, Q> PoolState<W, Q> {
         self.take_or_wait(now, wait, handle, actions)
     }
 
-    /// A request is on its way: its head has arrived, its payload has not. It counts as an arrival. `None`: the queue is full or
-    /// the pool is closed, and the request does not count.
-    pub fn announce(&mut self, now: Instant, actions: &mut Vec<Action<W, Q>>) -> Option<WaiterId> {
-        if self.mode == Mode::Closed || self.queue.len() >= self.settings.queue_max {
-            return None;
-        }
-        self.count_arrival(now);
-        let id = self.enqueue(None, Wait::UNBOUNDED);
-        self.announced += 1;
-        self.order_starts(now, Some(id), actions);
-        self.note_hope();
-        Some(id)
-    }
-
     /// An announced request has arrived. `handle` is made only if it has to wait on.
     pub fn claim(
         &mut self,
@@ -320,16 +304,6 @@ impl<W: Clone, Q> PoolState<W, Q> {
         }
     }
 
-    /// An announced request will not arrive: it no longer counts as an arrival.
-    pub fn retract(&mut self, id: WaiterId) {
-        if let Some(at) = self.position(id)
-            && self.queue[at].handle.is_none()
-        {
-            self.remove(at);
-        }
-        self.arrivals = self.arrivals.saturating_sub(1);
-    }
-
     fn count_arrival(&mut self, now: Instant) {
         self.last_arrival = Some(now);
         self.arrivals += 1;
@@ -370,6 +344,7 @@ impl<W: Clone, Q> PoolState<W, Q> {
         self.queue.push_back(Waiter {
             id,
             handle,
+            awaited: Awaited::Inputs,
             wait,
             met: false,
             caused: false,

@@ -19,7 +19,7 @@ use pilot_model::ports::{
 };
 use pilot_model::status::{ForecastStatus, PoolStatus, RuntimeStatus};
 use pilot_model::{BoxFuture, FunctionName, Instant, Outcome, ScaleConfig, Version};
-use pilot_pool::{Pool, PoolLimits, Pools, Refusal};
+use pilot_pool::{Awaited, Pool, PoolLimits, Pools, Refusal};
 use pilot_protocols::MemoryBudget;
 
 use crate::elsewhere::Elsewhere;
@@ -142,7 +142,11 @@ impl Invoker {
         let mut invocation = Invocation::new(&self.context, &request, self.now());
         let mut announcement = None;
         if !request.version.config.inputs.is_empty() {
-            announcement = Some(pool.announce(self.now()));
+            let awaited = match request.version.config.body_input() {
+                Some(_) => Awaited::Sender,
+                None => Awaited::Inputs,
+            };
+            announcement = Some(pool.announce(self.now(), awaited));
             if let Some(fault) = invocation.fetch_for(&mut passed).await {
                 let not_ready = NotReady::without(&invocation, fault);
                 return without_exchange(invocation, not_ready);

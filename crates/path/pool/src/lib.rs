@@ -20,6 +20,6 @@ mod tasks;
 
 pub use engine_table::EngineTable;
 pub use keyed::{KeyedParts, KeyedPool, KeyedSettings, MachineMemory, machine_memory};
-pub use pilot_rules::{Class, Urgency};
+pub use pilot_rules::{Awaited, Class, Urgency};
 pub use pools::pool::{Announcement, Lease, Leased, Pool, Refusal, WaitingRequest};
 pub use pools::{PoolLimits, Pools};

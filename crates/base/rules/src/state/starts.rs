@@ -10,6 +10,9 @@ use super::words::{Action, Key, WaiterId};
 use super::{PoolState, Waiter, WorkerState};
 
 impl<W: Clone, Q> PoolState<W, Q> {
+    /// Starts for requests that have not been sent. Whoever announces requests and never sends them pays for none of them. Others are
+    /// started for when they have arrived.
+    pub(super) const UNSENT_MAX: usize = 16;
     const REVIEW_MIN: u64 = 1_000_000;
     const REVIEW_MAX: u64 = 50_000_000;
 
@@ -94,12 +97,20 @@ impl<W: Clone, Q> PoolState<W, Q> {
     }
 
     /// Requests that a start would serve: waiting ones, and announced ones that have neither a free worker nor one that was
-    /// started for them.
+    /// started for them. Of those whose senders may never send them, only [`Self::UNSENT_MAX`] count.
     fn wanting(&self) -> usize {
         if self.announced == 0 {
             return self.queue.len();
         }
-        let unmet = self.queue.iter().filter(|waiter| waiter.is_unmet()).count();
+        let (mut unmet, mut unsent, mut unsent_met) = (0, 0, 0);
+        for waiter in &self.queue {
+            match (waiter.is_unmet(), waiter.is_unsent()) {
+                (true, false) => unmet += 1,
+                (true, true) => unsent += 1,
+                (false, true) => unsent_met += 1,
+                (false, false) => {}
+            }
+        }
         let free = self.free.iter().filter_map(|key| match self.place(*key) {
             Some(WorkerState::Up { leases, .. }) => {
                 Some(self.settings.concurrency.saturating_sub(*leases))
@@ -107,6 +118,8 @@ impl<W: Clone, Q> PoolState<W, Q> {
             _ => None,
         });
         let free = free.sum::<u32>() as usize;
+        // The workers that came up for some who gave up are free.
+        unmet += unsent.min(Self::UNSENT_MAX.saturating_sub(free.max(unsent_met)));
         let without = self.queue.len().saturating_sub(free);
         without.min(self.waiting() + unmet)
     }

@@ -37,7 +37,8 @@ fn settings() -> Settings {
 enum Step {
     Arrive,
     ArriveWithin(Bounds),
-    Announce,
+    Announce(Awaited),
+    Sent(usize),
     Claim(usize, Bounds),
     Retract(usize),
     Ready(usize),
@@ -103,7 +104,8 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         20 => Just(Step::Arrive),
         15 => bounds().prop_map(Step::ArriveWithin),
-        8 => Just(Step::Announce),
+        8 => prop_oneof![Just(Awaited::Sender), Just(Awaited::Inputs)].prop_map(Step::Announce),
+        2 => any::<usize>().prop_map(Step::Sent),
         6 => (any::<usize>(), bounds()).prop_map(|(at, bounds)| Step::Claim(at, bounds)),
         2 => any::<usize>().prop_map(Step::Retract),
         20 => any::<usize>().prop_map(Step::Ready),
@@ -323,8 +325,8 @@ impl World {
                     arrival => self.arrived(arrival, request),
                 }
             }
-            Step::Announce => {
-                let announced = self.state.announce(self.now, actions);
+            Step::Announce(awaited) => {
+                let announced = self.state.announce(self.now, awaited, actions);
                 self.arrivals += announced.iter().count() as u64;
                 self.announced.extend(announced);
             }
@@ -337,6 +339,11 @@ impl World {
                     .arrive_within(self.now, wait, || request, actions);
                 self.arrived(arrival, request);
             }
+            Step::Sent(at) if !self.announced.is_empty() => {
+                let id = self.announced[at % self.announced.len()];
+                self.state.sent(self.now, id, actions);
+            }
+            Step::Sent(_) => {}
             Step::Claim(at, bounds) => {
                 if self.announced.is_empty() {
                     return;
@@ -365,7 +372,8 @@ impl World {
             Step::Arrive
             | Step::ArriveWithin(_)
             | Step::FoundDead
-            | Step::Announce
+            | Step::Announce(_)
+            | Step::Sent(_)
             | Step::Claim(..)
             | Step::Retract(_) => self.take_request(step, &mut actions),
             Step::Ready(at) => {

@@ -108,6 +108,15 @@ pub enum Class {
     Background,
 }
 
+/// Whom an announced request waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Awaited {
+    /// Its sender, who may never send the rest of it.
+    Sender,
+    /// The daemon, which fetches its inputs: all of it has arrived.
+    Inputs,
+}
+
 /// How urgent a request is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Urgency {

@@ -15,7 +15,7 @@ use pilot_model::initscript::During;
 use pilot_model::inputs::Values;
 use pilot_model::ports::{BoxFuture, Fetched, Initialised, InputFault, StreamedBody};
 use pilot_model::{FunctionConfig, StartKind};
-use pilot_pool::{Announcement, Lease, Leased, Pool, Refusal};
+use pilot_pool::{Announcement, Awaited, Lease, Leased, Pool, Refusal};
 
 use crate::error::InvokeError;
 use crate::invocation::{Invocation, InvocationContext};
@@ -75,7 +75,7 @@ pub(super) async fn join<E: From<InvokeError>>(
         Poll::Pending => {
             // The worker that now starts may be free when the payload is there.
             let must_start = must_start();
-            let announcement = pool.announce(admitted);
+            let announcement = pool.announce(admitted, Awaited::Sender);
             (payload.await?, Some(announcement), must_start)
         }
     };
@@ -104,7 +104,13 @@ pub(super) async fn join<E: From<InvokeError>>(
         // A script sends its first requests before a fork takes the processor.
         let script = wanted.begin(&mut invocation);
         if !wanted.nothing() {
-            announcement.get_or_insert_with(|| pool.announce(admitted));
+            match (&announcement, &direct) {
+                // Its body is an input, which its sender still sends.
+                (None, Some(_)) => announcement = Some(pool.announce(admitted, Awaited::Sender)),
+                (None, None) => announcement = Some(pool.announce(admitted, Awaited::Inputs)),
+                (Some(announced), None) => announced.sent(),
+                (Some(_), Some(_)) => {}
+            }
         }
         let fault = match wanted.nothing() {
             true => None,

@@ -26,7 +26,7 @@ use crate::permits::WorkerPermit;
 use crate::printing::Printing;
 use crate::resting::Resting;
 use pilot_rules::{
-    Action, Arrival, Ending, Key, PoolState, Settings, StartFault, Urgency, Wait, WaiterId,
+    Action, Arrival, Awaited, Ending, Key, PoolState, Settings, StartFault, Urgency, Wait, WaiterId,
 };
 
 pub use lease::{Announcement, Lease, WaitingRequest};
@@ -112,9 +112,9 @@ impl Pool {
 
     /// A request is on its way: a worker is started for it if that pays, but none is reserved. Counts as an arrival.
     #[must_use]
-    pub fn announce(self: &Arc<Self>, now: Instant) -> Announcement {
+    pub fn announce(self: &Arc<Self>, now: Instant, awaited: Awaited) -> Announcement {
         let mut id = None;
-        self.change(|state, _, todo| id = state.announce(now, todo));
+        self.change(|state, _, todo| id = state.announce(now, awaited, todo));
         Announcement::new(Arc::clone(self), id, now)
     }
 
@@ -331,6 +331,10 @@ impl Pool {
 
     pub(crate) fn retract(self: &Arc<Self>, announced: WaiterId) {
         self.change(|state, _, _| state.retract(announced));
+    }
+
+    pub(crate) fn sent(self: &Arc<Self>, announced: WaiterId) {
+        self.change(|state, now, todo| state.sent(now, announced, todo));
     }
 
     pub(crate) fn awaits_start(&self, waiter: WaiterId) -> bool {

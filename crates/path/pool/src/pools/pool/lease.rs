@@ -271,6 +271,13 @@ impl Announcement {
         Self { pool, id, since }
     }
 
+    /// The request has been sent, and waits for its inputs.
+    pub fn sent(&self) {
+        if let Some(id) = self.id {
+            self.pool.sent(id);
+        }
+    }
+
     /// The request has arrived. Returns its id, and when it was announced.
     pub(crate) fn kept(mut self) -> (Option<WaiterId>, Instant) {
         (self.id.take(), self.since)
