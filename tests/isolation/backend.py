@@ -76,6 +76,11 @@ def stay():
     return subprocess.Popen(["sleep", WITH], start_new_session=True, **quiet).pid
 
 
+def hold():
+    # Its parent ends, and it keeps the pipe that pip reads.
+    return subprocess.check_call(["sh", "-c", "sleep %s & exit 0" % WITH])
+
+
 def attack():
     if ATTACK == "write":
         return [tried(lambda path=path: write(path)) for path in WITH]
@@ -99,6 +104,8 @@ def attack():
         return len([b"x" * (1 << 20) for _ in range(4096)])
     if ATTACK == "stay":
         return stay()
+    if ATTACK == "hold":
+        return hold()
     if ATTACK == "link":
         return os.symlink(WITH, TARGET + "/link")
     if ATTACK == "beside":

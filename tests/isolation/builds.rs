@@ -82,6 +82,17 @@ fn leavings() -> Vec<Attempt> {
             }
         }),
         Attempt::new(
+            "a build: does not wait for who holds its output",
+            |ground| {
+                let began = std::time::Instant::now();
+                let said = seen(ground, "hold", &json!("71772"));
+                match began.elapsed().as_secs() {
+                    ..30 => Verdict::Pass(said.to_string()),
+                    seconds => Verdict::Fail(format!("it took {seconds} s")),
+                }
+            },
+        ),
+        Attempt::new(
             "a build: its links out of the folder are refused",
             |ground| {
                 refused(

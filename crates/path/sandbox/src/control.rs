@@ -133,6 +133,12 @@ impl Control {
         }
     }
 
+    /// Ends what programs have left behind and what keeps their output open since the last call.
+    pub(crate) async fn end_orphans(&self) {
+        // If the init does not answer, it is gone and everything with it.
+        drop(self.command(&InitRequest::EndOrphans, &[]).await);
+    }
+
     /// Waits until nothing but its init runs in the sandbox, at most [`ANSWER_TIME_MAX`].
     pub(crate) async fn at_rest(&self) {
         // If the init does not answer, it is gone and everything with it; otherwise cleaning reports the error.

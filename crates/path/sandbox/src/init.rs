@@ -5,6 +5,7 @@
 //! It runs in a process that was forked from the daemon's spawner: memory that it inherited is read and never freed.
 
 mod folders;
+mod orphans;
 mod secrets;
 mod sockets;
 
@@ -30,6 +31,7 @@ use pilot_sys::capability::{self, Capability};
 use pilot_sys::process::{self, Program, Side};
 use pilot_sys::{loopback, mount as trees, seqpacket, sysv};
 
+use self::orphans::Orphans;
 use crate::filter::Filters;
 use crate::message::{ExecSpec, Folders, InitReply, InitRequest, NAMESPACES, USERS, Usage};
 use crate::process_ids;
@@ -85,6 +87,7 @@ pub(crate) fn run(
                 filters,
                 programs: Vec::new(),
                 resting: Vec::new(),
+                orphans: Orphans::default(),
             };
             // An error here is the control socket's, so it cannot be reported.
             i32::from(init.serve().is_err())
@@ -131,6 +134,7 @@ struct Init<'a> {
     programs: Vec<(Pid, OwnedFd)>,
     /// The sockets on which requests wait until nothing runs any more.
     resting: Vec<OwnedFd>,
+    orphans: Orphans,
 }
 
 impl Init<'_> {
@@ -228,6 +232,12 @@ impl Init<'_> {
                 Ok(()) | Err(Errno::ESRCH) => (InitReply::Done, None),
                 Err(error) => (failed(error), None),
             },
+            InitRequest::EndOrphans => {
+                let programs = &self.programs;
+                self.orphans
+                    .end(|pid| programs.iter().any(|(program, _)| *program == pid));
+                (InitReply::Done, None)
+            }
             InitRequest::Show { inside } => (show(&inside, fds.next()), None),
             InitRequest::Secrets { files, user } => (secrets::show(&files, user, fds.next()), None),
             InitRequest::Hide { inside } => {
@@ -418,19 +428,39 @@ const LIMITS: [(Resource, u64); 4] = [
 /// The processes that were forked into the sandbox by a template: their parent is not in its PID namespace, and so the kernel says that
 /// it is 0 (pid_namespaces(7)). Orphans have this init as their parent.
 fn entered() -> impl Iterator<Item = Pid> {
-    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    entries.filter_map(|entry| {
-        let pid: i32 = entry.file_name().to_str()?.parse().ok()?;
-        let stat = std::fs::read(entry.path().join("stat")).ok()?;
-        (pid != 1 && parent_of(&stat)? == 0).then_some(Pid::from_raw(pid))
-    })
+    Stat::of_all()
+        .filter(|stat| stat.pid != 1 && stat.parent == 0)
+        .map(|stat| Pid::from_raw(stat.pid))
 }
 
-/// The parent's id in `/proc/PID/stat` (proc_pid_stat(5)). The name of the program before it may have any byte.
-fn parent_of(stat: &[u8]) -> Option<i32> {
-    let name_end = stat.iter().rposition(|byte| *byte == b')')?;
-    let rest = std::str::from_utf8(stat.get(name_end + 1..)?).ok()?;
-    rest.split_ascii_whitespace().nth(1)?.parse().ok()
+/// What `/proc/PID/stat` says of a process (proc_pid_stat(5)).
+struct Stat {
+    pid: i32,
+    parent: i32,
+    /// When it began, ticks of the clock since the machine's start.
+    begun: u64,
+}
+
+impl Stat {
+    /// Of all processes in the sandbox, and of those nested in it.
+    fn of_all() -> impl Iterator<Item = Self> {
+        let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+        entries.filter_map(|entry| {
+            let pid = entry.file_name().to_str()?.parse().ok()?;
+            let stat = std::fs::read(entry.path().join("stat")).ok()?;
+            Self::parse(pid, &stat)
+        })
+    }
+
+    /// The name of the program, which comes first, may have any byte.
+    fn parse(pid: i32, stat: &[u8]) -> Option<Self> {
+        let name_end = stat.iter().rposition(|byte| *byte == b')')?;
+        let rest = std::str::from_utf8(stat.get(name_end + 1..)?).ok()?;
+        let mut fields = rest.split_ascii_whitespace();
+        let parent = fields.nth(1)?.parse().ok()?;
+        let begun = fields.nth(17)?.parse().ok()?;
+        Some(Self { pid, parent, begun })
+    }
 }
 
 /// Kills what still runs, removes IPC objects, and empties the writable folders.

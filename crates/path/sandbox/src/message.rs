@@ -119,6 +119,8 @@ pub(crate) enum InitRequest {
     },
     /// Kills every process in the sandbox, also in those nested in it.
     End,
+    /// Kills processes whose parents have ended and that hold a pipe as their output, if they did at the last such request.
+    EndOrphans,
     /// Mounts something of the host at an existing path. Descriptor: the spawner's copy.
     Show {
         /// The path.

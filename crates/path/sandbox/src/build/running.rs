@@ -15,7 +15,7 @@ use pilot_model::ports::{
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe::Receiver;
 use tokio::sync::OwnedSemaphorePermit;
-use tokio::time::Instant;
+use tokio::time::{Instant, interval_at};
 
 use super::disk::DiskWatch;
 use super::proxy::Proxy;
@@ -99,6 +99,7 @@ impl SandboxedBuild {
         let mut printed = 0;
         let mut buffer = vec![0; 16 * 1024];
         let mut open = true;
+        let mut looks = interval_at(Instant::now() + LOOK_EVERY, LOOK_EVERY);
         let end = loop {
             tokio::select! {
                 read = output.read(&mut buffer), if open => match read {
@@ -112,6 +113,8 @@ impl SandboxedBuild {
                     _ => open = false,
                 },
                 end = process.end() => break end,
+                // An installer waits for all who hold the output of an install script, and not for the script alone.
+                _ = looks.tick() => self.parts.sandbox.control().end_orphans().await,
                 bytes = self.parts.disk.exceeded() => return Ok(BuildEnd::OutOfDisk(bytes)),
                 () = tokio::time::sleep_until(self.deadline) => return Ok(BuildEnd::OutOfTime),
             }
@@ -251,5 +254,7 @@ fn walk(
     Ok(())
 }
 
+/// How often it is looked for what programs of a build have left behind. That is ended at the second look.
+const LOOK_EVERY: Duration = Duration::from_secs(4);
 /// What the commands of a build may print, each. Installers print some hundred kilobytes.
 const OUTPUT_BYTES_MAX: u64 = 64 << 20;
