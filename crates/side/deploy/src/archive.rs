@@ -4,6 +4,8 @@
 //! It creates only files and folders with fixed modes and a fixed time, so that equal code is equal on disk. It never creates a link
 //! below the folder, so a checked name cannot lead out of it. Sizes and numbers are limited.
 
+mod gzip;
+
 use std::collections::BTreeSet;
 use std::fs::{self, FileTimes, OpenOptions};
 use std::io::{self, BufReader, Read, Write};
@@ -11,10 +13,10 @@ use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Component, Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use flate2::read::MultiGzDecoder;
 use pilot_model::size::Size;
 use tar::EntryType;
 
+use self::gzip::Gunzip;
 use crate::content::{self, Content, FileDigest, Part};
 use crate::data_dir::make_dir;
 
@@ -100,8 +102,7 @@ pub fn unpack(
     // Headers and padding are added to the files' bytes: at most 1.5 KiB per entry, and an extra entry for a long name.
     let overhead = (limits.entries_max as u64).saturating_mul(8 * 1024);
     let archive = BufReader::with_capacity(BUFFER_BYTES, archive);
-    let plain =
-        MultiGzDecoder::new(archive).take(limits.unpacked_bytes_max.saturating_add(overhead));
+    let plain = Gunzip::new(archive).take(limits.unpacked_bytes_max.saturating_add(overhead));
     let mut tar = tar::Archive::new(plain);
     // Raw, because otherwise the library reads extended headers of any size into memory.
     let entries = tar.entries().map_err(unreadable)?.raw(true);
@@ -358,6 +359,12 @@ fn checked_path(raw: &[u8]) -> Result<PathBuf, String> {
     if text.contains('\0') {
         return Err("has a NUL byte in its name; rename it".to_owned());
     }
+    if let Some(hidden) = text.chars().find(|c| misleads(*c)) {
+        return Err(format!(
+            "has the character U+{:04X} in its name, which hides or moves other text where names are shown; rename it or leave it out",
+            u32::from(hidden)
+        ));
+    }
     let mut path = PathBuf::new();
     if Path::new(text).components().count() > DEPTH_MAX {
         return Err(format!("is in more than {DEPTH_MAX} folders; use fewer"));
@@ -378,6 +385,17 @@ fn checked_path(raw: &[u8]) -> Result<PathBuf, String> {
         }
     }
     Ok(path)
+}
+
+/// Control characters, ends of lines and paragraphs, and what changes the direction of text (Unicode Standard Annex #9): a name with them
+/// looks like another one, or like several lines.
+fn misleads(c: char) -> bool {
+    c.is_control()
+        || matches!(
+            c,
+            '\u{2028}' | '\u{2029}' | '\u{61c}' | '\u{200e}' | '\u{200f}'
+        )
+        || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// A name that the file system refuses is an error of the archive. Everything else is an error of the disk.

@@ -124,6 +124,29 @@ fn names_that_lead_out_are_refused_by_name() {
 }
 
 #[test]
+fn names_that_look_like_others_are_refused_and_shown_escaped() {
+    for (name, shown, code) in [
+        ("a\u{2028}b.py", "a\\u{2028}b.py", "2028"),
+        ("a\u{2029}.py", "a\\u{2029}.py", "2029"),
+        ("\u{1b}[2Ja.py", "\\u{1b}[2Ja.py", "001B"),
+        ("d\n/a.py", "d\\n/a.py", "000A"),
+        ("a\u{85}.py", "a\\u{85}.py", "0085"),
+        ("a\u{202e}yp.exe", "a\\u{202e}yp.exe", "202E"),
+        ("a\u{2066}.py", "a\\u{2066}.py", "2066"),
+    ] {
+        let message = refusal(&[file(name, b"")]);
+        assert!(
+            message.starts_with(&format!(
+                "the archive's entry '{shown}' has the character U+{code} in its name"
+            )),
+            "{message}"
+        );
+    }
+    let (_folder, unpacked) = try_unpack(&[file("g\u{fc}n \u{1f468}\u{200d}\u{1f467}.py", b"")]);
+    assert_eq!(unpacked.unwrap().files(), 1);
+}
+
+#[test]
 fn folders_in_each_other_have_a_limit() {
     let deep = format!("{}app.py", "d/".repeat(63));
     assert!(checked_path(deep.as_bytes()).is_ok());
