@@ -29,7 +29,7 @@ use self::passed::PassedBody;
 use self::site::{Site, Unanswered};
 use crate::inputs::{input_headers, strip};
 use crate::life::{Life, OutputUse};
-use crate::{Awaited, Held, HeldFiles, Instance, Reach, Retire, Start};
+use crate::{Awaited, Held, HeldFiles, Instance, PiecePace, Reach, Retire, Start};
 
 /// A worker that is an HTTP server. Dropping it retires it at once.
 #[derive(Debug)]
@@ -64,6 +64,7 @@ impl HttpWorker {
             idle_max: start.version.config.concurrency as usize,
             idle: Mutex::new(Some(Vec::new())),
             answers: start.answers.clone(),
+            pieces: PiecePace::default(),
         });
         let mut watch = JoinSet::new();
         watch.spawn({

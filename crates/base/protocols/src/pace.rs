@@ -1,5 +1,6 @@
 //! How many requests of a worker the daemon answers at once: to the Runtime API, and on the socket for calls. A request costs the daemon
-//! more than the worker that sends it, and does not count as the function's CPU time, so those without end wait.
+//! more than the worker that sends it, and does not count as the function's CPU time, so those without end wait. The same is true of
+//! the pieces of an answer that have no byte, or few.
 
 use std::time::Duration;
 
@@ -8,14 +9,68 @@ use tokio::time::{Instant, sleep_until};
 
 /// The pace of one worker's requests, on all its connections. An invocation gives more than it takes, so that a runtime and its
 /// extensions do not wait, and neither does a function that calls others.
+#[derive(Debug, Default)]
+pub struct Pace(Cells);
+
+impl Pace {
+    /// Waits until a request may be answered.
+    pub async fn wait(&self) {
+        self.0.take(GAP);
+        if let Some(from) = self.0.from(GAP * AT_ONCE) {
+            sleep_until(from).await;
+        }
+    }
+
+    /// The worker has got an event, or the answer to a call.
+    pub fn allow_more(&self) {
+        self.0.give(GAP * PER_EVENT);
+    }
+}
+
+/// The pace of the pieces of the answers that one worker streams. A worker that writes one piece after the other does not reach it.
+#[derive(Debug, Default)]
+pub struct PiecePace(Cells);
+
+impl PiecePace {
+    /// What a piece of `len` bytes takes of the pace.
+    #[must_use]
+    pub fn cost(len: usize) -> Duration {
+        match len {
+            0 => GAP,
+            1..SHORT_LEN => SHORT_GAP,
+            _ => Duration::ZERO,
+        }
+    }
+
+    /// Pieces have come that cost so much together.
+    pub fn came(&self, cost: Duration) {
+        if !cost.is_zero() {
+            self.0.take(cost);
+        }
+    }
+
+    /// Waits until more may be read.
+    pub async fn rest(&self) {
+        if let Some(from) = self.next() {
+            sleep_until(from).await;
+        }
+    }
+
+    /// When more may be read; `None`: now.
+    #[must_use]
+    pub fn next(&self) -> Option<Instant> {
+        self.0.from(GAP * AT_ONCE)
+    }
+}
+
+/// The generic cell rate algorithm (ITU-T I.371).
 #[derive(Debug)]
-pub struct Pace {
-    /// From when on a worker that has been quiet since could send its next request (the generic cell rate algorithm, ITU-T I.371). Held for
-    /// a sum.
+struct Cells {
+    /// From when on a worker that has been quiet since could send again. Held for a sum.
     due: Mutex<Instant>,
 }
 
-impl Default for Pace {
+impl Default for Cells {
     fn default() -> Self {
         Self {
             due: Mutex::new(Instant::now()),
@@ -23,32 +78,33 @@ impl Default for Pace {
     }
 }
 
-impl Pace {
-    /// Waits until a request may be answered.
-    pub async fn wait(&self) {
+impl Cells {
+    fn take(&self, time: Duration) {
         let now = Instant::now();
-        let due = {
-            let mut due = self.due.lock();
-            *due = (*due).max(now) + GAP;
-            *due
-        };
-        // A worker that has been quiet may send some at once.
-        if let Some(from) = due.checked_sub(GAP * AT_ONCE)
-            && from > now
-        {
-            sleep_until(from).await;
-        }
+        let mut due = self.due.lock();
+        *due = (*due).max(now) + time;
     }
 
-    /// The worker has got an event, or the answer to a call.
-    pub fn allow_more(&self) {
+    fn give(&self, time: Duration) {
         let mut due = self.due.lock();
-        *due = due.checked_sub(GAP * PER_EVENT).unwrap_or(*due);
+        *due = due.checked_sub(time).unwrap_or(*due);
+    }
+
+    /// When it goes on for a worker that may send so much at once after it has been quiet; `None`: now.
+    fn from(&self, at_once: Duration) -> Option<Instant> {
+        let from = self.due.lock().checked_sub(at_once)?;
+        (from > Instant::now()).then_some(from)
     }
 }
 
 /// Between requests without end.
 const GAP: Duration = Duration::from_millis(1);
+
+/// Between short pieces without end.
+const SHORT_GAP: Duration = Duration::from_micros(20);
+
+/// A piece of at least so many bytes takes the worker as long as the daemon.
+const SHORT_LEN: usize = 64;
 
 /// Requests at once.
 const AT_ONCE: u32 = 200;
@@ -82,5 +138,29 @@ mod tests {
         }
         let waited = began.elapsed();
         assert!((990..=1010).contains(&waited.as_millis()), "{waited:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn pieces_that_are_short_have_a_pace_and_others_do_not() {
+        let pace = PiecePace::default();
+        let began = Instant::now();
+        for _ in 0..1_000_000 {
+            pace.came(PiecePace::cost(SHORT_LEN));
+        }
+        // As many as a fast server writes one by one in a fifth of a second.
+        for _ in 0..10_000 {
+            pace.came(PiecePace::cost(1));
+        }
+        pace.rest().await;
+        assert_eq!(began.elapsed(), Duration::ZERO);
+        for _ in 0..100_000 {
+            pace.came(PiecePace::cost(SHORT_LEN - 1));
+        }
+        for _ in 0..1_000 {
+            pace.came(PiecePace::cost(0));
+        }
+        pace.rest().await;
+        let waited = began.elapsed();
+        assert!((2990..=3010).contains(&waited.as_millis()), "{waited:?}");
     }
 }

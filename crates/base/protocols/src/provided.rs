@@ -105,6 +105,7 @@ impl ProvidedWorker {
             queue: InvocationQueue::new(start.version.config.concurrency),
             extensions: Extensions::default(),
             pace: Pace::default(),
+            pieces: Arc::default(),
             answers: start.answers.clone(),
         });
         let mut tasks = JoinSet::new();

@@ -20,9 +20,9 @@ use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
 use pilot_invoke::{HttpBody, InvokeError, TunnelTraffic};
 use pilot_model::ports::HttpHead;
-use pilot_protocols::FunctionBudget;
+use pilot_protocols::{FunctionBudget, PiecePace};
 use pilot_sys::seqpacket;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::{sleep, timeout};
@@ -145,8 +145,8 @@ impl WebSocket {
         let config = WebSocketConfig::default()
             .max_message_size(Some(RECEIVED_LEN_MAX))
             .max_frame_size(Some(RECEIVED_LEN_MAX))
-            // Every message is flushed at once.
-            .write_buffer_size(0)
+            // Who writes flushes.
+            .write_buffer_size(UNFLUSHED_LEN_MAX)
             .max_write_buffer_size(UNSENT_LEN_MAX);
         let (client, gauge) = Metered::new(TokioIo::new(client), self.memory.nothing());
         let client = WebSocketStream::from_raw_socket(client, Role::Server, Some(config)).await;
@@ -191,6 +191,7 @@ impl WebSocket {
 }
 
 type Client = WebSocketStream<Metered<TokioIo<Upgraded>>>;
+type Worker = BufReader<OwnedReadHalf>;
 
 /// Whether the application has closed the WebSocket.
 #[derive(Debug, PartialEq, Eq)]
@@ -199,26 +200,42 @@ enum Said {
     Nothing,
 }
 
-/// From the worker to the client, until the worker closes.
+/// From the worker to the client, until the worker closes. Messages that have arrived together are sent together: each read and each write
+/// takes the daemon longer than a short message takes the worker.
 async fn outbound(
-    mut worker: OwnedReadHalf,
+    worker: OwnedReadHalf,
     client: &mut stream::SplitSink<Client, Message>,
     traffic: &Traffic,
 ) -> Said {
+    let mut worker = BufReader::with_capacity(UNFLUSHED_LEN_MAX, worker);
     let mut rest = Rest::default();
+    let pace = PiecePace::default();
     while let Ok(Some(message)) = read(&mut worker, &mut rest).await {
+        pace.came(PiecePace::cost(message.len().max(1)));
         let closes = message.is_close();
         traffic
             .messages
             .bytes_out
             .fetch_add(payload_len(&message), Ordering::Relaxed);
-        if client.send(message).await.is_err() {
+        let waits = pace.next().is_some();
+        let more = rest.len == 0 && has_whole(worker.buffer());
+        let sent = match more && !closes && !waits {
+            true => client.feed(message).await,
+            false => client.send(message).await,
+        };
+        if sent.is_err() {
             // It has hung up, which the other direction notices. The application must not block.
-            while let Ok(Some(_)) = read(&mut worker, &mut rest).await {}
+            while let Ok(Some(message)) = read(&mut worker, &mut rest).await {
+                pace.came(PiecePace::cost(message.len().max(1)));
+                pace.rest().await;
+            }
             return Said::Close;
         }
         if closes {
             return Said::Close;
+        }
+        if waits {
+            pace.rest().await;
         }
     }
     Said::Nothing
@@ -278,6 +295,15 @@ async fn inbound(
     }
 }
 
+/// Whether the bytes begin with a whole message.
+fn has_whole(bytes: &[u8]) -> bool {
+    bytes
+        .split_first_chunk::<HEADER_LEN>()
+        .is_some_and(|([a, b, c, d, _], rest)| {
+            u32::from_le_bytes([*a, *b, *c, *d]) as usize <= rest.len()
+        })
+}
+
 /// What is left of a message of the worker.
 #[derive(Debug, Default)]
 struct Rest {
@@ -286,7 +312,7 @@ struct Rest {
 
 /// The next message of the worker, or the next piece of a long one, as a fragment (RFC 6455 §5.4); `None` at the end. What the worker
 /// says is not trusted.
-async fn read(worker: &mut OwnedReadHalf, rest: &mut Rest) -> io::Result<Option<Message>> {
+async fn read(worker: &mut Worker, rest: &mut Rest) -> io::Result<Option<Message>> {
     if rest.len > 0 {
         return fragment(worker, rest, Data::Continue).await;
     }
@@ -321,11 +347,7 @@ async fn read(worker: &mut OwnedReadHalf, rest: &mut Rest) -> io::Result<Option<
 }
 
 /// The next piece of a long message. The client checks its text.
-async fn fragment(
-    worker: &mut OwnedReadHalf,
-    rest: &mut Rest,
-    kind: Data,
-) -> io::Result<Option<Message>> {
+async fn fragment(worker: &mut Worker, rest: &mut Rest, kind: Data) -> io::Result<Option<Message>> {
     let len = rest.len.min(PIECE_LEN_MAX);
     let Some(bytes) = whole(worker, len).await? else {
         return Ok(None);
@@ -336,7 +358,7 @@ async fn fragment(
 }
 
 /// So many bytes; `None`: the worker ended before.
-async fn whole(worker: &mut OwnedReadHalf, len: usize) -> io::Result<Option<Vec<u8>>> {
+async fn whole(worker: &mut Worker, len: usize) -> io::Result<Option<Vec<u8>>> {
     let mut bytes = vec![0; len];
     match worker.read_exact(&mut bytes).await {
         Ok(_) => Ok(Some(bytes)),
@@ -467,6 +489,9 @@ const RECEIVED_LEN_MAX: usize = 4 << 20;
 /// Longest fragment of a message to a client.
 const PIECE_LEN_MAX: usize = 64 * 1024;
 
+/// What is read of the worker, and gathered for the client, before it is sent.
+const UNFLUSHED_LEN_MAX: usize = 4 * 1024;
+
 /// What waits to be sent while a client does not read: a piece of a message, and answers to pings. Beyond it, only the newest ping is
 /// answered (RFC 6455 §5.5.3), and a message finds that the client is gone.
 const UNSENT_LEN_MAX: usize = PIECE_LEN_MAX + (16 << 10);
@@ -485,3 +510,20 @@ const END_TIME_MAX: Duration = Duration::from_secs(30);
 
 /// How often the traffic is looked at within the longest time without any.
 const TICKS: u32 = 3;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whole_messages_are_found() {
+        let message = [3, 0, 0, 0, TEXT, b'a', b'b', b'c'];
+        assert!(has_whole(&message));
+        assert!(has_whole(&[&message[..], &[9]].concat()));
+        assert!(has_whole(&[0, 0, 0, 0, BINARY]));
+        for end in 0..message.len() {
+            assert!(!has_whole(&message[..end]), "{end}");
+        }
+        assert!(!has_whole(&[0xff, 0xff, 0xff, 0xff, TEXT]));
+    }
+}

@@ -1,21 +1,23 @@
 //! A response that is passed through to the client. Reading its body drives the connection. At the body's end the connection is
 //! kept for reuse. If the body is dropped earlier, the connection is closed, which tells the server that the client is gone.
 
+use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Waker, ready};
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http::{Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::{BodyExt, Empty};
 use hyper::body::Incoming;
 use pilot_model::ports::{BodyError, PassedResponse, StreamedBody};
+use tokio::time::{Sleep, sleep_until};
 
 use super::connection::{Connection, Driven};
 use super::hops;
 use super::site::Site;
-use crate::HeldFiles;
+use crate::{HeldFiles, PiecePace};
 
 /// A response's body and the connection that carries it.
 #[derive(Debug)]
@@ -24,9 +26,16 @@ pub(super) struct PassedBody {
     /// `None` once the body has been read.
     connection: Option<Connection>,
     site: Arc<Site>,
+    /// What came behind the pieces of the last frame.
+    ahead: Option<Polled>,
+    /// The server's pieces are too many: nothing is read before.
+    resting: Option<Pin<Box<Sleep>>>,
     /// The inputs, which the server may read until its response is complete.
     _held: Option<HeldFiles>,
 }
+
+/// What a body returns.
+type Polled = Option<Result<Frame<Bytes>, BodyError>>;
 
 impl PassedBody {
     /// The response with a streamed body. After status 101, whoever takes `hyper::upgrade::OnUpgrade` out of the response's
@@ -47,6 +56,8 @@ impl PassedBody {
             incoming,
             connection: Some(connection),
             site: Arc::clone(site),
+            ahead: None,
+            resting: None,
             _held: held,
         };
         if body.incoming.is_end_stream() {
@@ -70,11 +81,74 @@ impl Body for PassedBody {
     type Data = Bytes;
     type Error = BodyError;
 
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Polled> {
         let this = self.get_mut();
+        if let Some(resting) = &mut this.resting {
+            ready!(resting.as_mut().poll(cx));
+            this.resting = None;
+        }
+        if let Some(ahead) = this.ahead.take() {
+            return Poll::Ready(ahead);
+        }
+        let polled = ready!(this.poll_piece(cx));
+        Poll::Ready(this.joined(polled, cx))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.ahead.is_none() && self.incoming.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.incoming.size_hint()
+    }
+}
+
+impl PassedBody {
+    /// A short piece, joined with those that have arrived behind it: each costs the daemon more than the server that writes many at once.
+    fn joined(&mut self, first: Polled, cx: &mut Context<'_>) -> Polled {
+        let Some(Ok(frame)) = first else { return first };
+        let piece = match frame.into_data() {
+            Ok(piece) => piece,
+            Err(frame) => return Some(Ok(frame)),
+        };
+        if piece.len() >= SHORT_LEN {
+            return Some(Ok(Frame::data(piece)));
+        }
+        let mut cost = PiecePace::cost(piece.len());
+        let mut whole: Option<BytesMut> = None;
+        for _ in 1..JOINED_MAX {
+            if self.incoming.is_end_stream() {
+                break;
+            }
+            let next = match self.poll_piece(cx) {
+                Poll::Pending => break,
+                Poll::Ready(Some(Ok(next))) => next.into_data(),
+                Poll::Ready(other) => {
+                    self.ahead = Some(other);
+                    break;
+                }
+            };
+            let next = match next {
+                Ok(next) => next,
+                Err(frame) => {
+                    self.ahead = Some(Some(Ok(frame)));
+                    break;
+                }
+            };
+            cost += PiecePace::cost(next.len());
+            let whole = whole.get_or_insert_with(|| BytesMut::from(&piece[..]));
+            whole.extend_from_slice(&next);
+            if next.len() >= SHORT_LEN {
+                break;
+            }
+        }
+        self.site.pieces.came(cost);
+        self.resting = self.site.pieces.next().map(|at| Box::pin(sleep_until(at)));
+        Some(Ok(Frame::data(whole.map_or(piece, BytesMut::freeze))))
+    }
+
+    fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Polled> {
+        let this = self;
         // Polling the body first signals free space; only then does the connection read more.
         let mut frame = Pin::new(&mut this.incoming).poll_frame(cx);
         if frame.is_pending()
@@ -103,12 +177,9 @@ impl Body for PassedBody {
             }
         }
     }
-
-    fn is_end_stream(&self) -> bool {
-        self.incoming.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.incoming.size_hint()
-    }
 }
+
+/// A piece of at least so many bytes is passed on as it is.
+const SHORT_LEN: usize = 1024;
+/// Most pieces that are joined.
+const JOINED_MAX: usize = 256;

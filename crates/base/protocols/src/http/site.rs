@@ -16,7 +16,7 @@ use tokio::time::timeout;
 use super::connection::{Connection, Sent};
 use super::hops;
 use crate::life::Life;
-use crate::{FunctionBudget, Reach};
+use crate::{FunctionBudget, PiecePace, Reach};
 
 /// What a worker shares with the response bodies that are still being read.
 #[derive(Debug)]
@@ -33,6 +33,8 @@ pub(super) struct Site {
     pub(super) idle: Mutex<Option<Vec<Connection>>>,
     /// Holds answers that are not streamed.
     pub(super) answers: FunctionBudget,
+    /// Of those that are.
+    pub(super) pieces: PiecePace,
 }
 
 /// Why a request has no response.

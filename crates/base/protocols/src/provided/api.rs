@@ -6,6 +6,7 @@
 
 use std::future::poll_fn;
 use std::pin::Pin;
+use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
@@ -115,11 +116,11 @@ async fn response(site: &Worksite, id: &str, request: Request<Incoming>) -> Repl
         .get("lambda-runtime-function-response-mode")
     {
         // aws-lambda-go sends no mode: only the content type marks its streamed answers.
-        None if has_prelude(request.headers()) => return stream(answering, request).await,
+        None if has_prelude(request.headers()) => return stream(site, answering, request).await,
         None => {}
         Some(mode) if mode.as_bytes().eq_ignore_ascii_case(b"buffered") => {}
         Some(mode) if mode.as_bytes().eq_ignore_ascii_case(b"streaming") => {
-            return stream(answering, request).await;
+            return stream(site, answering, request).await;
         }
         Some(mode) => {
             let problem = format!(
@@ -177,14 +178,15 @@ async fn settle(
 }
 
 /// Passes the body on while it arrives, and replies when all of it has been read.
-async fn stream(answering: Answering, request: Request<Incoming>) -> Reply {
+async fn stream(site: &Worksite, answering: Answering, request: Request<Incoming>) -> Reply {
     let content_type = request.headers().get(CONTENT_TYPE).map_or_else(
         || "application/octet-stream".to_owned(),
         |value| String::from_utf8_lossy(value.as_bytes()).into_owned(),
     );
     let (over, ended) = oneshot::channel();
     let body = request.into_body();
-    answering.stream(|times| Streamed::new(times, body, content_type, over));
+    let pace = Arc::clone(&site.pieces);
+    answering.stream(|times| Streamed::new(times, body, content_type, (over, pace)));
     match ended.await {
         Ok(Over::Taken) => reply::accepted(),
         Ok(Over::Invalid) => reply::problem(

@@ -3,13 +3,16 @@
 
 use std::future::poll_fn;
 use std::pin::Pin;
+use std::sync::Arc;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
+use futures_util::FutureExt as _;
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderName, HeaderValue};
-use http_body::Body;
+use http_body::{Body, Frame};
+use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use pilot_model::ports::HttpHead;
 use tokio::sync::oneshot;
@@ -17,6 +20,7 @@ use tokio::sync::oneshot;
 use super::prelude::{self, Prelude, PreludeError};
 use super::times::Times;
 use crate::error_body::as_error_body;
+use crate::pace::PiecePace;
 
 /// A streamed response that is being received.
 #[derive(Debug)]
@@ -27,6 +31,9 @@ pub(super) struct Streamed {
     content_type: String,
     /// Lets the runtime's request be answered. Dropped unused: the caller is gone.
     over: Option<oneshot::Sender<Over>>,
+    pace: Arc<PiecePace>,
+    /// What came behind the parts that were joined.
+    ahead: Option<Piece>,
 }
 
 /// How a streamed response ended, for the request that posted it.
@@ -69,13 +76,15 @@ impl Streamed {
         times: Times,
         body: Incoming,
         content_type: String,
-        over: oneshot::Sender<Over>,
+        (over, pace): (oneshot::Sender<Over>, Arc<PiecePace>),
     ) -> Self {
         Self {
             times,
             body,
             content_type,
             over: Some(over),
+            pace,
+            ahead: None,
         }
     }
 
@@ -140,23 +149,73 @@ impl Streamed {
     }
 
     async fn frame(&mut self) -> Piece {
+        if let Some(ahead) = self.ahead.take() {
+            return ahead;
+        }
         loop {
+            self.pace.rest().await;
             let frame = poll_fn(|cx| Pin::new(&mut self.body).poll_frame(cx)).await;
-            let frame = match frame {
-                None => return Piece::Last(Bytes::new()),
-                Some(Err(_)) => return Piece::Broken,
-                Some(Ok(frame)) => frame,
-            };
-            match frame.into_data() {
-                Ok(chunk) if self.body.is_end_stream() => return Piece::Last(chunk),
-                Ok(chunk) if chunk.is_empty() => {}
-                Ok(chunk) => return Piece::More(chunk),
-                Err(frame) => {
-                    let trailers = frame.into_trailers().unwrap_or_default();
-                    if let Some(body) = raised(&trailers) {
-                        return Piece::Raised(body);
+            match self.piece_of(frame) {
+                None => {}
+                Some(Piece::More(chunk)) if chunk.len() < SHORT_LEN => {
+                    return self.joined(chunk).await;
+                }
+                Some(piece) => return piece,
+            }
+        }
+    }
+
+    /// A short part, joined with those that follow at once: passing one on costs the daemon more than it costs the runtime to write many.
+    async fn joined(&mut self, first: Bytes) -> Piece {
+        let mut cost = PiecePace::cost(first.len());
+        let mut whole: Option<BytesMut> = None;
+        for _ in 1..JOINED_MAX {
+            let frame = match self.body.frame().now_or_never() {
+                Some(frame) => frame,
+                None => {
+                    // The task of the connection has another part as soon as it has run.
+                    tokio::task::yield_now().await;
+                    match self.body.frame().now_or_never() {
+                        Some(frame) => frame,
+                        None => break,
                     }
                 }
+            };
+            match self.piece_of(frame) {
+                None => {}
+                Some(Piece::More(chunk)) => {
+                    cost += PiecePace::cost(chunk.len());
+                    whole
+                        .get_or_insert_with(|| BytesMut::from(&first[..]))
+                        .extend_from_slice(&chunk);
+                    if chunk.len() >= SHORT_LEN {
+                        break;
+                    }
+                }
+                Some(other) => {
+                    self.ahead = Some(other);
+                    break;
+                }
+            }
+        }
+        self.pace.came(cost);
+        Piece::More(whole.map_or(first, BytesMut::freeze))
+    }
+
+    /// `None`: it says nothing.
+    fn piece_of(&self, frame: Option<Result<Frame<Bytes>, hyper::Error>>) -> Option<Piece> {
+        let frame = match frame {
+            None => return Some(Piece::Last(Bytes::new())),
+            Some(Err(_)) => return Some(Piece::Broken),
+            Some(Ok(frame)) => frame,
+        };
+        match frame.into_data() {
+            Ok(chunk) if self.body.is_end_stream() => Some(Piece::Last(chunk)),
+            Ok(chunk) if chunk.is_empty() => None,
+            Ok(chunk) => Some(Piece::More(chunk)),
+            Err(frame) => {
+                let trailers = frame.into_trailers().unwrap_or_default();
+                raised(&trailers).map(Piece::Raised)
             }
         }
     }
@@ -168,6 +227,11 @@ impl Streamed {
         }
     }
 }
+
+/// A part of at least so many bytes is passed on as it is.
+const SHORT_LEN: usize = 1024;
+/// Most parts that are joined.
+const JOINED_MAX: usize = 256;
 
 /// Whether the content type says that the response begins with a prelude.
 pub(super) fn has_prelude(headers: &HeaderMap) -> bool {

@@ -8,7 +8,7 @@ use super::extensions::Extensions;
 use super::queue::{InvocationQueue, OutOfTurn, Taken};
 use crate::FunctionBudget;
 use crate::life::Life;
-use crate::pace::Pace;
+use crate::pace::{Pace, PiecePace};
 
 /// See the module.
 #[derive(Debug)]
@@ -19,6 +19,8 @@ pub(super) struct Worksite {
     pub(super) queue: InvocationQueue,
     pub(super) extensions: Extensions,
     pub(super) pace: Pace,
+    /// Of streamed answers.
+    pub(super) pieces: Arc<PiecePace>,
     pub(super) answers: FunctionBudget,
 }
 

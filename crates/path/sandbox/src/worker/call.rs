@@ -5,11 +5,12 @@ use std::collections::BTreeMap;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, OwnedFd};
 use std::pin::pin;
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use pilot_model::ports::{Answer, Call, Done, HttpHead, Input, Part, StartError};
 use pilot_model::timeline::Instant;
-use pilot_protocols::{FREE_LEN, FunctionBudget, Reserved};
+use pilot_protocols::{FREE_LEN, FunctionBudget, PiecePace, Reserved};
 use pilot_sys::clock::monotonic_ns;
 use pilot_wire::meta::{DoneMeta, HeadMeta};
 use pilot_wire::{Frame, FrameDecoder, FrameKind, HEADER_LEN, Header, PIECE_LEN_MAX};
@@ -26,6 +27,8 @@ pub(crate) struct Connection {
     first_byte: Instant,
     /// A frame that came right behind the chunks of the last part.
     pending: Option<Frame>,
+    /// Of chunks with few bytes, and with none, which our workers do not send.
+    pace: PiecePace,
 }
 
 /// The reading half. It also reads output.
@@ -77,6 +80,7 @@ impl Connection {
             },
             first_byte: Instant(0),
             pending: None,
+            pace: PiecePace::default(),
         })
     }
 
@@ -140,13 +144,16 @@ impl Connection {
     /// The next part of a streamed answer, with those that have arrived behind it.
     pub(crate) async fn next_part(&mut self, stream: u32) -> Result<Part, CallError> {
         let frame = loop {
+            // What has arrived is passed on first.
+            self.reader.output.drain_while(self.pace.rest()).await;
             let frame = self.frame().await?;
             expect_stream(&frame, stream)?;
             let decoder = &mut self.reader.decoder;
-            let (frame, pending) = with_arrived(frame, || decoder.next_frame().map_err(broken))?;
-            self.pending = pending;
-            if !is_empty_chunk(&frame) {
-                break frame;
+            let joined = with_arrived(frame, || decoder.next_frame().map_err(broken))?;
+            self.pending = joined.pending;
+            self.pace.came(joined.cost);
+            if !is_empty_chunk(&joined.frame) {
+                break joined.frame;
             }
         };
         let output = &mut self.reader.output;
@@ -320,15 +327,24 @@ pub(super) fn part(
     }
 }
 
+/// Frames that are one part of a body.
+pub(super) struct Joined {
+    pub(super) frame: Frame,
+    /// The frame that came behind them and could not be joined.
+    pub(super) pending: Option<Frame>,
+    /// What they take of the worker's pace.
+    pub(super) cost: Duration,
+}
+
 /// A chunk of a body, joined with those that have arrived behind it and perhaps the end, up to the length of a piece: each part costs
-/// the daemon more than a byte costs the worker. `arrived` returns the next frame if there is one. A frame that cannot be joined is
-/// returned, too.
+/// the daemon more than a byte costs the worker. `arrived` returns the next frame if there is one.
 pub(super) fn with_arrived(
     mut first: Frame,
     mut arrived: impl FnMut() -> Result<Option<Frame>, CallError>,
-) -> Result<(Frame, Option<Frame>), CallError> {
+) -> Result<Joined, CallError> {
     let mut joined: Option<BytesMut> = None;
     let mut pending = None;
+    let mut cost = cost(&first);
     while first.kind == FrameKind::Chunk {
         let Some(next) = arrived()? else { break };
         let len = joined.as_ref().map_or(first.body.len(), BytesMut::len) + next.body.len();
@@ -338,6 +354,7 @@ pub(super) fn with_arrived(
             pending = Some(next);
             break;
         }
+        cost += self::cost(&next);
         joined
             .get_or_insert_with(|| BytesMut::from(&first.body[..]))
             .extend_from_slice(&next.body);
@@ -346,7 +363,19 @@ pub(super) fn with_arrived(
     if let Some(joined) = joined {
         first.body = joined.freeze();
     }
-    Ok((first, pending))
+    Ok(Joined {
+        frame: first,
+        pending,
+        cost,
+    })
+}
+
+/// What a frame takes of its worker's pace.
+pub(super) fn cost(frame: &Frame) -> Duration {
+    match frame.kind {
+        FrameKind::Chunk => PiecePace::cost(frame.body.len()),
+        _ => Duration::ZERO,
+    }
 }
 
 /// Whether the frame says nothing.

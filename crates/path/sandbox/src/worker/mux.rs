@@ -11,7 +11,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use pilot_model::ports::{Answer, Call, Part};
 use pilot_model::timeline::Instant;
-use pilot_protocols::Pace;
+use pilot_protocols::{Pace, PiecePace};
 use pilot_sys::clock::monotonic_ns;
 use pilot_wire::{Frame, FrameKind};
 use tokio::sync::{Mutex as AsyncMutex, SetOnce, mpsc};
@@ -147,32 +147,32 @@ impl Mux {
 
     /// The next frame, joined with those that have arrived behind it ([`call::with_arrived`]).
     async fn next_part_of(&self, stream: &mut Stream) -> Result<Arrived, CallError> {
-        loop {
-            let first = match stream.pending.take() {
-                Some(arrived) => arrived,
-                None => self.next_frame(stream).await?,
+        let first = match stream.pending.take() {
+            Some(arrived) => arrived,
+            None => self.next_frame(stream).await?,
+        };
+        // Only the last frame of an answer has output.
+        let (mut at, mut output) = (first.at, first.output);
+        let frames = &mut stream.frames;
+        let joined = call::with_arrived(first.frame, || {
+            let Ok(next) = frames.try_recv() else {
+                return Ok(None);
             };
-            // Only the last frame of an answer has output.
-            let (mut at, mut output) = (first.at, first.output);
-            let frames = &mut stream.frames;
-            let (frame, pending) = call::with_arrived(first.frame, || {
-                let Ok(next) = frames.try_recv() else {
-                    return Ok(None);
-                };
-                (at, output) = (next.at, next.output);
-                Ok(Some(next.frame))
-            })?;
-            if let Some(pending) = pending {
-                stream.pending = Some(Arrived {
-                    frame: pending,
-                    at,
-                    output: std::mem::take(&mut output),
-                });
-            }
-            if !call::is_empty_chunk(&frame) {
-                return Ok(Arrived { frame, at, output });
-            }
+            (at, output) = (next.at, next.output);
+            Ok(Some(next.frame))
+        })?;
+        if let Some(pending) = joined.pending {
+            stream.pending = Some(Arrived {
+                frame: pending,
+                at,
+                output: std::mem::take(&mut output),
+            });
         }
+        Ok(Arrived {
+            frame: joined.frame,
+            at,
+            output,
+        })
     }
 
     async fn send(&self, call: &Call) -> Result<(), CallError> {
@@ -226,7 +226,7 @@ impl Drop for Closing<'_> {
 }
 
 async fn read(mut reader: Reader, streams: Arc<Streams>) {
-    let unexplained = Pace::default();
+    let (unexplained, pace) = (Pace::default(), PiecePace::default());
     let ended = loop {
         let frame = match reader.frame().await {
             Ok(frame) => frame,
@@ -249,7 +249,11 @@ async fn read(mut reader: Reader, streams: Arc<Streams>) {
             .cloned();
         match sender {
             Some(sender) => {
-                let _ = sender.send(arrived).await;
+                pace.came(call::cost(&arrived.frame));
+                if !call::is_empty_chunk(&arrived.frame) {
+                    let _ = sender.send(arrived).await;
+                }
+                reader.output().drain_while(pace.rest()).await;
             }
             // Its client has hung up, or the worker sends what nobody asked for. That costs the daemon more than the worker.
             None => reader.output().drain_while(unexplained.wait()).await,

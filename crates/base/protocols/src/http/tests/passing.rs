@@ -312,6 +312,37 @@ async fn trailers_are_announced_to_those_that_get_them() {
     }
 }
 
+#[tokio::test]
+async fn short_pieces_that_arrived_together_are_one_and_those_without_end_have_a_pace() {
+    const MANY: usize = 60_000;
+    let rig = rig().await;
+    let mut server = rig.accept().await;
+    let response = rig.pass(get("/"));
+    server.read().await;
+    let head = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
+    let end = "3\r\nend\r\n0\r\nx-sum: 1\r\n\r\n";
+    let answer = [head, &"1\r\nx\r\n".repeat(MANY), end].concat();
+    let writing = tokio::spawn(async move { server.write(answer).await });
+    let mut response = response.await.unwrap().unwrap();
+    let began = std::time::Instant::now();
+    let (mut body, mut frames, mut trailers) = (Vec::new(), 0, None);
+    while let Some(frame) = response.body_mut().frame().await {
+        match frame.unwrap().into_data() {
+            Ok(piece) => {
+                frames += 1;
+                body.extend_from_slice(&piece);
+            }
+            Err(frame) => trailers = frame.into_trailers().ok(),
+        }
+    }
+    writing.await.unwrap();
+    assert_eq!(body, ["x".repeat(MANY).as_str(), "end"].concat().as_bytes());
+    assert_eq!(trailers.unwrap()["x-sum"], "1");
+    assert!(frames < MANY / 20, "{frames}");
+    // A sixth is read at once.
+    assert!(began.elapsed() >= Duration::from_millis(700));
+}
+
 /// Each takes the daemon longer than the server.
 #[tokio::test]
 async fn interim_responses_without_end_are_a_fault() {

@@ -74,6 +74,35 @@ async fn a_stream_of_any_type_is_a_response_with_status_200() {
 }
 
 #[tokio::test]
+async fn short_pieces_without_end_have_a_pace() {
+    const MANY: usize = 60_000;
+    let (mut rig, answer) = under_way().await;
+    rig.runtime.begin("Content-Type: text/plain\r\n").await;
+    rig.runtime.chunk("x").await;
+    let answer = answer.await.unwrap().unwrap();
+    assert!(matches!(&answer, Answer::Http { first, .. } if first == "x"));
+    let Rig {
+        worker, runtime, ..
+    } = &mut rig;
+    let pieces = ["1\r\nx\r\n".repeat(MANY).as_str(), "0\r\n\r\n"].concat();
+    let began = std::time::Instant::now();
+    let reading = async {
+        let mut len = 0;
+        loop {
+            match worker.next(1).await.unwrap() {
+                Part::Chunk(bytes) => len += bytes.len(),
+                Part::End(last, _) => break len + last.len(),
+                other @ Part::Error(..) => panic!("{other:?}"),
+            }
+        }
+    };
+    let (len, ()) = tokio::join!(reading, runtime.write(pieces));
+    assert_eq!(len, MANY);
+    // A sixth is read at once.
+    assert!(began.elapsed() >= std::time::Duration::from_millis(700));
+}
+
+#[tokio::test]
 async fn a_prelude_gives_status_headers_and_cookies_however_it_is_split() {
     let prelude = r#"{"statusCode": 418, "headers": {"x-a": "1"}, "cookies": ["c=d"]}"#;
     let bytes = [prelude.as_bytes(), &[0; 8], b"body"].concat();

@@ -159,6 +159,34 @@ async fn chunks_that_arrived_together_are_one_part() {
 }
 
 #[tokio::test]
+async fn chunks_without_a_byte_are_read_slowly_and_delay_no_other() {
+    const MANY: usize = 20_000;
+    let (mut daemon, mut worker) = pair();
+    let empty = frame(FrameKind::Chunk, b"", b"");
+    let mut frames = frame(FrameKind::Head, HEAD, b"");
+    frames.extend(empty.repeat(100));
+    frames.extend(frame(FrameKind::Chunk, b"", b"x"));
+    frames.extend(empty.repeat(400));
+    worker.write_all(&frames).await.unwrap();
+    let Ok(Answer::Http { done: None, .. }) = daemon.call(&call()).await else {
+        panic!("no head");
+    };
+    let part = timeout(Duration::from_millis(100), daemon.next_part(1)).await;
+    assert!(
+        matches!(&part, Ok(Ok(Part::Chunk(body))) if body == "x"),
+        "{part:?}"
+    );
+
+    // The socket is full, because they are not taken as fast as they come.
+    let flood = empty.repeat(MANY);
+    let reading = tokio::spawn(async move { daemon.next_part(1).await });
+    let flooding = timeout(Duration::from_millis(500), worker.write_all(&flood));
+    assert!(flooding.await.is_err(), "{MANY} frames were taken at once");
+    assert!(!reading.is_finished());
+    reading.abort();
+}
+
+#[tokio::test]
 async fn an_application_that_raises_in_mid_stream_ends_its_stream_and_nothing_else() {
     let (mut daemon, mut worker) = pair();
     worker

@@ -58,3 +58,29 @@ async fn frames_that_nobody_waits_for_are_read_slowly_and_the_others_are_not() {
         other => panic!("{other:?}"),
     }
 }
+
+#[tokio::test]
+async fn chunks_without_a_byte_in_a_stream_are_read_slowly() {
+    const MANY: usize = 20_000;
+    let (mux, mut worker) = pair();
+    let mut call = pilot_testkit::event_call("1", "");
+    call.stream = 3;
+    let head = br#"{"status":200,"headers":[],"started_ns":1}"#;
+    let header = Header::new(FrameKind::Head, 3, head, b"").unwrap();
+    let calling = async {
+        let answer = mux.call(&call).await;
+        assert!(matches!(answer, Ok(Answer::Http { done: None, .. })));
+        mux.next_part(3).await
+    };
+    let flooding = async {
+        worker.readable().await.unwrap();
+        let frames = [&header.encode()[..], head].concat();
+        worker.write_all(&frames).await.unwrap();
+        let flood = frame(FrameKind::Chunk, 3, b"").repeat(MANY);
+        timeout(Duration::from_millis(500), worker.write_all(&flood)).await
+    };
+    tokio::select! {
+        part = calling => panic!("{part:?}"),
+        flooded = flooding => assert!(flooded.is_err(), "{MANY} frames were taken at once"),
+    }
+}
