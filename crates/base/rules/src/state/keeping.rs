@@ -9,8 +9,8 @@ use super::words::{Action, Key};
 use super::{Mode, PoolState, WorkerState};
 
 impl<W: Clone, Q> PoolState<W, Q> {
-    /// Retires idle workers beyond `workers`, or starts workers up to it. If `workers` is below `min`, it is the limit until the
-    /// next request.
+    /// Retires idle workers beyond `workers`, or starts workers up to it. Until the next request it is the limit: also of `min`, and of
+    /// workers that are starting or busy now.
     pub fn scale(&mut self, now: Instant, workers: u32, actions: &mut Vec<Action<W, Q>>) {
         if self.mode != Mode::Live {
             return;
@@ -72,11 +72,16 @@ impl<W: Clone, Q> PoolState<W, Q> {
     /// After a worker became ready or was released: decides whether it is kept if it is idle.
     pub(super) fn settle(&mut self, now: Instant, key: Key, actions: &mut Vec<Action<W, Q>>) {
         if let Some(WorkerState::Up { leases: 0, .. }) = self.place(key) {
-            if self.mode == Mode::Live {
-                self.want(now.after(self.reap_after));
-                self.rest_later(now);
-            } else {
-                self.retire(key, EndReason::Retired, actions);
+            match self.mode {
+                // Nobody is on the way who could use it.
+                Mode::Live if self.total() > self.cap && self.queue.is_empty() => {
+                    self.retire(key, EndReason::Scaled, actions);
+                }
+                Mode::Live => {
+                    self.want(now.after(self.reap_after));
+                    self.rest_later(now);
+                }
+                Mode::Retired | Mode::Closed => self.retire(key, EndReason::Retired, actions),
             }
         }
         if self.settings.spare > 0 || self.floor > 0 {

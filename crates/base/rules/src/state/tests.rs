@@ -4,6 +4,7 @@
 mod admission;
 mod announced;
 mod answered;
+mod keeping;
 mod long_run;
 mod start_rules;
 
