@@ -303,8 +303,8 @@ def test_ids_of_calls_are_the_same_in_all_languages(tmp_path: Path) -> None:
     found = [subprocess.run([sys.executable, "-c", python], cwd=ROOT / "python", capture_output=True, text=True, check=True)]
     if shutil.which("node"):
         node = f"""
-        const init = require({json.dumps(str(ROOT / "node" / "lib" / "init.js"))});
-        init.install();
+        const sdk = require({json.dumps(str(ROOT / "node" / "lib" / "sdk.js"))});
+        sdk.install();
         console.log(String(require('pilotlight').init.idOf(...{expression})));
         """
         found.append(subprocess.run(["node", "-e", node], capture_output=True, text=True, check=True))
