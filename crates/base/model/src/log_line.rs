@@ -142,8 +142,10 @@ pub fn one_line(text: &str, chars_max: usize) -> String {
     text.chars().map(plain).take(chars_max).collect()
 }
 
-/// Category Cc, bidirectional formatting, line and paragraph separators.
-fn is_unsafe(character: char) -> bool {
+/// Whether a character may steer a terminal, or change the order or the lines of the text after it: category Cc, bidirectional formatting
+/// (Unicode Standard Annex #9), line and paragraph separators.
+#[must_use]
+pub fn is_unsafe(character: char) -> bool {
     character.is_control()
         || matches!(
             character,

@@ -13,6 +13,7 @@ use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Component, Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use pilot_model::log_line::is_unsafe;
 use pilot_model::size::Size;
 use tar::EntryType;
 
@@ -359,7 +360,7 @@ fn checked_path(raw: &[u8]) -> Result<PathBuf, String> {
     if text.contains('\0') {
         return Err("has a NUL byte in its name; rename it".to_owned());
     }
-    if let Some(hidden) = text.chars().find(|c| misleads(*c)) {
+    if let Some(hidden) = text.chars().find(|c| is_unsafe(*c)) {
         return Err(format!(
             "has the character U+{:04X} in its name, which hides or moves other text where names are shown; rename it or leave it out",
             u32::from(hidden)
@@ -385,17 +386,6 @@ fn checked_path(raw: &[u8]) -> Result<PathBuf, String> {
         }
     }
     Ok(path)
-}
-
-/// Control characters, ends of lines and paragraphs, and what changes the direction of text (Unicode Standard Annex #9): a name with them
-/// looks like another one, or like several lines.
-fn misleads(c: char) -> bool {
-    c.is_control()
-        || matches!(
-            c,
-            '\u{2028}' | '\u{2029}' | '\u{61c}' | '\u{200e}' | '\u{200f}'
-        )
-        || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// A name that the file system refuses is an error of the archive. Everything else is an error of the disk.
