@@ -17,6 +17,7 @@ mod holder;
 mod http;
 mod inputs;
 mod instance;
+mod joined;
 mod life;
 mod neighbours;
 mod pace;

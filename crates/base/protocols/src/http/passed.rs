@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use http::{Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::{BodyExt, Empty};
@@ -17,7 +17,8 @@ use tokio::time::{Sleep, sleep_until};
 use super::connection::{Connection, Driven};
 use super::hops;
 use super::site::Site;
-use crate::{HeldFiles, PiecePace};
+use crate::HeldFiles;
+use crate::joined::Joined;
 
 /// A response's body and the connection that carries it.
 #[derive(Debug)]
@@ -104,82 +105,65 @@ impl Body for PassedBody {
 }
 
 impl PassedBody {
-    /// A short piece, joined with those that have arrived behind it: each costs the daemon more than the server that writes many at once.
+    /// A short piece, joined with those that have arrived behind it.
     fn joined(&mut self, first: Polled, cx: &mut Context<'_>) -> Polled {
         let Some(Ok(frame)) = first else { return first };
         let piece = match frame.into_data() {
             Ok(piece) => piece,
             Err(frame) => return Some(Ok(frame)),
         };
-        if piece.len() >= SHORT_LEN {
+        if !Joined::is_short(&piece) {
             return Some(Ok(Frame::data(piece)));
         }
-        let mut cost = PiecePace::cost(piece.len());
-        let mut whole: Option<BytesMut> = None;
-        for _ in 1..JOINED_MAX {
-            if self.incoming.is_end_stream() {
-                break;
-            }
-            let next = match self.poll_piece(cx) {
+        let mut joined = Joined::new(piece);
+        while joined.takes_more() && !self.incoming.is_end_stream() {
+            match self.poll_piece(cx) {
                 Poll::Pending => break,
-                Poll::Ready(Some(Ok(next))) => next.into_data(),
+                Poll::Ready(Some(Ok(next))) => match next.into_data() {
+                    Ok(next) => joined.add(&next),
+                    Err(trailers) => {
+                        self.ahead = Some(Some(Ok(trailers)));
+                        break;
+                    }
+                },
                 Poll::Ready(other) => {
                     self.ahead = Some(other);
                     break;
                 }
-            };
-            let next = match next {
-                Ok(next) => next,
-                Err(frame) => {
-                    self.ahead = Some(Some(Ok(frame)));
-                    break;
-                }
-            };
-            cost += PiecePace::cost(next.len());
-            let whole = whole.get_or_insert_with(|| BytesMut::from(&piece[..]));
-            whole.extend_from_slice(&next);
-            if next.len() >= SHORT_LEN {
-                break;
             }
         }
-        self.site.pieces.came(cost);
+        let whole = joined.end(&self.site.pieces);
         self.resting = self.site.pieces.next().map(|at| Box::pin(sleep_until(at)));
-        Some(Ok(Frame::data(whole.map_or(piece, BytesMut::freeze))))
+        Some(Ok(Frame::data(whole)))
     }
 
     fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Polled> {
-        let this = self;
         // Polling the body first signals free space; only then does the connection read more.
-        let mut frame = Pin::new(&mut this.incoming).poll_frame(cx);
+        let mut frame = Pin::new(&mut self.incoming).poll_frame(cx);
         if frame.is_pending()
-            && let Some(connection) = &mut this.connection
+            && let Some(connection) = &mut self.connection
         {
             if connection.drive(cx) == Driven::Over {
-                this.connection = None;
+                self.connection = None;
             }
-            frame = Pin::new(&mut this.incoming).poll_frame(cx);
+            frame = Pin::new(&mut self.incoming).poll_frame(cx);
         }
         match frame {
             Poll::Pending => Poll::Pending,
             Poll::Ready(Some(Ok(frame))) => {
-                if this.incoming.is_end_stream() {
-                    this.release(cx);
+                if self.incoming.is_end_stream() {
+                    self.release(cx);
                 }
                 Poll::Ready(Some(Ok(frame)))
             }
             Poll::Ready(Some(Err(error))) => {
-                this.connection = None;
+                self.connection = None;
                 Poll::Ready(Some(Err(error.into())))
             }
             Poll::Ready(None) => {
-                this.release(cx);
+                self.release(cx);
                 Poll::Ready(None)
             }
         }
     }
 }
-
-/// A piece of at least so many bytes is passed on as it is.
-const SHORT_LEN: usize = 1024;
-/// Most pieces that are joined.
-const JOINED_MAX: usize = 256;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use futures_util::FutureExt as _;
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderName, HeaderValue};
@@ -20,6 +20,7 @@ use tokio::sync::oneshot;
 use super::prelude::{self, Prelude, PreludeError};
 use super::times::Times;
 use crate::error_body::as_error_body;
+use crate::joined::Joined;
 use crate::pace::PiecePace;
 
 /// A streamed response that is being received.
@@ -157,7 +158,7 @@ impl Streamed {
             let frame = poll_fn(|cx| Pin::new(&mut self.body).poll_frame(cx)).await;
             match self.piece_of(frame) {
                 None => {}
-                Some(Piece::More(chunk)) if chunk.len() < SHORT_LEN => {
+                Some(Piece::More(chunk)) if Joined::is_short(&chunk) => {
                     return self.joined(chunk).await;
                 }
                 Some(piece) => return piece,
@@ -165,11 +166,10 @@ impl Streamed {
         }
     }
 
-    /// A short part, joined with those that follow at once: passing one on costs the daemon more than it costs the runtime to write many.
+    /// A short part, joined with those that follow at once.
     async fn joined(&mut self, first: Bytes) -> Piece {
-        let mut cost = PiecePace::cost(first.len());
-        let mut whole: Option<BytesMut> = None;
-        for _ in 1..JOINED_MAX {
+        let mut joined = Joined::new(first);
+        while joined.takes_more() {
             let frame = match self.body.frame().now_or_never() {
                 Some(frame) => frame,
                 None => {
@@ -183,23 +183,14 @@ impl Streamed {
             };
             match self.piece_of(frame) {
                 None => {}
-                Some(Piece::More(chunk)) => {
-                    cost += PiecePace::cost(chunk.len());
-                    whole
-                        .get_or_insert_with(|| BytesMut::from(&first[..]))
-                        .extend_from_slice(&chunk);
-                    if chunk.len() >= SHORT_LEN {
-                        break;
-                    }
-                }
+                Some(Piece::More(chunk)) => joined.add(&chunk),
                 Some(other) => {
                     self.ahead = Some(other);
                     break;
                 }
             }
         }
-        self.pace.came(cost);
-        Piece::More(whole.map_or(first, BytesMut::freeze))
+        Piece::More(joined.end(&self.pace))
     }
 
     /// `None`: it says nothing.
@@ -227,11 +218,6 @@ impl Streamed {
         }
     }
 }
-
-/// A part of at least so many bytes is passed on as it is.
-const SHORT_LEN: usize = 1024;
-/// Most parts that are joined.
-const JOINED_MAX: usize = 256;
 
 /// Whether the content type says that the response begins with a prelude.
 pub(super) fn has_prelude(headers: &HeaderMap) -> bool {
