@@ -15,8 +15,7 @@ pub struct Pace(Cells);
 impl Pace {
     /// Waits until a request may be answered.
     pub async fn wait(&self) {
-        self.0.take(GAP);
-        if let Some(from) = self.0.from(GAP * AT_ONCE) {
+        if let Some(from) = from(self.0.take(GAP)) {
             sleep_until(from).await;
         }
     }
@@ -59,7 +58,7 @@ impl PiecePace {
     /// When more may be read; `None`: now.
     #[must_use]
     pub fn next(&self) -> Option<Instant> {
-        self.0.from(GAP * AT_ONCE)
+        from(*self.0.due.lock())
     }
 }
 
@@ -79,22 +78,24 @@ impl Default for Cells {
 }
 
 impl Cells {
-    fn take(&self, time: Duration) {
+    /// Returns from when on a worker that has been quiet since could send this.
+    fn take(&self, time: Duration) -> Instant {
         let now = Instant::now();
         let mut due = self.due.lock();
         *due = (*due).max(now) + time;
+        *due
     }
 
     fn give(&self, time: Duration) {
         let mut due = self.due.lock();
         *due = due.checked_sub(time).unwrap_or(*due);
     }
+}
 
-    /// When it goes on for a worker that may send so much at once after it has been quiet; `None`: now.
-    fn from(&self, at_once: Duration) -> Option<Instant> {
-        let from = self.due.lock().checked_sub(at_once)?;
-        (from > Instant::now()).then_some(from)
-    }
+/// When it goes on for a worker that may send some at once after it has been quiet; `None`: now.
+fn from(due: Instant) -> Option<Instant> {
+    let from = due.checked_sub(GAP * AT_ONCE)?;
+    (from > Instant::now()).then_some(from)
 }
 
 /// Between requests without end.

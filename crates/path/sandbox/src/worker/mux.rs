@@ -249,11 +249,14 @@ async fn read(mut reader: Reader, streams: Arc<Streams>) {
             .cloned();
         match sender {
             Some(sender) => {
-                pace.came(call::cost(&arrived.frame));
+                let cost = call::cost(&arrived.frame);
                 if !call::is_empty_chunk(&arrived.frame) {
                     let _ = sender.send(arrived).await;
                 }
-                reader.output().drain_while(pace.rest()).await;
+                if !cost.is_zero() {
+                    pace.came(cost);
+                    reader.output().drain_while(pace.rest()).await;
+                }
             }
             // Its client has hung up, or the worker sends what nobody asked for. That costs the daemon more than the worker.
             None => reader.output().drain_while(unexplained.wait()).await,
