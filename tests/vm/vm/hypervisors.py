@@ -147,10 +147,7 @@ class UserModeLinux:
         return [
             # Its processes do not end with it, but with the first process of their namespace.
             *["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"],
-            "sh",
-            "-c",
-            f'exec "$@" >{hardware.console} 2>&1',
-            "sh",
+            *["sh", "-c", 'exec "$@" >"$0" 2>&1', str(hardware.console)],
             "linux.uml",
             f"mem={hardware.memory_mb}M",
             f"ubd0={changes},{hardware.image.disk}",
@@ -172,7 +169,7 @@ class UserModeLinux:
         return self.ours.dup()
 
     def mount(self, number: int, share: Share) -> str:
-        return f"mount -t hostfs -o {'' if share.writable else 'ro,'}{share.path} share{number} '{share.path}'"
+        return f"mount -t hostfs -o '{'' if share.writable else 'ro,'}{share.path}' share{number} '{share.path}'"
 
     def close(self) -> None:
         self.ours.close()
