@@ -12,7 +12,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 /// Listens, and gives each connection to `serve`.
-pub async fn listen<F>(serve: impl Fn(TcpStream) -> F + Send + 'static) -> SocketAddr
+pub(crate) async fn listen<F>(serve: impl Fn(TcpStream) -> F + Send + 'static) -> SocketAddr
 where
     F: Future<Output = ()> + Send + 'static,
 {
@@ -28,7 +28,10 @@ where
 }
 
 /// One exchange with the server at `addr`, over its own connection.
-pub async fn pass(addr: SocketAddr, request: PassedRequest) -> Result<PassedResponse, WorkerFault> {
+pub(crate) async fn pass(
+    addr: SocketAddr,
+    request: PassedRequest,
+) -> Result<PassedResponse, WorkerFault> {
     let stream = TcpStream::connect(addr).await.unwrap();
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.unwrap();
     tokio::spawn(connection.with_upgrades());
@@ -39,7 +42,7 @@ pub async fn pass(addr: SocketAddr, request: PassedRequest) -> Result<PassedResp
     Ok(response.map(|body| StreamedBody::new(body.map_err(Into::into))))
 }
 
-pub fn fault(error: &dyn std::error::Error) -> WorkerFault {
+pub(crate) fn fault(error: &dyn std::error::Error) -> WorkerFault {
     WorkerFault::Protocol {
         problem: error.to_string(),
         output: Bytes::new(),
@@ -47,7 +50,7 @@ pub fn fault(error: &dyn std::error::Error) -> WorkerFault {
 }
 
 /// Reads a request's head.
-pub async fn head(stream: &mut TcpStream) -> String {
+pub(crate) async fn head(stream: &mut TcpStream) -> String {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         head.push(stream.read_u8().await.unwrap());
@@ -56,7 +59,7 @@ pub async fn head(stream: &mut TcpStream) -> String {
 }
 
 /// Answers the first request of every connection with these bytes, and closes.
-pub async fn saying(bytes: &'static str) -> SocketAddr {
+pub(crate) async fn saying(bytes: &'static str) -> SocketAddr {
     listen(async move |mut stream: TcpStream| {
         head(&mut stream).await;
         stream.write_all(bytes.as_bytes()).await.unwrap();
@@ -66,15 +69,15 @@ pub async fn saying(bytes: &'static str) -> SocketAddr {
 
 /// What a server got on one connection, byte by byte, and read as strictly as RFC 9112 allows.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Strict {
-    pub method: String,
-    pub target: String,
-    pub body: String,
+pub(crate) struct Strict {
+    pub(crate) method: String,
+    pub(crate) target: String,
+    pub(crate) body: String,
 }
 
 /// A server that answers the first request of each connection, and then waits for its end. `told` gets the request; or why it is not
 /// exactly one request that everybody would read in the same way. A request that breaks off is none.
-pub async fn strict(
+pub(crate) async fn strict(
     told: impl Fn(Result<Strict, String>) + Clone + Send + Sync + 'static,
 ) -> SocketAddr {
     listen(move |mut stream: TcpStream| {
@@ -210,7 +213,7 @@ async fn body(stream: &mut TcpStream, framing: Framing) -> Result<Option<String>
 }
 
 /// A whole response.
-pub fn response(body: impl Into<Bytes>) -> PassedResponse {
+pub(crate) fn response(body: impl Into<Bytes>) -> PassedResponse {
     Response::new(StreamedBody::new(
         Full::new(body.into()).map_err(|never| match never {}),
     ))

@@ -1,15 +1,7 @@
 //! The gateway on a real socket, with an invoker and functions that the test defines.
-#![allow(
-    clippy::unwrap_used,
-    dead_code,
-    unreachable_pub,
-    missing_docs,
-    missing_debug_implementations,
-    reason = "for tests alone, and shared by several files of them"
-)]
 
-pub mod client;
-pub mod upstream;
+pub(crate) mod client;
+pub(crate) mod upstream;
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -33,10 +25,10 @@ use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-pub use client::{Answer, Client};
+pub(crate) use client::{Answer, Client};
 
 /// A deployed function and its behaviour.
-pub struct Function {
+pub(crate) struct Function {
     version: Arc<Version>,
     behaviour: Box<dyn Fn(&Call) -> Reaction + Send + Sync>,
     server: Option<Serves>,
@@ -46,14 +38,14 @@ pub struct Function {
 type Serves = Box<dyn Fn(PassedRequest) -> Served + Send + Sync>;
 
 impl Function {
-    pub fn event(
+    pub(crate) fn event(
         name: &str,
         behaviour: impl Fn(&Call) -> Reaction + Send + Sync + 'static,
     ) -> Self {
         Self::of(version(name, 1), behaviour)
     }
 
-    pub fn application(
+    pub(crate) fn application(
         name: &str,
         behaviour: impl Fn(&Call) -> Reaction + Send + Sync + 'static,
     ) -> Self {
@@ -61,7 +53,7 @@ impl Function {
         Self::of(version, behaviour)
     }
 
-    pub fn of(
+    pub(crate) fn of(
         version: Arc<Version>,
         behaviour: impl Fn(&Call) -> Reaction + Send + Sync + 'static,
     ) -> Self {
@@ -73,7 +65,7 @@ impl Function {
     }
 
     /// A function that is an HTTP server. Through the Invoke API, it returns its event.
-    pub fn server<F>(
+    pub(crate) fn server<F>(
         name: &str,
         server: impl Fn(PassedRequest) -> F + Send + Sync + 'static,
     ) -> Self
@@ -84,7 +76,7 @@ impl Function {
     }
 
     /// The same with another configuration.
-    pub fn server_with<F>(
+    pub(crate) fn server_with<F>(
         name: &str,
         change: impl FnOnce(&mut FunctionConfig),
         server: impl Fn(PassedRequest) -> F + Send + Sync + 'static,
@@ -106,12 +98,12 @@ impl Function {
 }
 
 /// The configuration of a gateway.
-pub struct Setup {
-    pub config: GatewayConfig,
-    pub door: Door,
-    pub limits: Limits,
-    pub control: Control,
-    pub functions: Vec<Function>,
+pub(crate) struct Setup {
+    pub(crate) config: GatewayConfig,
+    pub(crate) door: Door,
+    pub(crate) limits: Limits,
+    pub(crate) control: Control,
+    pub(crate) functions: Vec<Function>,
 }
 
 impl Default for Setup {
@@ -128,17 +120,17 @@ impl Default for Setup {
 }
 
 /// A running gateway.
-pub struct Daemon {
-    pub addr: SocketAddr,
-    pub engine: Arc<FakeEngine>,
-    pub sink: Arc<RecordingSink>,
+pub(crate) struct Daemon {
+    pub(crate) addr: SocketAddr,
+    pub(crate) engine: Arc<FakeEngine>,
+    pub(crate) sink: Arc<RecordingSink>,
     invoker: Arc<Invoker>,
     stop: oneshot::Sender<()>,
     serving: JoinHandle<Drained>,
 }
 
 impl Daemon {
-    pub async fn with(functions: Vec<Function>) -> Self {
+    pub(crate) async fn with(functions: Vec<Function>) -> Self {
         Self::start(Setup {
             functions,
             ..Setup::default()
@@ -146,7 +138,7 @@ impl Daemon {
         .await
     }
 
-    pub async fn start(setup: Setup) -> Self {
+    pub(crate) async fn start(setup: Setup) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let addr = listener.local_addr().unwrap();
         let clock = Arc::new(TokioClock::new());
@@ -193,22 +185,22 @@ impl Daemon {
         }
     }
 
-    pub async fn client(&self) -> Client {
+    pub(crate) async fn client(&self) -> Client {
         Client::connect(self.addr).await
     }
 
     /// One request on a connection of its own.
-    pub async fn ask(&self, method: &str, path: &str, headers: &str, body: &[u8]) -> Answer {
+    pub(crate) async fn ask(&self, method: &str, path: &str, headers: &str, body: &[u8]) -> Answer {
         self.client().await.ask(method, path, headers, body).await
     }
 
     /// A function's workers.
-    pub fn workers(&self, name: &str) -> PoolStatus {
+    pub(crate) fn workers(&self, name: &str) -> PoolStatus {
         self.invoker.status(&name.parse().unwrap()).unwrap()
     }
 
     /// The record of the first invocation that ends.
-    pub async fn record(&self) -> Arc<InvocationRecord> {
+    pub(crate) async fn record(&self) -> Arc<InvocationRecord> {
         soon(async {
             loop {
                 match self.sink.records().first() {
@@ -221,7 +213,7 @@ impl Daemon {
     }
 
     /// Tells it to stop. The drain continues.
-    pub fn stop(self) -> JoinHandle<Drained> {
+    pub(crate) fn stop(self) -> JoinHandle<Drained> {
         self.stop.send(()).unwrap();
         self.serving
     }
@@ -239,7 +231,7 @@ fn function_of(call: &Call) -> String {
 }
 
 /// The head of a call for the worker, as JSON.
-pub fn meta(call: &Call) -> serde_json::Value {
+pub(crate) fn meta(call: &Call) -> serde_json::Value {
     let head = &call.head;
     let mut told = serde_json::json!({
         "id": head.id.as_str(),
@@ -260,7 +252,7 @@ pub fn meta(call: &Call) -> serde_json::Value {
 }
 
 /// A control handler from a closure.
-pub fn control<F>(handler: F) -> Control
+pub(crate) fn control<F>(handler: F) -> Control
 where
     F: Fn(http::Request<Incoming>) -> BoxFuture<'static, http::Response<ControlBody>>
         + Send
@@ -271,13 +263,13 @@ where
 }
 
 /// Returns the request: `METHOD PATH BODY`.
-pub async fn echo(request: http::Request<Incoming>) -> http::Response<ControlBody> {
+pub(crate) async fn echo(request: http::Request<Incoming>) -> http::Response<ControlBody> {
     let asked = format!("{} {} ", request.method(), request.uri().path());
     let body = request.into_body().collect().await.unwrap().to_bytes();
     text([asked.as_bytes(), &body].concat())
 }
 
-pub fn text(text: impl Into<Bytes>) -> http::Response<ControlBody> {
+pub(crate) fn text(text: impl Into<Bytes>) -> http::Response<ControlBody> {
     http::Response::new(
         Full::new(text.into())
             .map_err(|never| match never {})
@@ -286,7 +278,7 @@ pub fn text(text: impl Into<Bytes>) -> http::Response<ControlBody> {
 }
 
 /// Waits for something that another task does soon; fails the test if it does not.
-pub async fn soon<T>(what: impl Future<Output = T>) -> T {
+pub(crate) async fn soon<T>(what: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(10), what)
         .await
         .expect("it did not happen")

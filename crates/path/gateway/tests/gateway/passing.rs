@@ -1,16 +1,11 @@
 //! Functions that are HTTP servers, behind their URLs: streams in both directions, and failures.
 
-#![expect(
-    clippy::unwrap_used,
-    reason = "tests: clippy knows #[test] functions as such, but not what they share"
-)]
-
-mod support;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use crate::support::upstream::{self, response};
+use crate::support::{Client, Daemon, Function, Setup, soon};
 use bytes::Bytes;
 use futures_util::stream;
 use http_body_util::{BodyExt, StreamBody};
@@ -21,8 +16,6 @@ use pilot_model::access::{Grant, Role};
 use pilot_model::ports::{PassedRequest, PassedResponse, StreamedBody, WorkerFault};
 use pilot_testkit::FixedTokens;
 use serde_json::{Value, json};
-use support::upstream::{self, response};
-use support::{Client, Daemon, Function, Setup, soon};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::{Notify, mpsc, oneshot};
 

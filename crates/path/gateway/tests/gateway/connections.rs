@@ -1,16 +1,14 @@
 //! Connections without functions: malformed, slow, too large and interrupted requests, and the drain.
 
-mod support;
-
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::support::{Client, Daemon, Function, Setup, control, soon, text, upstream};
 use bytes::Bytes;
 use http_body_util::BodyExt;
 use pilot_gateway::{Door, GatewayConfig, ReadPace};
 use pilot_model::ports::PassedRequest;
 use pilot_testkit::Reaction;
-use support::{Client, Daemon, Function, Setup, control, soon, text, upstream};
 use tokio::sync::{Notify, mpsc};
 
 #[tokio::test]

@@ -1,10 +1,9 @@
 //! AWS Lambda's Invoke API, as SDKs use it.
 
-mod support;
-
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::support::{Daemon, Function, Setup, meta, soon};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
@@ -13,7 +12,6 @@ use pilot_invoke::Limits;
 use pilot_model::access::{Grant, Role};
 use pilot_testkit::{FixedTokens, Reaction, version_with};
 use serde_json::json;
-use support::{Daemon, Function, Setup, meta, soon};
 use tokio::sync::Notify;
 
 const ECHO: &str = "/2015-03-31/functions/echo/invocations";

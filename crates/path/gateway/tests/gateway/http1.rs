@@ -2,20 +2,13 @@
 //! is sent to a function whose body is collected, and to one whose requests pass to a server of its own. Behind it comes a request
 //! that an attacker wants to hide in it. Either the request is refused and the connection closed, or the function gets exactly one body.
 
-#![expect(
-    clippy::unwrap_used,
-    reason = "test code, its shared functions included: a panic is how a test fails"
-)]
-
-mod support;
-
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use crate::support::{Daemon, Function, soon, upstream};
 use bytes::Bytes;
 use pilot_model::ports::PassedRequest;
 use pilot_testkit::Reaction;
-use support::{Daemon, Function, soon, upstream};
 
 /// What the functions got: `body` of the first one, and `hidden` if the hidden request was served as one of its own.
 type Seen = Arc<Mutex<Vec<String>>>;

@@ -1,17 +1,15 @@
 //! Function URLs: events in payload format 2.0, and applications.
 
-mod support;
-
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::support::{Daemon, Function, meta, soon};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use pilot_model::ports::{HttpHead, WorkerFault};
 use pilot_testkit::{Deal, Reaction, version_with};
 use serde_json::{Value, json};
-use support::{Daemon, Function, meta, soon};
 use tokio::sync::Notify;
 
 fn returning(value: &Value) -> Reaction {

@@ -1,19 +1,12 @@
 //! Upgraded connections, with a real server on loopback.
 
-#![expect(
-    clippy::unwrap_used,
-    reason = "tests: clippy knows #[test] functions as such, but not what they share"
-)]
-
-mod support;
-
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use crate::support::upstream::{self, head, listen};
+use crate::support::{Client, Daemon, Function, Setup, soon};
 use pilot_gateway::GatewayConfig;
 use pilot_model::Outcome;
-use support::upstream::{self, head, listen};
-use support::{Client, Daemon, Function, Setup, soon};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;

@@ -8,21 +8,21 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpSocket, TcpStream};
 
 /// One connection.
-pub struct Client {
+pub(crate) struct Client {
     stream: TcpStream,
     unread: Vec<u8>,
 }
 
 /// A response.
 #[derive(Debug)]
-pub struct Answer {
-    pub status: u16,
-    pub headers: Vec<(String, String)>,
-    pub body: Vec<u8>,
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) headers: Vec<(String, String)>,
+    pub(crate) body: Vec<u8>,
 }
 
 impl Client {
-    pub async fn connect(to: SocketAddr) -> Self {
+    pub(crate) async fn connect(to: SocketAddr) -> Self {
         Self {
             stream: TcpStream::connect(to).await.unwrap(),
             unread: Vec::new(),
@@ -30,7 +30,7 @@ impl Client {
     }
 
     /// With a receive buffer that the kernel does not grow. Its limit for the others is 32 MB from Linux 6.17 on.
-    pub async fn connect_small(to: SocketAddr) -> Self {
+    pub(crate) async fn connect_small(to: SocketAddr) -> Self {
         let socket = TcpSocket::new_v4().unwrap();
         socket.set_recv_buffer_size(256 * 1024).unwrap();
         Self {
@@ -39,12 +39,18 @@ impl Client {
         }
     }
 
-    pub async fn send(&mut self, bytes: impl AsRef<[u8]>) {
+    pub(crate) async fn send(&mut self, bytes: impl AsRef<[u8]>) {
         self.stream.write_all(bytes.as_ref()).await.unwrap();
     }
 
     /// Sends a whole request and reads its response.
-    pub async fn ask(&mut self, method: &str, path: &str, headers: &str, body: &[u8]) -> Answer {
+    pub(crate) async fn ask(
+        &mut self,
+        method: &str,
+        path: &str,
+        headers: &str,
+        body: &[u8],
+    ) -> Answer {
         let head = format!(
             "{method} {path} HTTP/1.1\r\nhost: pilot.test\r\ncontent-length: {}\r\n{headers}\r\n",
             body.len()
@@ -53,19 +59,19 @@ impl Client {
         self.answer_to(method).await
     }
 
-    pub async fn answer(&mut self) -> Answer {
+    pub(crate) async fn answer(&mut self) -> Answer {
         self.answer_to("GET").await
     }
 
     /// Reads one response; panics if the connection ends before the response.
-    pub async fn answer_to(&mut self, method: &str) -> Answer {
+    pub(crate) async fn answer_to(&mut self, method: &str) -> Answer {
         self.try_answer(method)
             .await
             .expect("the connection ended within a response")
     }
 
     /// Reads one response; `None` if the connection ends before the response.
-    pub async fn try_answer(&mut self, method: &str) -> Option<Answer> {
+    pub(crate) async fn try_answer(&mut self, method: &str) -> Option<Answer> {
         let end = loop {
             if let Some(at) = find(&self.unread, b"\r\n\r\n") {
                 break at;
@@ -127,45 +133,45 @@ impl Client {
     }
 
     /// All bytes up to the end of the connection, and how it ended.
-    pub async fn until_the_end(mut self) -> (Vec<u8>, std::io::Result<usize>) {
+    pub(crate) async fn until_the_end(mut self) -> (Vec<u8>, std::io::Result<usize>) {
         let mut all = std::mem::take(&mut self.unread);
         let end = self.stream.read_to_end(&mut all).await;
         (all, end)
     }
 
     /// Waits for the first bytes of a response.
-    pub async fn begun(&mut self) {
+    pub(crate) async fn begun(&mut self) {
         self.read_more().await.expect("nothing came");
     }
 
     /// Waits until the other side closes; returns what came before that.
-    pub async fn closed(mut self) -> Vec<u8> {
+    pub(crate) async fn closed(mut self) -> Vec<u8> {
         while self.read_more().await.is_some() {}
         self.unread
     }
 
     /// Waits for this number of bytes.
-    pub async fn bytes(&mut self, length: usize) -> Vec<u8> {
+    pub(crate) async fn bytes(&mut self, length: usize) -> Vec<u8> {
         self.take(length).await.expect("the connection ended")
     }
 
     /// Waits for the head of a response; leaves the rest unread.
-    pub async fn head(&mut self) -> Answer {
+    pub(crate) async fn head(&mut self) -> Answer {
         self.answer_to("HEAD").await
     }
 
     /// Waits for a chunk of a body; `None` for the last.
-    pub async fn next_chunk(&mut self) -> Option<Vec<u8>> {
+    pub(crate) async fn next_chunk(&mut self) -> Option<Vec<u8>> {
         self.chunk().await.expect("the connection ended")
     }
 
     /// Closes the write direction; reading goes on.
-    pub async fn finish(&mut self) {
+    pub(crate) async fn finish(&mut self) {
         self.stream.shutdown().await.unwrap();
     }
 
     /// Splits the connection into its directions. Nothing may have been read.
-    pub fn split(self) -> (OwnedReadHalf, OwnedWriteHalf) {
+    pub(crate) fn split(self) -> (OwnedReadHalf, OwnedWriteHalf) {
         assert!(self.unread.is_empty());
         self.stream.into_split()
     }
@@ -190,18 +196,18 @@ impl Client {
 }
 
 impl Answer {
-    pub fn header(&self, name: &str) -> Option<&str> {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
         self.headers
             .iter()
             .find(|(given, _)| given == name)
             .map(|(_, value)| value.as_str())
     }
 
-    pub fn text(&self) -> &str {
+    pub(crate) fn text(&self) -> &str {
         std::str::from_utf8(&self.body).unwrap()
     }
 
-    pub fn json(&self) -> serde_json::Value {
+    pub(crate) fn json(&self) -> serde_json::Value {
         serde_json::from_slice(&self.body).unwrap()
     }
 }

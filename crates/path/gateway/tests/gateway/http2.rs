@@ -1,15 +1,9 @@
 //! HTTP/2 on a real socket: its limits of time, and its drain. The routes are tested end to end, in `tests/e2e/http2.rs`.
 
-#![expect(
-    clippy::unwrap_used,
-    reason = "tests: clippy knows #[test] functions as such, but not what they share"
-)]
-
-mod support;
-
 use std::convert::Infallible;
 use std::time::{Duration, Instant};
 
+use crate::support::{Daemon, Function, Setup, soon};
 use bytes::Bytes;
 use futures_util::stream;
 use http::{Request, Response, StatusCode};
@@ -20,7 +14,6 @@ use hyper::client::conn::http2::{self, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use pilot_gateway::{Door, GatewayConfig, ReadPace, Transport};
 use pilot_testkit::Reaction;
-use support::{Daemon, Function, Setup, soon};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 

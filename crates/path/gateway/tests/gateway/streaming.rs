@@ -1,21 +1,14 @@
 //! Event functions that stream their responses: behind their URLs, through the Invoke API, and as events.
 
-#![expect(
-    clippy::unwrap_used,
-    reason = "tests: clippy knows #[test] functions as such, but not what they share"
-)]
-
-mod support;
-
 use std::time::Duration;
 
+use crate::support::{Answer, Daemon, Function};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use pilot_model::ports::{HttpHead, WorkerFault};
 use pilot_testkit::{Deal, Reaction, version_with};
 use serde_json::{Value, json};
-use support::{Answer, Daemon, Function};
 
 fn head(headers: &[(&str, &str)]) -> HttpHead {
     let headers = headers
