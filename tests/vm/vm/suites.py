@@ -23,7 +23,6 @@ SUITE_S_MAX = 2400
 
 # The programs of the Rust suites.
 E2E, ISOLATION, ENGINE = "pilot::e2e", "pilot::isolation", ["pilot-sandbox::fork", "pilot-sandbox::outbound"]
-PROGRAMS = [E2E, ISOLATION, *ENGINE]
 
 # What the clients of package registries are told on this machine, and so in the other one.
 PASSED_ON = re.compile(r"^((https?|no|all)_proxy|PIP_.*|UV_.*|npm_config_.*|SSL_CERT_FILE|PILOT_TEST_.*)$", re.IGNORECASE)
@@ -90,9 +89,8 @@ class Suite:
 
 def _binaries(workspace: Workspace) -> None:
     """The programs of the Rust suites, and what cargo and nextest know about them."""
-    # With the features of the whole workspace, so that nothing is built twice.
+    # All tests of the workspace: with some of them, dependencies have fewer features, and everything would be built twice.
     listed = ["cargo", "nextest", "list", "--workspace", "--locked", "--list-type", "binaries-only", "--message-format", "json"]
-    listed += [word for name in PROGRAMS for word in ("--test", name.rpartition("::")[2])]
     metadata = ["cargo", "metadata", "--format-version", "1", "--locked", "--offline"]
     for command, name in ((listed, "binaries.json"), (metadata, "metadata.json")):
         done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=True, stdin=subprocess.DEVNULL)
