@@ -1,7 +1,9 @@
 //! Packages run code while they are installed. A hostile build back end tries the same as a hostile function, and to leave something
 //! behind. The attempts are in `backend.py`.
 
-use pilot_harness::{ArchiveEntry, Machine, archive, descendants};
+use std::time::{Duration, Instant};
+
+use pilot_harness::{ArchiveEntry, Machine, archive, descendants, patience};
 use serde_json::{Value, json};
 
 use crate::ground::{BUILD_PIDS, Ground, HOSTS_SECRET};
@@ -84,11 +86,14 @@ fn leavings() -> Vec<Attempt> {
         Attempt::new(
             "a build: does not wait for who holds its output",
             |ground| {
-                let began = std::time::Instant::now();
+                let began = Instant::now();
                 let said = seen(ground, "hold", &json!("71772"));
-                match began.elapsed().as_secs() {
-                    ..30 => Verdict::Pass(said.to_string()),
-                    seconds => Verdict::Fail(format!("it took {seconds} s")),
+                // The limit of a build is twice as long.
+                let took = began.elapsed();
+                if took < Duration::from_secs(30) * patience() {
+                    Verdict::Pass(said.to_string())
+                } else {
+                    Verdict::Fail(format!("it took {took:.0?}"))
                 }
             },
         ),

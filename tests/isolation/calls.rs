@@ -1,8 +1,9 @@
 //! System calls that no function needs: the filter refuses each, or a privilege is missing.
 
+use pilot_sys::seqpacket::descriptors_can_be_refused;
 use serde_json::json;
 
-use crate::Attempt;
+use crate::{Attempt, Verdict};
 
 const REFUSED: [&str; 47] = [
     "mount",
@@ -143,7 +144,12 @@ pub(crate) fn attempts() -> Vec<Attempt> {
         }
         attempts.push(Attempt::new(
             format!("{worker}: no descriptor can be sent to the daemon"),
-            move |ground| ground.holds(worker, "send_descriptor", json!([])),
+            move |ground| match descriptors_can_be_refused() {
+                true => ground.holds(worker, "send_descriptor", json!([])),
+                false => {
+                    Verdict::Skip("the kernel cannot refuse them (before Linux 6.16)".to_owned())
+                }
+            },
         ));
         attempts.push(Attempt::new(
             format!("{worker}: no longer time slice"),

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
-use pilot_harness::{Daemon, DaemonOptions, Machine, Request, Response};
+use pilot_harness::{Daemon, DaemonOptions, Machine, Request, Response, patience};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -48,13 +48,14 @@ impl Ground {
         let options = DaemonOptions {
             machine,
             config: Some(format!(
-                "[build]\nmemory_mb = 512\ndisk_mb = 300\ntime_s = 60\npids = {BUILD_PIDS}\n"
+                "[build]\nmemory_mb = 512\ndisk_mb = 300\ntime_s = {}\npids = {BUILD_PIDS}\n",
+                60 * patience()
             )),
             ..DaemonOptions::default()
         };
         let daemon = Daemon::start_with(env!("CARGO_BIN_EXE_pilot"), options);
         let keys = |more: Value| {
-            let mut keys = json!({"memory_mb": MEMORY_MB, "timeout_s": 25, "network": "none", "scale": {"max": 4}});
+            let mut keys = json!({"memory_mb": MEMORY_MB, "timeout_s": 25 * patience(), "network": "none", "scale": {"max": 4}});
             for (key, value) in more.as_object().unwrap() {
                 keys[key] = value.clone();
             }

@@ -463,6 +463,41 @@ def try_send_descriptor():
     return [any(said.isdigit() for said in sent) or not sent, sent]
 
 
+PEERS = []
+
+
+def try_send_lingering():
+    """A socket whose close waits: it lingers, and its peer reads nothing. The last one to close it would be the daemon."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    lingering = socket.create_connection(listener.getsockname())
+    # Open as long as the worker lives.
+    PEERS.append((listener, listener.accept()))
+    lingering.setblocking(False)
+    try:
+        while True:
+            lingering.send(bytes(1 << 16))
+    except BlockingIOError:
+        pass
+    lingering.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 20))
+    sent = False
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            channel = socket.socket(fileno=os.dup(int(name)))
+        except OSError:
+            continue
+        with channel:
+            if channel.family == socket.AF_UNIX:
+                try:
+                    channel.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("i", lingering.fileno()))])
+                    sent = True
+                except OSError:
+                    pass
+    if not sent:
+        lingering.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 0, 0))
+    lingering.close()
+    return [False, sent]
+
+
 def try_devices():
     got = []
     for name in os.listdir("/dev"):
@@ -1123,6 +1158,7 @@ def _at_import():
         ),
         "processes": lambda: try_processes(8),
     }
+    attempts.pop(os.environ.get("LEAVE_OUT"), None)
     for name, attempt in attempts.items():
         try:
             said[name] = attempt()

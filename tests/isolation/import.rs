@@ -1,6 +1,7 @@
 //! User code also runs when a deployment imports it, in the template from which workers are forked. The template has the privileges
 //! to join namespaces. The same attempts must fail there, and must not affect the templates of other functions.
 
+use pilot_sys::seqpacket::descriptors_can_be_refused;
 use serde_json::json;
 
 use crate::ground::{Ground, VICTIMS_SECRET};
@@ -14,7 +15,7 @@ const FOR_JOINING: u64 = 1 << 6 | 1 << 7 | 1 << 8 | 1 << 18 | 1 << 21;
 
 const NAMES: [&str; 16] = [
     "host files",
-    "send descriptor",
+    SEND,
     "namespaces",
     "memory of others",
     "mount",
@@ -31,10 +32,18 @@ const NAMES: [&str; 16] = [
     "processes",
 ];
 
+/// A template that has sent a descriptor where the kernel cannot refuse it has also sent a byte that the daemon does not expect.
+const SEND: &str = "send descriptor";
+
 pub(crate) fn attempts() -> Vec<Attempt> {
     let mut attempts = Vec::new();
     for name in NAMES {
         attempts.push(Attempt::new(format!("at import: {name}"), move |ground| {
+            if name == SEND && !descriptors_can_be_refused() {
+                return Verdict::Skip(
+                    "the kernel cannot refuse them (before Linux 6.16)".to_owned(),
+                );
+            }
             let said = at_import(ground, name);
             match said[0].as_bool() {
                 Some(false) => Verdict::Pass(said[1].to_string()),
@@ -171,9 +180,14 @@ fn for_others() -> Vec<Attempt> {
 /// The result of this attempt during the import of `importer`, which is deployed on first use.
 fn at_import(ground: &Ground, name: &str) -> serde_json::Value {
     if ground.daemon.get("/_pilot/v1/functions/importer").status == 404 {
+        let left_out = if descriptors_can_be_refused() {
+            ""
+        } else {
+            SEND
+        };
         ground.daemon.upload_code(
             "importer",
-            &json!({"environment": {"TRY_AT_IMPORT": "1"}, "timeout_s": 20}),
+            &json!({"environment": {"TRY_AT_IMPORT": "1", "LEAVE_OUT": left_out}, "timeout_s": 20}),
             HOSTILE,
         );
     }

@@ -1,8 +1,17 @@
 //! Other functions and the host's processes are invisible and unreachable. There is no network unless configured.
 
+use std::thread;
+use std::time::{Duration, Instant};
+
 use serde_json::json;
 
+use crate::ground::Ground;
 use crate::{Attempt, Verdict};
+
+/// For how long another function is called, at least, while functions send sockets.
+const SOCKETS_ARE_SENT: Duration = Duration::from_secs(2);
+/// A close that lingers takes 20 s.
+const ANSWER_MAX: Duration = Duration::from_secs(8);
 
 pub(crate) fn attempts() -> Vec<Attempt> {
     let mut attempts = Vec::new();
@@ -63,10 +72,39 @@ pub(crate) fn attempts() -> Vec<Attempt> {
                 ground.holds(worker, "tmp_list", json!([]))
             },
         ));
+        attempts.push(Attempt::new(
+            format!("{worker}: cannot keep the daemon waiting for a close"),
+            move |ground| others_are_served_while_sockets_are_sent(ground, worker),
+        ));
     }
     attempts.extend(handed_over());
     attempts.extend(between_workers());
     attempts
+}
+
+/// Where the kernel cannot refuse descriptors (before Linux 6.16), it closes those that a function sends when the daemon reads. A
+/// close that waits would hold one of the daemon's threads, so there are more attempts at the same time than it has threads.
+fn others_are_served_while_sockets_are_sent(ground: &Ground, worker: &'static str) -> Verdict {
+    let longest = thread::scope(|scope| {
+        let sending: Vec<_> = (0..4)
+            .map(|_| scope.spawn(|| ground.raw(worker, "send_lingering", json!([]))))
+            .collect();
+        let began = Instant::now();
+        let mut longest = Duration::ZERO;
+        while began.elapsed() < SOCKETS_ARE_SENT || sending.iter().any(|one| !one.is_finished()) {
+            let asked = Instant::now();
+            ground.victim_count();
+            longest = longest.max(asked.elapsed());
+            thread::sleep(Duration::from_millis(50));
+        }
+        longest
+    });
+    let seen = format!("the longest answer to another took {longest:.1?}");
+    if longest < ANSWER_MAX {
+        Verdict::Pass(seen)
+    } else {
+        Verdict::Fail(seen)
+    }
 }
 
 fn handed_over() -> Vec<Attempt> {

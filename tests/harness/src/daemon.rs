@@ -18,7 +18,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::compiled_worker;
-use crate::{Connection, Project, Request, Response, archive, multipart};
+use crate::{Connection, Project, Request, Response, archive, multipart, patience};
 
 /// The options of a daemon.
 #[derive(Debug, Clone, Default)]
@@ -84,6 +84,9 @@ const WITHOUT_CGROUPS: &str = "awk '$3 ~ /^cgroup/ { print $2 }' /proc/self/moun
 /// The user that owns nothing.
 const NOBODY: u32 = 65_534;
 
+/// For how long a daemon may take until it serves or has ended, on a machine of the usual speed.
+const READY_MAX: Duration = Duration::from_secs(20);
+
 /// A running daemon.
 #[derive(Debug)]
 pub struct Daemon {
@@ -138,7 +141,7 @@ impl Daemon {
     /// Runs `serve`, which must refuse to start. Returns its exit code and its output.
     ///
     /// # Panics
-    /// If it has not ended after 20 seconds.
+    /// If it has not ended after 20 seconds times [`patience`].
     #[track_caller]
     pub fn refuses_to_start(
         binary: impl AsRef<Path>,
@@ -162,11 +165,11 @@ impl Daemon {
     /// Runs `serve` on the same data, which must refuse to start. Returns its exit code and its output.
     ///
     /// # Panics
-    /// If it has not ended after 20 seconds.
+    /// If it has not ended after 20 seconds times [`patience`].
     #[track_caller]
     pub fn refuses_to_resume(&self) -> (Option<i32>, String) {
         let mut child = self.spawn();
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + READY_MAX * patience();
         loop {
             if let Some(status) = child.try_wait().unwrap() {
                 return (status.code(), self.log());
@@ -215,10 +218,10 @@ impl Daemon {
             {
                 break;
             }
-            if started.elapsed() > Duration::from_secs(20) {
+            if started.elapsed() > READY_MAX * patience() {
                 let _ = child.kill();
                 let _ = child.wait();
-                panic!("the daemon was not ready after 20 s:\n{}", self.log());
+                panic!("the daemon was not ready in time:\n{}", self.log());
             }
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -344,7 +347,7 @@ impl Daemon {
     /// Sends SIGTERM and waits for the end. Returns the exit code.
     ///
     /// # Panics
-    /// If it still runs after 20 seconds.
+    /// If it still runs after 20 seconds times [`patience`].
     #[track_caller]
     pub fn stop(&mut self) -> Option<i32> {
         let pid = Pid::from_raw(i32::try_from(self.child.as_ref()?.id()).unwrap());
@@ -355,11 +358,11 @@ impl Daemon {
     /// Waits for the end. Returns the exit code.
     ///
     /// # Panics
-    /// If it still runs after 20 seconds.
+    /// If it still runs after 20 seconds times [`patience`].
     #[track_caller]
     pub fn ends_by_itself(&mut self) -> Option<i32> {
         let mut child = self.child.take()?;
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + READY_MAX * patience();
         loop {
             if let Some(status) = child.try_wait().unwrap() {
                 return status.code();
@@ -367,7 +370,7 @@ impl Daemon {
             if Instant::now() > deadline {
                 let _ = child.kill();
                 let _ = child.wait();
-                panic!("the daemon did not end within 20 s:\n{}", self.log());
+                panic!("the daemon did not end in time:\n{}", self.log());
             }
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -676,7 +679,7 @@ pub fn terminate(child: &mut Child) {
     {
         let _ = kill(Pid::from_raw(pid), Signal::SIGTERM);
     }
-    let deadline = Instant::now() + Duration::from_secs(5);
+    let deadline = Instant::now() + Duration::from_secs(5) * patience();
     while Instant::now() < deadline {
         if !matches!(child.try_wait(), Ok(None)) {
             return;

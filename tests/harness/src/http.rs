@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrIn, bind, connect, socket};
 use serde_json::Value;
 
+use crate::patience;
+
 /// A request.
 #[derive(Debug, Clone)]
 pub struct Request {
@@ -180,7 +182,9 @@ impl Connection {
         let stream = TcpStream::connect_timeout(&address, Duration::from_secs(5))
             .unwrap_or_else(|error| panic!("connect to {address}: {error}"));
         stream.set_nodelay(true).unwrap();
-        stream.set_read_timeout(Some(READ_MAX)).unwrap();
+        stream
+            .set_read_timeout(Some(READ_MAX * patience()))
+            .unwrap();
         Self {
             reader: BufReader::new(Socket::Tcp(stream)),
         }
@@ -202,7 +206,9 @@ impl Connection {
         connect(socket.as_raw_fd(), &SockaddrIn::from(address)).unwrap();
         let stream = TcpStream::from(socket);
         stream.set_nodelay(true).unwrap();
-        stream.set_read_timeout(Some(READ_MAX)).unwrap();
+        stream
+            .set_read_timeout(Some(READ_MAX * patience()))
+            .unwrap();
         Self {
             reader: BufReader::new(Socket::Tcp(stream)),
         }
@@ -216,7 +222,9 @@ impl Connection {
     pub fn open_unix(path: &Path) -> Self {
         let stream = UnixStream::connect(path)
             .unwrap_or_else(|error| panic!("connect to {}: {error}", path.display()));
-        stream.set_read_timeout(Some(READ_MAX)).unwrap();
+        stream
+            .set_read_timeout(Some(READ_MAX * patience()))
+            .unwrap();
         Self {
             reader: BufReader::new(Socket::Unix(stream)),
         }

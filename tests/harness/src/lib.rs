@@ -24,7 +24,7 @@ pub use http::{Connection, Request, Response, encode_query};
 pub use multipart::{ArchiveEntry, archive, multipart};
 pub use process::{descendants, is_gone, open_descriptors, open_descriptors_to, resident_bytes};
 pub use project::Project;
-pub use wait::{eventually, eventually_within};
+pub use wait::{eventually, eventually_within, patience};
 
 /// Whether this process is root, which sandboxes with namespaces and cgroups need.
 #[must_use]
