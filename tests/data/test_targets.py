@@ -76,6 +76,15 @@ def test_the_first_function_that_fails_ends_the_chain(targets: Daemon) -> None:
     assert count(targets, "chain-last") == before
 
 
+def test_an_answer_that_is_not_json_ends_the_chain(targets: Daemon) -> None:
+    assert invoke(targets, "chain-says", {"says": '{"n": 1}'}, "chain-next")[1] == {"n": 1, "by": ["chain-next"]}
+    before = count(targets, "chain-next")
+    for says in ("not json", '{"n": 1', "\x1b"):
+        response, answer = invoke(targets, "chain-says", {"says": says}, "chain-next")
+        assert response.status == 400 and "the answer of 'chain-says' cannot be the event" in answer["Message"], answer
+    assert count(targets, "chain-next") == before
+
+
 def test_a_chain_with_a_wrong_name_does_not_begin(targets: Daemon) -> None:
     before = count(targets, "chain-first")
     response, answer = invoke(targets, "chain-first", {}, "chain-next", "chain-none")

@@ -102,7 +102,7 @@ fn from(due: Instant) -> Option<Instant> {
 const GAP: Duration = Duration::from_millis(1);
 
 /// Between short pieces without end.
-const SHORT_GAP: Duration = Duration::from_micros(20);
+const SHORT_GAP: Duration = Duration::from_micros(50);
 
 /// A piece of at least so many bytes takes the worker as long as the daemon.
 const SHORT_LEN: usize = 64;
@@ -149,12 +149,12 @@ mod tests {
             pace.came(PiecePace::cost(SHORT_LEN));
         }
         // As many as a fast server writes one by one in a fifth of a second.
-        for _ in 0..10_000 {
+        for _ in 0..4_000 {
             pace.came(PiecePace::cost(1));
         }
         pace.rest().await;
         assert_eq!(began.elapsed(), Duration::ZERO);
-        for _ in 0..100_000 {
+        for _ in 0..40_000 {
             pace.came(PiecePace::cost(SHORT_LEN - 1));
         }
         for _ in 0..1_000 {

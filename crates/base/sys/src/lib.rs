@@ -22,4 +22,5 @@ pub mod seccomp;
 pub mod seqpacket;
 pub mod shim;
 pub mod sysv;
+pub mod tree;
 pub mod unnamed;

@@ -8,6 +8,7 @@ use http::header::{CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::{Method, Request, Response, StatusCode};
 use pilot_model::calls::{Reason, Refusal};
+use pilot_model::log_line::one_line;
 use pilot_model::ports::{CallAnswer, CallEnd, CallHead, NodeCall, NodeFault, Ran};
 use pilot_model::trace::{Cause, Recorded, TraceContext};
 use pilot_model::{FunctionName, Trace};
@@ -214,7 +215,7 @@ pub(crate) fn answer(
             ran: Ran::Perhaps,
         });
     };
-    let problem: String = refused.problem.chars().take(PROBLEM_CHARS_MAX).collect();
+    let problem = one_line(&refused.problem, PROBLEM_CHARS_MAX);
     Err(NodeFault {
         refusal: Refusal::new(refused.reason, problem),
         ran: if refused.ran { Ran::Perhaps } else { Ran::No },
@@ -271,7 +272,7 @@ mod tests {
             event: "{}".into(),
             data: None,
         };
-        let (body, _, _) = SentBody::new(call.event.clone(), 0);
+        let (body, _) = SentBody::new(call.event.clone(), 0, &crate::sent::Ahead::default());
         request("b", &call, body).unwrap().into_parts().0
     }
 

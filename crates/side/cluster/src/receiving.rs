@@ -25,7 +25,7 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::answering::Answers;
 use crate::config::NodeConfig;
-use crate::link;
+use crate::link::{self, InTurns};
 use crate::message;
 use crate::payload::{self, Destination};
 use crate::strangers::Strangers;
@@ -137,7 +137,7 @@ impl Receiver {
             .max_frame_size(link::FRAME_LEN_MAX)
             .max_header_list_size(link::HEADERS_LEN_MAX)
             .max_concurrent_streams(STREAMS_MAX)
-            .serve_connection(TokioIo::new(stream), service);
+            .serve_connection(TokioIo::new(InTurns::new(stream)), service);
         let mut serving = std::pin::pin!(serving);
         let until = async {
             match is_known {

@@ -21,21 +21,26 @@ use pilot_protocols::MemoryBudget;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_rustls::TlsConnector;
 
 use crate::config::NodeConfig;
-use crate::link::{self, chain};
+use crate::link::{self, InTurns, chain};
 use crate::message;
 use crate::payload::PACE_BYTES;
-use crate::sent::{SentBody, feed};
+use crate::sent::{Ahead, SentBody};
 use crate::tasks::{EndTasks, Tasks};
 
 /// Most calls to a node at the same time. One more is refused.
 const CALLS_MAX: usize = 256;
+/// Most connections to a node. It needs one, but one that it closes for new calls goes on with those that it has. What a connection may
+/// have sent and nobody has taken is memory of this daemon.
+const LINKS_MAX: usize = 4;
 /// A node that could not be reached is tried after others for this time.
 const AVOIDED_FOR: Duration = Duration::from_secs(5);
+/// How long a node may take nothing of a call beyond the time for silence: it waits for room for the event and for the data.
+const ROOM_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// A node that is called.
 pub(crate) struct CalledNode {
@@ -48,6 +53,9 @@ pub(crate) struct CalledNode {
     /// When it could not be reached. Held for a comparison.
     failed: Mutex<Option<Instant>>,
     calls: Semaphore,
+    links: Arc<Semaphore>,
+    /// What waits to be sent.
+    ahead: Ahead,
     answers: MemoryBudget,
     silence_max: Duration,
 }
@@ -65,6 +73,7 @@ impl fmt::Debug for CalledNode {
 struct Link {
     sender: SendRequest<SentBody>,
     _tasks: EndTasks,
+    _permit: OwnedSemaphorePermit,
 }
 
 impl CalledNode {
@@ -83,6 +92,8 @@ impl CalledNode {
             link: tokio::sync::Mutex::default(),
             failed: Mutex::default(),
             calls: Semaphore::new(CALLS_MAX),
+            links: Arc::new(Semaphore::new(LINKS_MAX)),
+            ahead: Ahead::default(),
             answers: answers.clone(),
             silence_max,
         })
@@ -124,6 +135,9 @@ impl CalledNode {
             let problem = format!("cannot connect to {host}:{port}: {problem}");
             Refusal::new(Reason::Unavailable, problem)
         };
+        let permit = Arc::clone(&self.links).try_acquire_owned().map_err(|_| {
+            cannot("calls still run on connections that it has closed for new ones")
+        })?;
         let socket = TcpStream::connect((host.as_str(), *port));
         let socket = socket.await.map_err(|error| cannot(&error.to_string()))?;
         link::prepare(&socket, self.silence_max).map_err(|error| cannot(&error.to_string()))?;
@@ -133,16 +147,16 @@ impl CalledNode {
         let tasks = Tasks::default();
         let ends = EndTasks(tasks.clone());
         let (mut sender, connection) = http2::Builder::new(tasks.clone())
-            .initial_stream_window_size(link::STREAM_WINDOW)
-            .initial_connection_window_size(link::CONNECTION_WINDOW)
+            .initial_stream_window_size(link::ANSWER_WINDOW)
+            .initial_connection_window_size(link::ANSWERS_WINDOW)
             .max_frame_size(link::FRAME_LEN_MAX)
             .max_header_list_size(link::HEADERS_LEN_MAX)
-            .handshake(TokioIo::new(stream))
+            .handshake(TokioIo::new(InTurns::new(stream)))
             .await
             .map_err(|error| cannot(&chain(&error)))?;
         tasks.execute(connection);
         // Only the answer shows that the other node has accepted our certificate (RFC 8446 §4.4.2.4), and that it knows us.
-        let (body, _, _) = SentBody::new(Bytes::new(), 0);
+        let (body, _) = SentBody::new(Bytes::new(), 0, &self.ahead);
         let hello = Request::get(format!("https://{}{}", self.name, message::HELLO)).body(body);
         let hello = hello.map_err(|error| cannot(&error.to_string()))?;
         let answer = sender.send_request(hello).await;
@@ -154,7 +168,7 @@ impl CalledNode {
         })?;
         if answer.status() != StatusCode::OK {
             let (parts, body) = answer.into_parts();
-            let body = read(body, message::REFUSAL_LEN_MAX).await;
+            let body = self.refusal(body).await;
             let body = body.map_err(|problem| cannot(&problem))?;
             let refused = message::answer(parts.status, &parts.headers, body);
             let problem = refused.err().map(|fault| fault.refusal.problem);
@@ -163,6 +177,7 @@ impl CalledNode {
         Ok(Link {
             sender,
             _tasks: ends,
+            _permit: permit,
         })
     }
 
@@ -176,23 +191,21 @@ impl CalledNode {
         let patience = (call.head.left / 2).min(self.silence_max);
         let link = self.link(patience).await.map_err(not_run)?;
         let data_len = call.data.as_ref().map_or(0, |data| data.bytes());
-        let (body, parts, is_given) = SentBody::new(call.event.clone(), data_len);
+        let (body, feeder) = SentBody::new(call.event.clone(), data_len, &self.ahead);
+        let is_given = feeder.is_given();
         let request = message::request(&self.name, call, body).map_err(|error| {
             let problem = format!("the call cannot be sent: {error}");
             not_run(Refusal::new(Reason::Invalid, problem))
         })?;
         let answer = self.answer(&link, request, &is_given, &call.head.caller);
-        let Some(data) = call.data.as_deref() else {
-            drop(parts);
-            return answer.await;
-        };
         let mut answer = std::pin::pin!(answer);
+        let silence_max = self.silence_max + ROOM_TIME_MAX;
         tokio::select! {
             // An early refusal, before all was sent.
             answer = &mut answer => answer,
-            fed = feed(data, parts) => match fed {
-                Ok(()) => answer.await,
-                Err(refusal) => Err(not_run(refusal)),
+            fed = feeder.feed(call.data.as_deref(), silence_max) => match fed {
+                Err(refusal) if !is_given.load(Ordering::Acquire) => Err(not_run(refusal)),
+                _ => answer.await,
             },
         }
     }
@@ -226,7 +239,7 @@ impl CalledNode {
             ran: Ran::Perhaps,
         };
         if !message::is_answer(&parts.headers) {
-            let body = read(body, message::REFUSAL_LEN_MAX).await;
+            let body = self.refusal(body).await;
             let body = body.map_err(|problem| lost(&problem))?;
             return message::answer(parts.status, &parts.headers, body);
         }
@@ -242,6 +255,20 @@ impl CalledNode {
             has_run(format!("the link was lost while it answered: {problem}"))
         })?;
         message::answer(parts.status, &parts.headers, reserved.keep(body))
+    }
+
+    /// All of a refusal. It is short, and nothing is computed for it.
+    async fn refusal(&self, body: Incoming) -> Result<Bytes, String> {
+        let whole = Limited::new(body, message::REFUSAL_LEN_MAX).collect();
+        let whole = timeout(self.silence_max, whole).await.map_err(|_| {
+            let silence_s = self.silence_max.as_secs_f64();
+            format!("its refusal did not come within {silence_s} s")
+        })?;
+        let whole = whole.map_err(|error| {
+            let error: &(dyn Error + 'static) = &*error;
+            chain(error)
+        })?;
+        Ok(whole.to_bytes())
     }
 }
 
@@ -284,16 +311,6 @@ where
         }
     }
     Ok(whole.freeze())
-}
-
-/// All of a body of at most `len_max` bytes.
-async fn read(body: Incoming, len_max: usize) -> Result<Bytes, String> {
-    let whole = Limited::new(body, len_max).collect().await;
-    let whole = whole.map_err(|error| {
-        let error: &(dyn Error + 'static) = &*error;
-        chain(error)
-    })?;
-    Ok(whole.to_bytes())
 }
 
 #[cfg(test)]

@@ -1,7 +1,11 @@
 //! The body of a call that is sent: its event, and then its data, which is read from memory as it is filled. It notes when all of it was
 //! given to the connection: until then, the other node cannot have run the call.
+//!
+//! The other node says how much it takes (RFC 9113, section 5.2), and may take nothing. So no thread waits for it, parts that wait for it
+//! have a limit for all calls together, and a call of which nothing is taken for some time is given up.
 
 use std::fs::File;
+use std::future::Future;
 use std::io;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
@@ -10,21 +14,98 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
+use parking_lot::Mutex;
 use pilot_model::calls::{Reason, Refusal};
-use pilot_model::ports::{HandedData, There};
-use tokio::sync::mpsc;
+use pilot_model::ports::HandedData;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio::time::{Instant, timeout_at};
 
 /// The body of a call.
 #[derive(Debug)]
 pub(crate) struct SentBody {
     event: Bytes,
+    /// Dropped when the event was given.
+    event_waits: Option<oneshot::Sender<()>>,
     parts: mpsc::Receiver<Bytes>,
     /// Bytes of the data that are not given yet.
     left: u64,
     is_given: Arc<AtomicBool>,
+    ahead: Ahead,
+}
+
+/// Where the data of a call goes.
+#[derive(Debug)]
+pub(crate) struct Feeder {
+    parts: mpsc::Sender<Bytes>,
+    /// Ends when the event was given to the connection.
+    event_given: oneshot::Receiver<()>,
+    is_given: Arc<AtomicBool>,
+    ahead: Ahead,
+}
+
+/// What waits to be sent to a node, of all calls.
+#[derive(Debug, Clone)]
+pub(crate) struct Ahead(Arc<WaitingCalls>);
+
+#[derive(Debug)]
+struct WaitingCalls {
+    /// One for each long part. A call can always have a short one.
+    parts: Arc<Semaphore>,
+    /// When something of a call was last taken.
+    moved: Mutex<Instant>,
+}
+
+impl Default for Ahead {
+    fn default() -> Self {
+        Self(Arc::new(WaitingCalls {
+            parts: Arc::new(Semaphore::new(AHEAD_MAX)),
+            moved: Mutex::new(Instant::now()),
+        }))
+    }
+}
+
+impl Ahead {
+    fn moves(&self) {
+        *self.0.moved.lock() = Instant::now();
+    }
+
+    /// Waits for something that the node does. As long as it takes parts of other calls, it is only slow.
+    async fn taken<T>(
+        &self,
+        step: impl Future<Output = T>,
+        silence_max: Duration,
+    ) -> Result<T, Refusal> {
+        let began = Instant::now();
+        let since = || began.max(*self.0.moved.lock());
+        let mut step = std::pin::pin!(step);
+        loop {
+            let from = since();
+            if let Ok(done) = timeout_at(from + silence_max, &mut step).await {
+                return Ok(done);
+            }
+            if since() == from {
+                let silence_s = silence_max.as_secs_f64();
+                let problem = format!("it has taken nothing of the call for {silence_s} s");
+                return Err(Refusal::new(Reason::Unavailable, problem));
+            }
+        }
+    }
+}
+
+/// A part, which waits until the connection has sent it.
+struct WaitingPart {
+    bytes: Vec<u8>,
+    _permit: Option<OwnedSemaphorePermit>,
+}
+
+impl AsRef<[u8]> for WaitingPart {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
 }
 
 /// The data was given up, or is not as long as was said.
@@ -40,20 +121,30 @@ impl std::fmt::Display for GivenUp {
 impl std::error::Error for GivenUp {}
 
 impl SentBody {
-    /// The body, where its data goes, and whether all of it was given to the connection.
-    pub(crate) fn new(event: Bytes, data_len: u64) -> (Self, mpsc::Sender<Bytes>, Arc<AtomicBool>) {
+    /// The body, and where its data goes.
+    pub(crate) fn new(event: Bytes, data_len: u64, ahead: &Ahead) -> (Self, Feeder) {
         let (sender, parts) = mpsc::channel(PARTS_MAX);
+        let (event_waits, event_given) = oneshot::channel();
         let is_given = Arc::new(AtomicBool::new(event.is_empty() && data_len == 0));
         let body = Self {
+            event_waits: (!event.is_empty()).then_some(event_waits),
             event,
             parts,
             left: data_len,
             is_given: Arc::clone(&is_given),
+            ahead: ahead.clone(),
         };
-        (body, sender, is_given)
+        let feeder = Feeder {
+            parts: sender,
+            event_given,
+            is_given,
+            ahead: ahead.clone(),
+        };
+        (body, feeder)
     }
 
     fn note(&self) {
+        self.ahead.moves();
         if self.event.is_empty() && self.left == 0 {
             self.is_given.store(true, Ordering::Release);
         }
@@ -70,6 +161,7 @@ impl Body for SentBody {
     ) -> Poll<Option<Result<Frame<Bytes>, GivenUp>>> {
         if !self.event.is_empty() {
             let event = std::mem::take(&mut self.event);
+            self.event_waits = None;
             self.note();
             return Poll::Ready(Some(Ok(Frame::data(event))));
         }
@@ -96,87 +188,135 @@ impl Body for SentBody {
     }
 }
 
-/// Gives the data to the body as it is there. Returns when all was given, or nobody takes it any more.
-///
-/// # Errors
-/// The data was given up, or cannot be read.
-pub(crate) async fn feed(data: &dyn HandedData, parts: mpsc::Sender<Bytes>) -> Result<(), Refusal> {
-    let unavailable = |error: io::Error| {
-        let problem = format!("the data cannot be read: {error}");
-        Refusal::new(Reason::Unavailable, problem)
-    };
-    let len = data.bytes();
-    let mut at = 0;
-    loop {
-        let There { file, len: until } = data.there(at).await?;
-        if until > len || (until <= at && until != len) {
-            return Err(unavailable(io::ErrorKind::InvalidData.into()));
+impl Feeder {
+    /// Whether all of the body was given to the connection.
+    pub(crate) fn is_given(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.is_given)
+    }
+
+    /// Gives the data to the body as it is there. Returns when all was taken, or nobody takes it any more. `silence_max`: for how long the
+    /// other node may take nothing.
+    ///
+    /// # Errors
+    /// The data was given up, or cannot be read; the other node takes nothing.
+    pub(crate) async fn feed(
+        self,
+        data: Option<&dyn HandedData>,
+        silence_max: Duration,
+    ) -> Result<(), Refusal> {
+        let Self {
+            parts,
+            event_given,
+            ahead,
+            ..
+        } = self;
+        // An error says that the event was given, or that the body is gone.
+        let _ = ahead.taken(event_given, silence_max).await?;
+        let Some(data) = data else { return Ok(()) };
+        let len = data.bytes();
+        let (mut at, mut there) = (0, data.there(0).await?);
+        loop {
+            if there.len > len || (there.len <= at && there.len != len) {
+                return Err(unreadable(io::ErrorKind::InvalidData.into()));
+            }
+            while at < there.len {
+                let long = Arc::clone(&ahead.0.parts).try_acquire_owned().ok();
+                // Without a permit, a call has one part at a time.
+                let (places, most) = match long {
+                    Some(_) => (1, PART_LEN),
+                    None => (PARTS_MAX, SHORT_PART_LEN),
+                };
+                let place = ahead.taken(parts.reserve_many(places), silence_max);
+                let Some(place) = place.await?.ok().and_then(|mut places| places.next()) else {
+                    return Ok(());
+                };
+                let next = there.len.min(at + most);
+                let file = Arc::clone(&there.file);
+                // Reading memory that lies on the disk may wait.
+                let reading = tokio::task::spawn_blocking(move || read(&file, at..next));
+                let read = reading
+                    .await
+                    .map_err(io::Error::other)
+                    .and_then(|read| read);
+                place.send(Bytes::from_owner(WaitingPart {
+                    bytes: read.map_err(unreadable)?,
+                    _permit: long,
+                }));
+                at = next;
+            }
+            if at == len {
+                break;
+            }
+            there = data.there(at).await?;
         }
-        // Reading memory that lies on the disk may wait.
-        let to = parts.clone();
-        let reading = tokio::task::spawn_blocking(move || read(&file, at..until, &to));
-        let read = reading.await.map_err(io::Error::other);
-        let is_taken = read.and_then(|read| read).map_err(unavailable)?;
-        if until == len || !is_taken {
-            return Ok(());
-        }
-        at = until;
+        // An error says that the body is gone.
+        let all = ahead.taken(parts.reserve_many(PARTS_MAX), silence_max);
+        all.await.map(drop)
     }
 }
 
-/// Whether somebody takes it.
-fn read(file: &Arc<OwnedFd>, range: Range<u64>, parts: &mpsc::Sender<Bytes>) -> io::Result<bool> {
+fn unreadable(error: io::Error) -> Refusal {
+    let problem = format!("the data cannot be read: {error}");
+    Refusal::new(Reason::Unavailable, problem)
+}
+
+fn read(file: &OwnedFd, range: Range<u64>) -> io::Result<Vec<u8>> {
     let file = File::from(file.try_clone()?);
-    let mut at = range.start;
-    while at < range.end {
-        let left = usize::try_from(range.end - at).unwrap_or(usize::MAX);
-        let mut part = vec![0; left.min(PART_LEN)];
-        file.read_exact_at(&mut part, at)?;
-        at += part.len() as u64;
-        if parts.blocking_send(part.into()).is_err() {
-            return Ok(false);
-        }
-    }
-    Ok(true)
+    let len = usize::try_from(range.end - range.start).map_err(io::Error::other)?;
+    let mut part = vec![0; len];
+    file.read_exact_at(&mut part, range.start)?;
+    Ok(part)
 }
 
 /// Bytes that are read at once.
-const PART_LEN: usize = 256 << 10;
-/// Parts that wait for the connection.
+const PART_LEN: u64 = 256 << 10;
+/// Parts of a call that wait for the connection.
 const PARTS_MAX: usize = 4;
+/// Parts of this length that wait for a node.
+const AHEAD_MAX: usize = 64;
+/// Bytes of a part if so many wait already.
+const SHORT_PART_LEN: u64 = 64 << 10;
 
 #[cfg(test)]
 mod tests {
     use http_body_util::BodyExt;
-    use pilot_model::ports::BoxFuture;
+    use pilot_model::ports::{BoxFuture, There};
 
     use super::*;
 
+    const SILENCE: Duration = Duration::from_secs(3);
+
+    fn new(event: &'static str, data_len: u64) -> (SentBody, Feeder) {
+        SentBody::new(event.into(), data_len, &Ahead::default())
+    }
+
     #[tokio::test]
     async fn all_is_given_with_the_last_byte_and_not_before() {
-        let (mut body, parts, is_given) = SentBody::new("{}".into(), 3);
+        let (mut body, feeder) = new("{}", 3);
         assert_eq!(body.size_hint().exact(), Some(5));
         body.frame().await.unwrap().unwrap();
-        parts.send("ab".into()).await.unwrap();
+        feeder.parts.send("ab".into()).await.unwrap();
         body.frame().await.unwrap().unwrap();
+        let is_given = feeder.is_given();
         assert!(!is_given.load(Ordering::Acquire) && !body.is_end_stream());
-        parts.send("c".into()).await.unwrap();
+        feeder.parts.send("c".into()).await.unwrap();
         body.frame().await.unwrap().unwrap();
         assert!(is_given.load(Ordering::Acquire) && body.is_end_stream());
         assert!(body.frame().await.is_none());
-        let (mut body, _, is_given) = SentBody::new("{}".into(), 0);
+        let (mut body, feeder) = new("{}", 0);
         body.frame().await.unwrap().unwrap();
-        assert!(is_given.load(Ordering::Acquire) && body.frame().await.is_none());
+        assert!(feeder.is_given().load(Ordering::Acquire) && body.frame().await.is_none());
     }
 
     #[tokio::test]
     async fn data_that_ends_early_or_is_too_long_breaks_the_body() {
         for parts_sent in [vec![], vec!["abcd"], vec!["ab", "cd"]] {
-            let (mut body, parts, is_given) = SentBody::new(Bytes::new(), 3);
+            let (mut body, feeder) = new("", 3);
+            let is_given = feeder.is_given();
             for part in parts_sent {
-                parts.send(part.into()).await.unwrap();
+                feeder.parts.send(part.into()).await.unwrap();
             }
-            drop(parts);
+            drop(feeder);
             let ended = loop {
                 match body.frame().await {
                     Some(Ok(_)) => {}
@@ -186,6 +326,69 @@ mod tests {
             assert!(matches!(ended, Some(Err(GivenUp))));
             assert!(!is_given.load(Ordering::Acquire));
         }
+    }
+
+    /// A file with this many bytes.
+    fn growing(bytes: u64) -> Growing {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(bytes).unwrap();
+        Growing {
+            file: Arc::new(OwnedFd::from(file)),
+            bytes,
+            there: vec![bytes],
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_node_that_takes_nothing_is_given_up_and_one_that_takes_others_is_slow() {
+        let data = growing(8 * PART_LEN);
+        for (event, data) in [("{}", None), ("", Some(&data as &dyn HandedData))] {
+            let (body, feeder) = new(event, data.map_or(0, HandedData::bytes));
+            let refusal = feeder.feed(data, SILENCE).await.unwrap_err();
+            assert!(refusal.problem.contains("taken nothing"), "{refusal:?}");
+            drop(body);
+        }
+        let ahead = Ahead::default();
+        let (mut body, feeder) = SentBody::new("{}".into(), 0, &ahead);
+        let feeding = tokio::spawn(async move { feeder.feed(None, SILENCE).await });
+        for _ in 0..10 {
+            tokio::time::sleep(SILENCE / 2).await;
+            ahead.moves();
+        }
+        assert!(!feeding.is_finished());
+        body.frame().await.unwrap().unwrap();
+        feeding.await.unwrap().unwrap();
+    }
+
+    #[tokio::test]
+    async fn what_waits_for_a_node_has_a_limit_for_all_calls() {
+        let ahead = Ahead::default();
+        let mut held = Vec::new();
+        for _ in 0..100 {
+            let (body, feeder) = SentBody::new(Bytes::new(), 8 * PART_LEN, &ahead);
+            let data = growing(8 * PART_LEN);
+            let feeding = tokio::spawn(async move { feeder.feed(Some(&data), SILENCE).await });
+            held.push((body, feeding));
+        }
+        let waiting =
+            |held: &[(SentBody, _)]| held.iter().map(|(body, _)| body.parts.len()).sum::<usize>();
+        // Each has a short one, or long ones.
+        while ahead.0.parts.available_permits() > 0
+            || held.iter().any(|(body, _)| body.parts.is_empty())
+        {
+            tokio::task::yield_now().await;
+        }
+        assert!(waiting(&held) <= AHEAD_MAX + held.len());
+        // Every call comes to its end.
+        for (mut body, feeding) in held {
+            let mut taken = 0;
+            while let Some(part) = body.frame().await {
+                taken += part.unwrap().into_data().unwrap().len() as u64;
+            }
+            assert_eq!(taken, 8 * PART_LEN);
+            feeding.await.unwrap().unwrap();
+        }
+        assert_eq!(ahead.0.parts.available_permits(), AHEAD_MAX);
     }
 
     /// Data of which more is there each time.
@@ -228,12 +431,15 @@ mod tests {
                 bytes: 10,
                 there,
             };
-            let (sender, mut parts) = mpsc::channel(PARTS_MAX);
-            let fed = feed(&data, sender).await;
-            let mut given = Vec::new();
-            while let Some(part) = parts.recv().await {
-                given.extend_from_slice(&part);
-            }
+            let (mut body, feeder) = new("", 10);
+            let take = async {
+                let mut given = Vec::new();
+                while let Some(part) = body.parts.recv().await {
+                    given.extend_from_slice(&part);
+                }
+                given
+            };
+            let (fed, given) = tokio::join!(feeder.feed(Some(&data), SILENCE), take);
             match end {
                 Ok(all) => assert_eq!((fed, &given[..]), (Ok(()), all.as_bytes())),
                 Err(reason) => assert_eq!(

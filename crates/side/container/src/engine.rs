@@ -1,11 +1,12 @@
 //! The parts of the Docker Engine API that are used. Each function makes one or two calls.
 //!
 //! Invariants: at most [`CALLS_MAX`] calls run at the same time, and each has a time limit. Each call uses a new connection, so
-//! nothing has to be done when the engine was restarted. Images are never pulled.
+//! nothing has to be done when the engine was restarted, and has a limit of what comes on it. Images are never pulled.
 
 mod address;
 mod create_options;
 mod error;
+mod transport;
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -249,13 +250,8 @@ impl Engine {
         }
         let address = self.address.as_ref().map_err(Clone::clone)?;
         let connect = async {
-            Docker::connect_with_unix(
-                address.socket(),
-                CALL_TIME_MAX.as_secs(),
-                bollard::API_DEFAULT_VERSION,
-            )?
-            .negotiate_version()
-            .await
+            let client = transport::client(address, CALL_TIME_MAX)?;
+            client.negotiate_version().await
         };
         let docker = connect
             .await
@@ -279,7 +275,10 @@ impl Engine {
             .expect("the semaphore is never closed");
         let docker = self.docker().await?;
         let address = self.address.as_ref().map_err(Clone::clone)?;
-        call(docker).await.map_err(|cause| {
+        // The client's own limit is for the head of an answer.
+        let answer = tokio::time::timeout(CALL_TIME_MAX, call(docker)).await;
+        let answer = answer.unwrap_or(Err(Cause::RequestTimeoutError));
+        answer.map_err(|cause| {
             let error = EngineError::of(what, address, cause);
             if matches!(error, EngineError::Unreachable { .. }) {
                 // The engine may return with another version.

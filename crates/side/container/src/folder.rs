@@ -15,6 +15,8 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
+use pilot_sys::tree;
+
 use crate::secret_files;
 use crate::volume::{self, VolumeLimit};
 
@@ -189,15 +191,7 @@ fn share_all(from: &Path, to: &Path) -> io::Result<()> {
 }
 
 fn remove(path: &Path) -> io::Result<()> {
-    let removed = match fs::symlink_metadata(path) {
-        Ok(found) if found.is_dir() => fs::remove_dir_all(path),
-        Ok(_) => fs::remove_file(path),
-        Err(error) => Err(error),
-    };
-    match removed {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        other => named(path, other),
-    }
+    named(path, tree::remove(path))
 }
 
 fn named<T>(path: &Path, result: io::Result<T>) -> io::Result<T> {
@@ -207,6 +201,9 @@ fn named<T>(path: &Path, result: io::Result<T>) -> io::Result<T> {
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::MetadataExt as _;
+
+    use nix::fcntl::{self, OFlag};
+    use nix::sys::stat::{Mode, mkdirat};
 
     use super::*;
 
@@ -261,6 +258,22 @@ mod tests {
         assert_eq!(mode(&folder.volume()), 0o1777);
         assert_eq!(mode(&folder.0), 0o700);
         assert_eq!(mode(&all(dir.path())), 0o700);
+    }
+
+    /// Whoever writes to a volume decides how it is removed.
+    #[test]
+    fn a_volume_of_any_depth_is_removed() {
+        // Disks take milliseconds for each.
+        let dir = Run(tempfile::tempdir_in("/dev/shm").unwrap());
+        let folder = Folder::make(dir.path(), "c1", VolumeLimit::None).unwrap();
+        let flags = OFlag::O_DIRECTORY;
+        let mut at = fcntl::open(&folder.volume(), flags, Mode::empty()).unwrap();
+        for _ in 0..20_000 {
+            mkdirat(&at, c"deeper", Mode::S_IRWXU).unwrap();
+            at = fcntl::openat(&at, c"deeper", flags, Mode::empty()).unwrap();
+        }
+        folder.remove().unwrap();
+        assert!(!folder.0.exists());
     }
 
     #[test]

@@ -191,7 +191,8 @@ impl OutputBuffer {
             if more == More::Never {
                 return;
             }
-            if dropped >= DROPPED_PER_TURN_MAX {
+            if dropped > 0 {
+                // Reading while a program writes would wake both for every few pages.
                 sleep(PAUSE).await;
             }
             while self.kept.lock().is_full(self.len_max) {
@@ -238,6 +239,9 @@ impl OutputBuffer {
         let mut chunk = [0; CHUNK_LEN];
         // The limit interrupts a writer that never stops.
         for _ in 0..CHUNKS_MAX {
+            if kept.only_counts(self.len_max) {
+                return self.drop_some(kept);
+            }
             if kept.is_full(self.len_max) || kept.needs_memory() {
                 break;
             }
@@ -250,9 +254,26 @@ impl OutputBuffer {
         }
         More::Perhaps
     }
+
+    /// Empties a pipe of the usual length.
+    fn drop_some(&self, kept: &mut Kept) -> More {
+        match (&self.pipe).read(&mut vec![0; PIPE_LEN]) {
+            Ok(0) => More::Never,
+            Ok(len) => {
+                kept.dropped += len as u64;
+                More::Perhaps
+            }
+            Err(_) => More::Perhaps,
+        }
+    }
 }
 
 impl Kept {
+    /// Whether what comes is dropped.
+    fn only_counts(&self, len_max: usize) -> bool {
+        !self.followed && self.bytes.len() >= len_max
+    }
+
     /// Whether the reader must wait until output is taken.
     fn is_full(&self, len_max: usize) -> bool {
         self.followed && self.bytes.len() >= len_max
@@ -287,9 +308,10 @@ enum More {
 /// Most output kept per invocation, bytes. The rest is read and counted.
 const OUTPUT_LEN_MAX: usize = 256 * 1024;
 
-/// Most bytes read without a pause, once what is read is no longer kept. The pipe is full in between and holds the writer up.
-const DROPPED_PER_TURN_MAX: u64 = 256 * 1024;
-const PAUSE: Duration = Duration::from_millis(10);
+/// Between two reads of what is not kept. The pipe is full in between and holds the writer up.
+const PAUSE: Duration = Duration::from_millis(5);
+/// What a pipe holds (pipe(7)).
+const PIPE_LEN: usize = 64 * 1024;
 
 const CHUNK_LEN: usize = 8192;
 

@@ -16,6 +16,7 @@ use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
+use pilot_sys::tree;
 use tempfile::TempDir;
 
 /// The data directory, locked.
@@ -91,7 +92,7 @@ impl DataDir {
         for entry in fs::read_dir(self.root.join(STAGING))? {
             let path = entry?.path();
             if path != self.staging.path() {
-                remove_tree(&path)?;
+                tree::remove(&path)?;
             }
         }
         Ok(())
@@ -109,56 +110,17 @@ impl Stage {
 
     /// Removes it now.
     pub(crate) fn close(self) -> io::Result<()> {
-        remove_tree(self.path())
+        tree::remove(self.path())
     }
 }
 
 impl Drop for Stage {
     fn drop(&mut self) {
         // What is left is removed at the next start.
-        if let Err(error) = remove_tree(self.path()) {
+        if let Err(error) = tree::remove(self.path()) {
             tracing::warn!(%error, path = %self.path().display(), "unfinished work was not removed");
         }
     }
-}
-
-/// Removes a folder of any depth. A build may nest folders so deeply that paths are too long, and that one call or one open file per
-/// level is too many: deep folders are moved up first. Follows no links.
-fn remove_tree(root: &Path) -> io::Result<()> {
-    match root.symlink_metadata() {
-        Ok(metadata) if metadata.is_dir() => {}
-        Ok(_) => return fs::remove_file(root),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(error),
-    }
-    let mut folders = vec![(root.to_owned(), 0)];
-    let (mut next, mut moved) = (0, 0);
-    while let Some((folder, depth)) = folders.get(next).cloned() {
-        next += 1;
-        for entry in fs::read_dir(&folder)? {
-            let entry = entry?;
-            if !entry.file_type()?.is_dir() {
-                fs::remove_file(entry.path())?;
-            } else if depth < DEPTH_MAX {
-                folders.push((entry.path(), depth + 1));
-            } else {
-                let place = root.join(format!(".removed-{moved}"));
-                moved += 1;
-                match fs::rename(entry.path(), &place) {
-                    Ok(()) => folders.push((place, 1)),
-                    // The build has made a folder of this name, too. It is empty or follows later in the list.
-                    Err(_) => folders.push((entry.path(), depth)),
-                }
-            }
-        }
-    }
-    folders
-        .iter()
-        .rev()
-        .try_for_each(|(folder, _)| match fs::remove_dir(folder) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            removed => removed,
-        })
 }
 
 /// Creates a folder that everyone may enter, because sandboxed workers run as another user and read its files.
@@ -166,8 +128,6 @@ pub(crate) fn make_dir(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o755).create(path)
 }
 
-/// Levels of folders that are removed in their place.
-const DEPTH_MAX: usize = 8;
 const CODE: &str = "code";
 const ENVIRONMENTS: &str = "environments";
 const LAYERS: &str = "layers";

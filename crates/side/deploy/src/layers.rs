@@ -19,6 +19,7 @@ use pilot_model::api::LayerInfo;
 use pilot_model::deployment::DeployError;
 use pilot_model::layer::RESERVED;
 use pilot_model::{Layer, LayerId};
+use pilot_sys::tree;
 
 use crate::archive::{self, ArchiveLimits};
 use crate::content::Part;
@@ -212,7 +213,7 @@ impl StagedLayers {
     pub(crate) fn settle(self, place: &Path, replace: bool) -> Result<(), DeployError> {
         let settle = || {
             if replace && place.exists() {
-                fs::remove_dir_all(place)?;
+                tree::remove(place)?;
             }
             durable::finish_tree(&self.folder)?;
             durable::settle(&self.folder, place)

@@ -24,7 +24,7 @@ use super::socket::Socket;
 use super::stream::{ERROR_TYPE, Over, Streamed, has_prelude, raised};
 use super::worksite::Worksite;
 use crate::error_body::{as_error_body, error_body, too_large};
-use crate::{FREE_LEN, RESPONSE_LEN_MAX, Reserved};
+use crate::{FREE_LEN, PiecePace, RESPONSE_LEN_MAX, Reserved};
 
 /// Answers one request of the worker.
 pub(super) async fn answer(site: &Worksite, socket: &Socket, request: Request<Incoming>) -> Reply {
@@ -158,14 +158,14 @@ async fn settle(
     give: impl FnOnce(Answering, Bytes),
 ) -> Reply {
     let mut memory = site.answers.nothing();
-    match read(&mut body, RESPONSE_LEN_MAX, &mut memory).await {
+    match read(&mut body, RESPONSE_LEN_MAX, &mut memory, &site.pieces).await {
         Ok(body) => {
             give(answering, memory.keep(body));
             reply::accepted()
         }
         Err(Unread::TooLarge) => {
             answering.error(too_large());
-            drain(&mut body).await;
+            drain(&mut body, &site.pieces).await;
             reply::too_large()
         }
         Err(Unread::Raised(body)) => {
@@ -205,9 +205,7 @@ async fn init_error(site: &Worksite, request: Request<Incoming>, default: &str) 
     let kind = error_type(request.headers()).unwrap_or_else(|| default.to_owned());
     let mut body = request.into_body();
     // An error that cannot be read is still an error.
-    let sent = read(&mut body, SMALL_LEN_MAX, &mut site.answers.nothing())
-        .await
-        .unwrap_or_default();
+    let sent = read_small(site, &mut body).await.unwrap_or_default();
     if site.queue.fail_init(as_error_body(sent, Some(&kind))) {
         reply::accepted()
     } else {
@@ -239,7 +237,7 @@ async fn register(site: &Worksite, request: Request<Incoming>) -> Reply {
             .split(',')
             .any(|feature| feature.trim() == "accountId")
     });
-    let Ok(body) = read(&mut body, SMALL_LEN_MAX, &mut site.answers.nothing()).await else {
+    let Ok(body) = read_small(site, &mut body).await else {
         return forbidden(
             "InvalidRequestFormat",
             "the body cannot be read, or is too long",
@@ -350,8 +348,19 @@ enum Unread {
     Raised(Bytes),
 }
 
+/// Reads the whole body of anything but an answer.
+async fn read_small(site: &Worksite, body: &mut Incoming) -> Result<Bytes, Unread> {
+    let mut memory = site.answers.nothing();
+    read(body, SMALL_LEN_MAX, &mut memory, &site.pieces).await
+}
+
 /// Reads the whole body. One that arrived in one piece is not copied. A long one has its memory before it is read on.
-async fn read(body: &mut Incoming, len_max: usize, memory: &mut Reserved) -> Result<Bytes, Unread> {
+async fn read(
+    body: &mut Incoming,
+    len_max: usize,
+    memory: &mut Reserved,
+    pace: &PiecePace,
+) -> Result<Bytes, Unread> {
     if body.size_hint().lower() > len_max as u64 {
         return Err(Unread::TooLarge);
     }
@@ -375,6 +384,8 @@ async fn read(body: &mut Incoming, len_max: usize, memory: &mut Reserved) -> Res
             }
             continue;
         }
+        // Not for the first one: most bodies have one piece.
+        came(&chunk, pace).await;
         if all.is_empty() {
             all.extend_from_slice(&first);
         }
@@ -391,14 +402,26 @@ async fn read(body: &mut Incoming, len_max: usize, memory: &mut Reserved) -> Res
 }
 
 /// Discards the rest of a body, so that its sender can read the answer. Above a limit the connection is closed instead.
-async fn drain(body: &mut Incoming) {
+async fn drain(body: &mut Incoming, pace: &PiecePace) {
     let mut left = DRAIN_LEN_MAX;
     while let Some(Ok(frame)) = poll_fn(|cx| Pin::new(&mut *body).poll_frame(cx)).await {
-        let len = frame.data_ref().map_or(0, Bytes::len);
-        let Some(less) = left.checked_sub(len) else {
+        let Ok(chunk) = frame.into_data() else {
+            continue;
+        };
+        came(&chunk, pace).await;
+        let Some(less) = left.checked_sub(chunk.len()) else {
             return;
         };
         left = less;
+    }
+}
+
+/// A piece has come: the next one is read at the worker's pace.
+async fn came(piece: &Bytes, pace: &PiecePace) {
+    let cost = PiecePace::cost(piece.len());
+    if !cost.is_zero() {
+        pace.came(cost);
+        pace.rest().await;
     }
 }
 

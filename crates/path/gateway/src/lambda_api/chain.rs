@@ -241,30 +241,23 @@ pub(super) async fn invoke(
 async fn event_of(answered: Answered, gate: &Gate) -> Result<Bytes, Stop> {
     let mut response = match answered {
         Answered::There(
-            _,
+            name,
             CallAnswer {
                 end: CallEnd::Done,
                 body,
             },
-        ) => return Ok(body),
+        ) => return next_event(&name, body),
         failed @ Answered::There(..) => return Err(Stop::Failed(failed)),
         Answered::Here(response) => response,
     };
     let limit = gate.config.result_bytes_max;
     let body = std::mem::replace(&mut response.body, ResponseBody::Result(Bytes::new()));
     match body {
-        ResponseBody::Result(json) => Ok(json),
+        ResponseBody::Result(answer) => next_event(&response.version.config.name, answer),
         ResponseBody::Http { mut body, .. } => {
             let memory = gate.config.answers.of(&response.version.config.name);
             match collect(&mut body, &[], limit, memory.nothing()).await {
-                Ok(whole) => checked_event(whole).map_err(|error| {
-                    Stop::Refused(RequestError::Target {
-                        problem: format!(
-                            "the answer of '{}' cannot be the event of the next function: {error}",
-                            response.version.config.name
-                        ),
-                    })
-                }),
+                Ok(whole) => next_event(&response.version.config.name, whole),
                 Err(error) => {
                     response.body = ResponseBody::FunctionError(error);
                     Err(Stop::Failed(Answered::Here(response)))
@@ -279,6 +272,17 @@ async fn event_of(answered: Answered, gate: &Gate) -> Result<Bytes, Stop> {
             Err(Stop::Failed(Answered::Here(response)))
         }
     }
+}
+
+/// The answer of this function as the next one's event. Clients of the Runtime API and other nodes answer what they like.
+fn next_event(name: &FunctionName, answer: Bytes) -> Result<Bytes, Stop> {
+    checked_event(answer).map_err(|error| {
+        Stop::Refused(RequestError::Target {
+            problem: format!(
+                "the answer of '{name}' cannot be the event of the next function: {error}"
+            ),
+        })
+    })
 }
 
 /// Most functions after the first one: as many as functions that invoke each other can have.

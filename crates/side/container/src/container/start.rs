@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use pilot_model::Network;
+use pilot_model::log_line::one_line;
 use pilot_model::ports::StartError;
 use pilot_model::runtime_key::{Base, ContainerDisk, RuntimeKey};
 use pilot_protocols::OwnProcesses;
@@ -88,7 +89,10 @@ impl Container {
         );
         let user = user.map_err(|error| {
             sandbox(
-                &format!("find USER {} of image {reference}", image.user),
+                &format!(
+                    "find USER {} of image {reference}",
+                    one_line(&image.user, USER_CHARS_MAX)
+                ),
                 error,
             )
         })?;
@@ -241,6 +245,9 @@ fn sandbox(what: &str, problem: impl std::fmt::Display) -> StartError {
         problem: format!("{what}: {problem}"),
     }
 }
+
+/// Most characters of an image's `USER` in a message.
+const USER_CHARS_MAX: usize = 100;
 
 /// Longest time until the shim of a new container connects.
 const CALL_TIME_MAX: Duration = Duration::from_secs(10);

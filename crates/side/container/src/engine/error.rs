@@ -4,6 +4,7 @@ use bollard::errors::Error as Cause;
 use pilot_model::ports::StartError;
 
 use super::address::{Address, InvalidAddress};
+use super::transport::is_too_long;
 
 /// Why an engine call failed.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -35,6 +36,10 @@ pub(crate) enum EngineError {
 impl EngineError {
     pub(super) fn of(what: &'static str, address: &Address, cause: Cause) -> Self {
         match cause {
+            cause if is_too_long(&cause) => Self::Other {
+                what,
+                problem: root(&cause),
+            },
             Cause::DockerResponseServerError {
                 status_code,
                 message,

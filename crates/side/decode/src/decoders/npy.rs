@@ -89,8 +89,8 @@ fn head(bytes: &[u8]) -> Result<(Head, usize), String> {
             let len = u32::from_le_bytes([*a, *b, *c, *d]);
             (usize::try_from(len).map_err(|_| not_npy())?, 12)
         }
+        [] | [1..=3, ..] => return Err(not_npy()),
         [version, ..] => return Err(format!("its format has the unknown version {version}")),
-        [] => return Err(not_npy()),
     };
     let end = begin + len.min(HEADER_LEN_MAX + 1);
     if len > HEADER_LEN_MAX {
@@ -234,22 +234,25 @@ fn in_order(bytes: &[u8], shape: &[u64], width: usize) -> Result<Vec<u8>, String
         .map(|length| usize::try_from(*length))
         .collect::<Result<_, _>>()
         .map_err(|error| error.to_string())?;
-    let mut steps = Vec::with_capacity(shape.len());
+    // The length of each dimension, and the bytes from one of its indices to the next. One of length 1 has one index.
+    let mut dimensions = Vec::with_capacity(shape.len());
     let mut step = width;
-    for length in &shape {
-        steps.push(step);
-        step = step.saturating_mul(*length);
+    for length in shape {
+        if length != 1 {
+            dimensions.push((length, step));
+        }
+        step = step.saturating_mul(length);
     }
     let mut made = Vec::new();
     made.try_reserve_exact(bytes.len())
         .map_err(|_| "there is no memory to put its values in order".to_owned())?;
-    let mut index = vec![0; shape.len()];
+    let mut index = vec![0; dimensions.len()];
     let mut from = 0;
     while made.len() < bytes.len() {
         let value = bytes.get(from..from + width).ok_or("its shape is wrong")?;
         made.extend_from_slice(value);
         // The next index in C's order: the last dimension changes fastest.
-        for ((at, length), step) in index.iter_mut().zip(&shape).zip(&steps).rev() {
+        for (at, (length, step)) in index.iter_mut().zip(&dimensions).rev() {
             *at += 1;
             from += step;
             if *at < *length {
@@ -329,6 +332,9 @@ mod tests {
         ];
         let made = of("|i1", "True", "(2, 3, 4)", &fortran).unwrap();
         assert_eq!(made.parts, [(0..24).collect::<Vec<u8>>()]);
+        let made = of("|i1", "True", "(1, 2, 1, 3, 4, 1)", &fortran).unwrap();
+        assert_eq!(made.parts, [(0..24).collect::<Vec<u8>>()]);
+        assert_eq!(made.layout, array(Element::I8, &[1, 2, 1, 3, 4, 1]));
         let made = of("|b1", "False", "()", &[1]).unwrap();
         assert_eq!(made.layout, array(Element::Bool, &[]));
         let made = of("<f8", "True", "(0L, 5L)", &[]).unwrap();
@@ -371,6 +377,10 @@ mod tests {
         for (made, said) in [
             (decode(b"plain".to_vec()), "not a file of numpy.save"),
             (decode(b"\x93NUMPY".to_vec()), "not a file of numpy.save"),
+            (
+                decode(b"\x93NUMPY\x01\x00\xff".to_vec()),
+                "not a file of numpy.save",
+            ),
             (decode(b"\x93NUMPY\x09\x00xx".to_vec()), "unknown version 9"),
             (
                 decode(b"\x93NUMPY\x02\x00\xff\xff\xff\xff".to_vec()),

@@ -18,6 +18,7 @@ use pilot_model::{
     MergedLayers, Version, VersionId,
 };
 
+use pilot_sys::tree;
 use tokio::sync::OwnedMutexGuard;
 
 use super::tried::Tried;
@@ -468,7 +469,7 @@ impl Staged {
         blocking(move || {
             let settle = || {
                 if replace && place.exists() {
-                    std::fs::remove_dir_all(&place)?;
+                    tree::remove(&place)?;
                 }
                 durable::finish_tree(&self.code)?;
                 durable::settle(&self.code, &place)

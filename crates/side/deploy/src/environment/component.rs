@@ -11,6 +11,7 @@ use std::time::Duration;
 use pilot_model::ports::{BuildCommand, BuildEnd, BuildHost};
 use pilot_model::runtime::wasm::{COMPILE_VERB, COMPILED};
 use pilot_model::size::Size;
+use pilot_sys::tree;
 
 use super::confined::{Confined, Needs};
 use super::error::EnvironmentError;
@@ -120,12 +121,7 @@ fn adopt(made: &Path, place: &Path) -> io::Result<Size> {
     if !metadata.is_file() {
         return Err(io::Error::other("the compiler left no file"));
     }
-    match fs::symlink_metadata(place) {
-        Ok(there) if there.is_dir() => fs::remove_dir_all(place)?,
-        Ok(_) => fs::remove_file(place)?,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(error) => return Err(error),
-    }
+    tree::remove(place)?;
     fs::rename(made, place)?;
     Ok(Size(metadata.len()))
 }

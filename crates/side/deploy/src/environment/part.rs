@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use pilot_model::EnvironmentId;
+use pilot_sys::tree;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -82,7 +83,7 @@ impl Claimed {
     pub(super) fn begin(self) -> Result<Unfinished, EnvironmentError> {
         let begin = || {
             // A folder without a record is damaged, or not a part.
-            clear(&self.place)?;
+            tree::remove(&self.place)?;
             let stage = self.data_dir.stage()?;
             make_dir(&stage.path().join(PART))?;
             make_dir(&stage.path().join(WORK))?;
@@ -150,13 +151,6 @@ fn keep(record: &impl Serialize, staged: &Path, place: &Path) -> io::Result<()> 
     fs::write(staged.join(RECORD), json)?;
     durable::finish_tree(staged)?;
     durable::settle(staged, place)
-}
-
-fn clear(place: &Path) -> io::Result<()> {
-    match fs::remove_dir_all(place) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
 }
 
 pub(super) fn disk(path: &Path, source: io::Error) -> EnvironmentError {

@@ -75,7 +75,7 @@ async fn a_stream_of_any_type_is_a_response_with_status_200() {
 
 #[tokio::test]
 async fn short_pieces_without_end_have_a_pace() {
-    const MANY: usize = 60_000;
+    const MANY: usize = 20_000;
     let (mut rig, answer) = under_way().await;
     rig.runtime.begin("Content-Type: text/plain\r\n").await;
     rig.runtime.chunk("x").await;
@@ -98,7 +98,24 @@ async fn short_pieces_without_end_have_a_pace() {
     };
     let (len, ()) = tokio::join!(reading, runtime.write(pieces));
     assert_eq!(len, MANY);
-    // A sixth is read at once.
+    // A fifth is read at once.
+    assert!(began.elapsed() >= std::time::Duration::from_millis(700));
+}
+
+#[tokio::test]
+async fn an_answer_in_one_piece_that_comes_in_many_has_that_pace() {
+    const MANY: usize = 20_000;
+    let (mut rig, answer) = under_way().await;
+    let head = format!(
+        "POST {API}/invocation/1/response HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    );
+    let pieces = "1\r\n7\r\n".repeat(MANY);
+    let began = std::time::Instant::now();
+    rig.runtime
+        .write([&head, &pieces, "0\r\n\r\n"].concat())
+        .await;
+    assert_eq!(result(answer.await).len(), MANY);
+    // A fifth is read at once.
     assert!(began.elapsed() >= std::time::Duration::from_millis(700));
 }
 
