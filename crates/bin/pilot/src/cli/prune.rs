@@ -18,7 +18,7 @@ pub(super) struct PruneArgs {
     /// Also remove versions that are not live; then there is nothing to roll back to
     #[arg(long)]
     versions: bool,
-    /// Of these, only versions that were deployed so long ago, for example 30d
+    /// With --versions: only those that were deployed longer ago than this, for example 30d
     #[arg(long, value_name = "AGE", value_parser = check_age, requires = "versions")]
     older_than: Option<Duration>,
     /// Print as JSON

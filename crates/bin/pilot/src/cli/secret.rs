@@ -51,7 +51,8 @@ enum What {
 struct SetArgs {
     /// The secret's name. There is no argument for the value, because other users could see it
     name: SecretName,
-    /// The owner of the functions that may use it. Without one, all functions may that are deployed without a limited token
+    /// The owner of the functions that may use it. Without an owner, it is for every function that is deployed over the control
+    /// socket or with a token for all functions
     #[arg(long, value_name = "OWNER", value_parser = not_empty)]
     owner: Option<String>,
     /// Take the value from this file, byte by byte. From standard input, one line end at the end is left out
