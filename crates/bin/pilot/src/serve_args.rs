@@ -12,7 +12,7 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "ADDR", value_parser = crate::listen::address)]
     pub(crate) listen: Option<SocketAddr>,
     /// Address for the control API, in addition to its socket in the data directory; over it, every request needs a token
-    #[arg(long, value_name = "ADDR")]
+    #[arg(long, value_name = "ADDR", value_parser = crate::listen::address)]
     pub(crate) control_listen: Option<SocketAddr>,
     /// TLS on the address for functions: the certificate and those of its issuers (PEM)
     #[arg(long, value_name = "FILE")]

@@ -179,7 +179,7 @@ const TIMES: [(&str, &str, &str); 9] = [
     (
         "crates/side/deploy/src/environment/config.rs",
         "install_time_max: Duration::from_secs(600),",
-        "| installation of requirements | 600 s |",
+        "| installation of requirements | 600 s, or `time_s` of `[build]` |",
     ),
 ];
 

@@ -93,7 +93,7 @@ fn set(client: &Client, args: &SetArgs) -> anyhow::Result<()> {
     if !info.used_by.is_empty() {
         let users = names(&info.used_by);
         text.push_str(&format!(
-            "new workers of {users} have it from now on; running invocations finish with the value before\n"
+            "new workers of {users} have it from now on; running invocations finish with the previous value\n"
         ));
     }
     output::print(&text)
