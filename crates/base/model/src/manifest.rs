@@ -209,7 +209,12 @@ pub fn in_words(key: &str, message: &str) -> String {
             let is_large = found.bytes().all(|byte| byte.is_ascii_digit());
             let wanted = is_large.then(|| largest(named)).flatten();
             let wanted = wanted.unwrap_or_else(|| wanted_in_words(named));
-            format!("is {found}, must be {wanted}")
+            match (found.as_str(), named) {
+                ("a table", "a sequence") => format!(
+                    "is a table, must be a list: [\"a\", \"b\"], or of tables, each with two brackets: [[{key}]]"
+                ),
+                _ => format!("is {found}, must be {wanted}"),
+            }
         }
         None => unknown_word(message)
             .or_else(|| missing_key(message))
@@ -279,8 +284,11 @@ fn largest(wanted: &str) -> Option<&'static str> {
 fn wanted_in_words(wanted: &str) -> &str {
     match wanted {
         "u8" | "u16" | "u32" | "u64" | "usize" => "a whole number, not below 0",
+        "a nonzero u16" | "a nonzero u32" | "a nonzero u64" | "a nonzero usize" => {
+            "a whole number, at least 1"
+        }
         "f32" | "f64" => "a number",
-        "a string" => "a text in quotes",
+        "a string" | "path string" => "a text in quotes",
         "a boolean" => "true or false",
         "a map" => "a table",
         "a sequence" => "a list, for example [\"a\", \"b\"]",

@@ -327,8 +327,11 @@ fn is_local(address: SocketAddr) -> bool {
 pub(crate) fn tokens_of(path: &Path) -> anyhow::Result<ConfiguredTokens> {
     let shown = path.display();
     let text = fs::read_to_string(path).with_context(|| format!("cannot read {shown}"))?;
-    let tokens: ConfiguredTokens =
-        toml::from_str(&text).map_err(|error| anyhow::anyhow!("{shown}: {}", error.message()))?;
+    let document = toml::Deserializer::parse(&text)
+        .map_err(|error| anyhow::anyhow!("{shown}: {}", syntax_in_words(&text, &error)))?;
+    // The words of serde have the value, which is a token.
+    let tokens: ConfiguredTokens = serde_path_to_error::deserialize(document)
+        .map_err(|error| anyhow::anyhow!("{shown}: {} must be a text in quotes", error.path()))?;
     for (key, token) in [
         ("control_token", &tokens.control_token),
         ("invoke_token", &tokens.invoke_token),
@@ -366,6 +369,7 @@ fn parse(text: &str, path: &Path) -> anyhow::Result<File> {
     check_tables(&file).map_err(|problem| anyhow::anyhow!("{}: {problem}", path.display()))?;
     check_numbers(&file).map_err(|problem| anyhow::anyhow!("{}: {problem}", path.display()))?;
     check_containers(&file, path)?;
+    check_hosts(&file.hosts).map_err(|problem| anyhow::anyhow!("{}: {problem}", path.display()))?;
     file.outbound_cidr
         .map_or(Ok(()), network::check)
         .map_err(|problem| anyhow::anyhow!("{}: {problem}", path.display()))?;
@@ -390,6 +394,21 @@ fn check_tables(file: &File) -> Result<(), String> {
     connections::check(&file.connections)?;
     file.nodes.as_ref().map_or(Ok(()), NodesSettings::check)?;
     file.traces.as_ref().map_or(Ok(()), TraceSettings::check)
+}
+
+/// A name with a port or a scheme is never the daemon's.
+fn check_hosts(hosts: &[String]) -> Result<(), String> {
+    let is_name = |host: &&String| {
+        let is_of_a_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
+        !host.is_empty() && host.bytes().all(is_of_a_name)
+    };
+    match hosts.iter().find(|host| !is_name(host)) {
+        Some(host) => Err(format!(
+            "hosts: \"{}\" is not a name; write it without a scheme, a port and a path, for example \"pilot.example.com\"",
+            host.escape_default()
+        )),
+        None => Ok(()),
+    }
 }
 
 fn check_containers(file: &File, path: &Path) -> anyhow::Result<()> {
@@ -479,6 +498,18 @@ mod tests {
                 "f:1: outbound_cidr: is \"10.9\", must be a range of IPv4 addresses, for example \"10.213.0.0/16\"",
             ),
             ("[traces]\n", "f:1: traces: the key 'endpoint' is missing"),
+            (
+                "data_dir = 5\n",
+                "f:1: data_dir: is 5, must be a text in quotes",
+            ),
+            (
+                "[limits]\nworkers = 0\n",
+                "f:2: limits.workers: is 0, must be a whole number, at least 1",
+            ),
+            (
+                "hosts = [\"pilot.example.com\", \"https://a:1\"]\n",
+                "f: hosts: \"https://a:1\" is not a name; write it without a scheme, a port and a path, for example \"pilot.example.com\"",
+            ),
         ] {
             let problem = parse(text, Path::new("f")).unwrap_err().to_string();
             assert_eq!(problem, wanted, "{text}");
@@ -616,10 +647,12 @@ mod tests {
             "control_token = \"\"",
             "invoke_token = \"a b\"",
             "invoke_token = 7",
+            "control_token = [\"c\"]",
         ] {
             fs::write(&path, text).unwrap();
             let problem = tokens_of(&path).unwrap_err().to_string();
             assert!(problem.contains("pilotd.toml"), "{problem}");
+            assert!(problem.contains("_token must be"), "{problem}");
         }
         fs::write(&path, "strict = true\ncontrol_token = \"c\"").unwrap();
         assert_eq!(tokens_of(&path).unwrap().control_token.unwrap(), "c");

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use pilot_model::manifest::{in_words, syntax_in_words};
 use pilot_model::nearest::nearest;
 use serde::Deserialize;
 
@@ -38,7 +39,15 @@ impl Table {
     }
 
     fn read(text: &str) -> Result<Self, String> {
-        let file: File = toml::from_str(text).map_err(|error| error.to_string())?;
+        let at = |error: &toml::de::Error, problem: String| {
+            let before = error.span().and_then(|span| text.get(..span.start));
+            let line = before.unwrap_or_default().matches('\n').count() + 1;
+            format!("line {line}: {problem}")
+        };
+        let document = toml::Deserializer::parse(text)
+            .map_err(|error| at(&error, syntax_in_words(text, &error)))?;
+        let file = File::deserialize(document)
+            .map_err(|error| at(&error, in_words("", error.message())))?;
         if file.platforms.len() > PLATFORMS_MAX {
             return Err(format!("more than {PLATFORMS_MAX} platforms"));
         }

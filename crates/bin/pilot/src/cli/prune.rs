@@ -66,13 +66,13 @@ fn told(report: &PruneReport) -> String {
             "{name} is being deployed or rolled back: its versions stay\n"
         ));
     }
-    let freed = if report.dry_run {
-        "would be freed"
+    let (freed, have) = if report.dry_run {
+        ("would be freed", "would have")
     } else {
-        "freed"
+        ("freed", "now have")
     };
     text.push_str(&format!(
-        "{GOOD}✓{GOOD:#} {} {freed}; code, environments and layers have {} then\n",
+        "{GOOD}✓{GOOD:#} {} {freed}; code, environments and layers {have} {}\n",
         Size(report.bytes),
         Size(report.kept_bytes)
     ));

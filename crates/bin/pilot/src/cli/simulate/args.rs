@@ -82,7 +82,9 @@ pub(super) struct CpuOptions {
 
 /// The `scale` table of every function, and `concurrency` and `reuse`.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "Settings of the functions (pilot.toml) and of the daemon (pilotd.toml)")]
+#[command(
+    next_help_heading = "Settings of the functions (pilot.toml) and of the daemon (pilotd.toml)"
+)]
 pub(super) struct ScaleOptions {
     /// Lowest number of workers
     #[arg(long, value_name = "N", default_value_t = 0)]
