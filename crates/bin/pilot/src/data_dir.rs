@@ -58,6 +58,7 @@ pub(crate) fn check(path: &Path) -> anyhow::Result<Rights> {
         path,
         AccessFlags::R_OK | AccessFlags::W_OK | AccessFlags::X_OK,
     )
+    .map_err(io::Error::from)
     .with_context(|| {
         format!(
             "this user cannot read and write the data directory {shown}; run the daemon as its owner, or choose another one with \
