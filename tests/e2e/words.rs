@@ -291,7 +291,7 @@ fn wrong_values_of_arguments_say_what_they_must_be() {
         ),
         (
             &["cost", "--trace", "-", "--billing", "/proc/version"],
-            "/proc/version: line 1: ",
+            "/proc/version: line 1, \"Linux",
         ),
         (
             &["serve", "--control-listen", "localhost"],

@@ -41,8 +41,14 @@ impl Table {
     fn read(text: &str) -> Result<Self, String> {
         let at = |error: &toml::de::Error, problem: String| {
             let before = error.span().and_then(|span| text.get(..span.start));
-            let line = before.unwrap_or_default().matches('\n').count() + 1;
-            format!("line {line}: {problem}")
+            let above = before.unwrap_or_default().matches('\n').count();
+            let written = text.lines().nth(above).unwrap_or_default().trim();
+            let written: String = written.chars().take(60).collect();
+            format!(
+                "line {}, \"{}\": {problem}",
+                above + 1,
+                written.escape_debug()
+            )
         };
         let document = toml::Deserializer::parse(text)
             .map_err(|error| at(&error, syntax_in_words(text, &error)))?;
