@@ -152,6 +152,34 @@ fn an_old_data_directory_is_narrowed_and_a_foreign_folder_is_not() {
 }
 
 #[test]
+fn a_data_directory_of_another_user_is_named() {
+    if !pilot_harness::is_root() {
+        eprintln!("SKIPPED a_data_directory_of_another_user_is_named: only root has another user");
+        return;
+    }
+    let home = tempfile::tempdir().unwrap();
+    let (program, of_root) = (home.path().join("pilot"), home.path().join("data"));
+    fs::copy(env!("CARGO_BIN_EXE_pilot"), &program).unwrap();
+    fs::create_dir(&of_root).unwrap();
+    fs::set_permissions(home.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    fs::set_permissions(&of_root, fs::Permissions::from_mode(0o700)).unwrap();
+    let output = Command::new(&program)
+        .args(["serve", "--listen", "127.0.0.1:0", "--data-dir"])
+        .arg(&of_root)
+        .uid(NOBODY)
+        .gid(NOBODY)
+        .current_dir("/")
+        .output()
+        .unwrap();
+    let problem = format!(
+        "this user cannot read and write the data directory {}",
+        of_root.display()
+    );
+    assert!(said(&output).contains(&problem), "{}", said(&output));
+    assert_eq!(output.status.code(), Some(2));
+}
+
+#[test]
 fn pilot_finds_the_daemon_of_its_user_by_itself() {
     let home = tempfile::tempdir().unwrap();
     // Root's data directory is the system's, so the test is another user.

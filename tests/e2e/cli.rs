@@ -85,9 +85,28 @@ fn a_token_for_a_function_that_is_not_deployed_comes_with_a_warning() {
         String::from_utf8_lossy(&output.stderr).into_owned()
     };
     let warned = create("one", "lap");
-    let wanted = "warning: there is no function 'lap' yet; did you mean 'lab'?";
+    let wanted = "warning: function 'lap' is not deployed; did you mean 'lab'?";
     assert!(warned.contains(wanted), "{warned}");
     assert!(!create("two", "lab").contains("warning"));
+}
+
+#[test]
+fn lists_of_a_function_that_is_not_deployed_come_with_a_warning() {
+    let daemon = lab(ECHO, plain());
+    for arguments in [
+        &["async", "list", "--function", "lap"][..],
+        &["dlq", "list", "--function", "lap"],
+        &["dlq", "redrive", "--function", "lap"],
+        &["dlq", "purge", "--function", "lap"],
+    ] {
+        let output = daemon.cli(arguments);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        let wanted = "warning: function 'lap' is not deployed; did you mean 'lab'?";
+        assert!(said.contains(wanted), "{arguments:?}: {said}");
+        assert!(output.status.success(), "{arguments:?}");
+    }
+    let output = daemon.cli(&["dlq", "list", "--function", "lab"]);
+    assert!(output.stderr.is_empty(), "{}", text(&output));
 }
 
 #[test]

@@ -267,7 +267,35 @@ fn wrong_values_of_arguments_say_what_they_must_be() {
         ),
         (
             &["async", "list", "--limit", "-1"],
-            "'--limit <N>': must be a whole number, not below 0",
+            "'--limit <N>': must be from 1 to 1000",
+        ),
+        (
+            &["list", "--endpoint", "http://[::1"],
+            "the endpoint \"http://[::1\" is neither unix:PATH nor http://HOST:PORT",
+        ),
+        (
+            &["list", "--endpoint", "http://127.0.0.1:99999"],
+            "the endpoint \"http://127.0.0.1:99999\" is neither",
+        ),
+        (
+            &["list", "--token", "two\nlines"],
+            "the token (--token or PILOT_TOKEN) has a space, a line break",
+        ),
+        (
+            &["deploy", "nowhere"],
+            "nowhere does not exist: name the folder",
+        ),
+        (
+            &["up", "nowhere"],
+            "nowhere does not exist: name the folder",
+        ),
+        (
+            &["cost", "--trace", "-", "--billing", "/proc/version"],
+            "/proc/version: line 1, \"Linux",
+        ),
+        (
+            &["serve", "--control-listen", "localhost"],
+            "use ADDRESS:PORT or NAME:PORT",
         ),
         (&["bench", "warm", "lab", "-n", "-1"], "must be at least 1"),
         (

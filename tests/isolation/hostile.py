@@ -84,8 +84,6 @@ CALLS = {
     "tee": (276, 77),
 }
 
-REFUSALS = {errno.EPERM, errno.EACCES, errno.ENOSYS, errno.EROFS, errno.ESRCH, errno.ENOENT, errno.ENODEV, errno.ENXIO}
-
 
 def handler(event, context):
     what = event["try"]

@@ -19,7 +19,6 @@ BUILT = ROOT / "target" / "hotc-build"
 EMPTY = FUNCTIONS / "empty"
 POLL = EMPTY / "poll.py"
 
-TEN_MILLION = 10_000_000
 URL = "https://example.org/a/page?of=some&length=here"
 
 

@@ -159,7 +159,8 @@ pub struct TokenRequest {
     pub aws: bool,
 }
 
-/// The answer to [`TokenRequest`]. Its `Debug` form shows neither the token nor the key.
+/// The answer to [`TokenRequest`].
+// Its `Debug` form shows neither the token nor the key.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct CreatedToken {

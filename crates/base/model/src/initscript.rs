@@ -282,13 +282,14 @@ fn check_module(module: &str) -> Result<(), String> {
     ))
 }
 
-/// The name under which the function has what the script sent as message `id`. No input that a user declares has a dot in its name.
+/// The name of the input that carries the script's message `id` to the function. Inputs that a user declares have no dot in their names.
 #[must_use]
 pub fn message_name(id: u64) -> String {
     format!("init.{id}")
 }
 
-/// The name of a connection that a worker which takes paths gets: its id, and where it leads. Without that: of one that could not be made.
+/// The name of a connection for a worker that takes paths: its id and its address. Without an address: of a connection that could not be
+/// made.
 #[must_use]
 pub fn connection_name(id: u64, address: Option<&str>) -> String {
     match address {

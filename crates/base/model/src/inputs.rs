@@ -21,7 +21,7 @@ pub const DECLARED_MAX: usize = 32;
 /// Maximum number of inputs that a function reads while they arrive. Each takes one more descriptor of a call.
 pub const STREAMED_MAX: usize = 8;
 
-/// Maximum number of inputs of a function that are decoded. What lies where in them goes to the worker with each call.
+/// Maximum number of inputs of a function that are decoded. Their layouts are sent to the worker with each call.
 pub const DECODED_MAX: usize = 8;
 
 /// An input as the user wrote it: its location alone, or a table.

@@ -98,7 +98,7 @@ impl Transfer {
         self.decoding.map(|began| self.ended.since(began))
     }
 
-    /// How much of it passed while the handler ran, which could use what was there. `None`: it was not streamed.
+    /// How much of the transfer took place while the handler ran and could already read the beginning. `None`: it was not streamed.
     #[must_use]
     pub fn beside_handler(&self, timeline: &Timeline) -> Option<Duration> {
         self.streamed?;

@@ -168,21 +168,22 @@ fn read(text: &str, file: &str) -> Result<Document, ManifestError> {
         line: error.span().map(|span| place::line_at(text, span.start)),
         problem,
     };
-    let toml = toml::Deserializer::parse(text).map_err(|error| {
-        // The words of `toml`, which does not name the key.
-        let key = error.span().and_then(|span| text.get(span));
-        let problem = match key {
-            Some(key) if error.message() == "duplicate key" => {
-                format!("the key {key} is there twice")
-            }
-            _ => error.message().to_owned(),
-        };
-        syntax(&error, problem)
-    })?;
+    let toml = toml::Deserializer::parse(text)
+        .map_err(|error| syntax(&error, syntax_in_words(text, &error)))?;
     serde_path_to_error::deserialize(toml).map_err(|error| {
         let inner = error.inner();
         syntax(inner, in_words(&error.path().to_string(), inner.message()))
     })
+}
+
+/// What is wrong with a text that is not TOML. The words of `toml` do not name a key that is there twice.
+#[must_use]
+pub fn syntax_in_words(text: &str, error: &toml::de::Error) -> String {
+    let key = error.span().and_then(|span| text.get(span));
+    match key {
+        Some(key) if error.message() == "duplicate key" => format!("the key {key} is there twice"),
+        _ => error.message().to_owned(),
+    }
 }
 
 fn at(line: Option<usize>) -> String {
@@ -190,7 +191,7 @@ fn at(line: Option<usize>) -> String {
 }
 
 /// Serde's message about a value, in a user's words and with the key: for an unknown key the nearest known one, for a wrong type
-/// the right one. `key` is the value's path, as `serde_path_to_error` writes it.
+/// the right one, for a word that is not valid the valid ones. `key` is the value's path, as `serde_path_to_error` writes it.
 #[must_use]
 pub fn in_words(key: &str, message: &str) -> String {
     if message.starts_with("unknown field `") {
@@ -208,14 +209,49 @@ pub fn in_words(key: &str, message: &str) -> String {
             let is_large = found.bytes().all(|byte| byte.is_ascii_digit());
             let wanted = is_large.then(|| largest(named)).flatten();
             let wanted = wanted.unwrap_or_else(|| wanted_in_words(named));
-            format!("is {found}, must be {wanted}")
+            match (found.as_str(), named) {
+                ("a table", "a sequence") => format!(
+                    "is a table, must be a list: [\"a\", \"b\"], or of tables, each with two brackets: [[{key}]]"
+                ),
+                _ => format!("is {found}, must be {wanted}"),
+            }
         }
-        None => message.to_owned(),
+        None => unknown_word(message)
+            .or_else(|| missing_key(message))
+            .unwrap_or_else(|| message.to_owned()),
     };
     match key {
         "." | "" => problem,
         key => format!("{key}: {problem}"),
     }
+}
+
+/// Of `` unknown variant `x`, expected one of `a`, `b` ``.
+fn unknown_word(message: &str) -> Option<String> {
+    let rest = message.strip_prefix("unknown variant `")?;
+    let (found, wanted) = rest.split_once("`, expected ")?;
+    let known: Vec<String> = wanted
+        .split('`')
+        .skip(1)
+        .step_by(2)
+        .map(|word| format!("\"{word}\""))
+        .collect();
+    let (last, others) = known.split_last()?;
+    let known = match others {
+        [] => last.clone(),
+        others => format!("{} or {last}", others.join(", ")),
+    };
+    Some(format!(
+        "\"{}\" is not valid, must be {known}",
+        found.escape_default()
+    ))
+}
+
+/// Of `` missing field `x` ``.
+fn missing_key(message: &str) -> Option<String> {
+    let rest = message.strip_prefix("missing field `")?;
+    let (key, _) = rest.split_once('`')?;
+    Some(format!("the key '{key}' is missing"))
 }
 
 /// `string "much"`, `` integer `-5` ``, `map` (`serde::de::Unexpected`).
@@ -248,8 +284,11 @@ fn largest(wanted: &str) -> Option<&'static str> {
 fn wanted_in_words(wanted: &str) -> &str {
     match wanted {
         "u8" | "u16" | "u32" | "u64" | "usize" => "a whole number, not below 0",
+        "a nonzero u16" | "a nonzero u32" | "a nonzero u64" | "a nonzero usize" => {
+            "a whole number, at least 1"
+        }
         "f32" | "f64" => "a number",
-        "a string" => "a text in quotes",
+        "a string" | "path string" => "a text in quotes",
         "a boolean" => "true or false",
         "a map" => "a table",
         "a sequence" => "a list, for example [\"a\", \"b\"]",

@@ -1,5 +1,5 @@
 //! What it costs that invocations share a worker (`concurrency` above 1): the dual penalty of §3.1 of *Demystifying Serverless Costs on
-//! Public Platforms*. Invocations that compute at the same time slow each other down, and where time is billed, each becomes dearer.
+//! Public Platforms*. Invocations that compute at the same time slow each other down. Where time is billed, each becomes more expensive.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,33 +13,34 @@ pub struct Sharing {
     pub alone: u64,
     /// Their time in the handler, nanoseconds.
     pub alone_ns: u64,
-    /// The others.
+    /// Invocations during which their worker served others, too.
     pub shared: u64,
     /// Their time in the handler, nanoseconds.
     pub shared_ns: u64,
-    /// Invocations of its worker when each of those began or ended, whichever are more, itself included; added up.
+    /// Sum over the shared invocations: how many invocations the worker ran at the same time, this one included, when it began or
+    /// when it ended, whichever is more.
     pub at_once: u64,
-    /// CPU time of the workers for all of them, nanoseconds.
+    /// CPU time of the workers for all these invocations, nanoseconds.
     pub cpu_ns: u64,
 }
 
-/// A setting of `concurrency` that makes invocations dearer than a second worker would.
+/// A setting of `concurrency` that makes invocations more expensive than a second worker would.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct DualPenalty {
     /// Mean time of an invocation that has a worker for itself, ms.
     pub alone_ms: f64,
-    /// Mean time of one that shares, ms.
+    /// Mean time of an invocation that shares its worker, ms.
     pub shared_ms: f64,
-    /// Mean CPU time of one, ms.
+    /// Mean CPU time of an invocation, ms.
     pub cpu_ms: f64,
-    /// Mean number of invocations of the worker of one that shares.
+    /// Mean number of invocations that a shared worker ran at the same time.
     pub at_once: f64,
     /// The largest `concurrency` with which the CPU limit suffices.
     pub concurrency: u32,
 }
 
 impl DualPenalty {
-    /// How many times as dear an invocation is where its time is billed.
+    /// How many times as much an invocation costs where its time is billed.
     #[must_use]
     pub fn times(&self) -> f64 {
         self.shared_ms / self.alone_ms
@@ -47,8 +48,8 @@ impl DualPenalty {
 }
 
 impl Sharing {
-    /// Whether sharing makes the function's invocations dearer because they share too little CPU. `None`: it does not, or too few
-    /// invocations were seen to tell.
+    /// Whether sharing makes the function's invocations more expensive because they share too little CPU. `None`: it does not, or
+    /// there were too few invocations to tell.
     #[must_use]
     pub fn penalty(&self, config: &FunctionConfig) -> Option<DualPenalty> {
         if self.alone < CALLS_MIN || self.shared < CALLS_MIN {

@@ -217,9 +217,9 @@ pub fn unrecorded(header: &str) -> String {
     text
 }
 
-/// `traceparent` for a function that is told X-Ray's header. `None`: nobody records the trace, or it has no parent.
+/// `traceparent` for a function, made of X-Ray's header. `None`: nobody records the trace, or it has no parent.
 ///
-/// A function whose invocation is not recorded is not told, so that this costs nothing.
+/// A function whose invocation is not recorded gets no `traceparent`, so that this case costs nothing.
 #[must_use]
 pub fn traceparent(header: &str) -> Option<String> {
     if !header.contains("Sampled=1") {

@@ -275,13 +275,13 @@ pub(crate) fn check(
     }
     let mut checked: Vec<TriggerConfig> = Vec::with_capacity(specs.len());
     for (index, spec) in specs.iter().enumerate() {
-        let at = |problem: String| format!("the one at {}: {problem}", index + 1);
+        let at = |problem: String| format!("trigger {}: {problem}", index + 1);
         let one = spec.check(function, timeout_s).map_err(at)?;
         if let Some(twin) = checked
             .iter()
             .position(|other| other.kind() == one.kind() && other.source() == one.source())
         {
-            let problem = format!("it has the same source as the one at {}", twin + 1);
+            let problem = format!("it has the same source as trigger {}", twin + 1);
             return Err(at(problem));
         }
         checked.push(one);

@@ -54,9 +54,9 @@ pub struct PoolState<W, Q> {
     vacant: Vec<Key>,
     /// Workers with a free slot; the one used last at the end. Leases are taken from the end, so that the others become idle.
     free: Vec<Key>,
-    /// Workers that are up and have no lease.
+    /// Workers that are ready and have no lease.
     idlers: IdleList,
-    /// Which of them rest.
+    /// Which idle workers rest.
     rested: Rested,
     /// Requests that wait, and announced ones, in the order in which they came.
     queue: VecDeque<Waiter<Q>>,
@@ -88,7 +88,7 @@ pub struct PoolState<W, Q> {
     floor: u32,
     /// Current leases of all workers.
     leased: u32,
-    /// Those of them that are about to end.
+    /// Those leases that are about to end.
     answered: u32,
     /// When the current leases began, if each worker has one slot.
     lease_ages: LeaseAges,

@@ -1,7 +1,5 @@
 //! What this machine allows a test to do. A test that cannot run reports why.
 
-use std::path::Path;
-
 /// Whether the test runs as root.
 #[must_use]
 pub fn is_root() -> bool {
@@ -10,18 +8,6 @@ pub fn is_root() -> bool {
         // Real, effective, saved, file system.
         uid.and_then(|ids| ids.split_whitespace().nth(1)) == Some("0")
     })
-}
-
-/// Whether the memory controller of cgroup v1 is writable.
-#[must_use]
-pub fn has_cgroup_v1() -> bool {
-    is_writable(Path::new("/sys/fs/cgroup/memory/cgroup.procs"))
-}
-
-/// Whether cgroup v2 is writable.
-#[must_use]
-pub fn has_cgroup_v2() -> bool {
-    is_writable(Path::new("/sys/fs/cgroup/cgroup.subtree_control"))
 }
 
 /// The interpreter of this name on `PATH`.
@@ -36,8 +22,4 @@ pub fn program(name: &str) -> Option<std::path::PathBuf> {
 /// Reports that a test is skipped here, and why.
 pub fn skip(test: &str, reason: &str) {
     eprintln!("SKIPPED {test}: {reason}");
-}
-
-fn is_writable(file: &Path) -> bool {
-    std::fs::OpenOptions::new().append(true).open(file).is_ok()
 }

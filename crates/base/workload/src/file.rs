@@ -3,7 +3,8 @@
 
 use std::path::PathBuf;
 
-use pilot_model::nearest::{nearest, with_nearest_key};
+use pilot_model::manifest::in_words;
+use pilot_model::nearest::nearest;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use toml::Spanned;
@@ -39,7 +40,7 @@ pub(crate) struct PhaseSpec {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(
     untagged,
-    expecting = "a number of seconds, or a list with one number per repetition"
+    expecting = "must be a number of seconds, or a list with one number per repetition"
 )]
 pub(crate) enum Durations {
     Always(f64),
@@ -72,7 +73,7 @@ pub(crate) enum TraceFormat {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(
     untagged,
-    expecting = "a number of functions, or a list of their hashes"
+    expecting = "must be a number of functions, or a list of their hashes"
 )]
 pub(crate) enum Functions {
     First(u32),
@@ -82,10 +83,14 @@ pub(crate) enum Functions {
 impl Document {
     /// Reads the text of a profile. `file` is for messages.
     pub(crate) fn parse(text: &str, file: &str) -> Result<Self, WorkloadError> {
-        toml::from_str(text).map_err(|error| WorkloadError::Syntax {
-            file: file.to_owned(),
-            line: error.span().map(|span| line_of(text, span.start)),
-            problem: with_nearest_key(error.message()),
+        toml::from_str(text).map_err(|error| {
+            let at = error.span().map(|span| span.start);
+            let key = at.map_or("", |at| key_at(text, at));
+            WorkloadError::Syntax {
+                file: file.to_owned(),
+                line: at.map(|at| line_of(text, at)),
+                problem: in_words(key, error.message()),
+            }
         })
     }
 
@@ -180,7 +185,15 @@ fn one_key<T: DeserializeOwned>(key: &str, value: &str) -> Result<T, String> {
         Ok(_) => written,
         Err(_) => format!("{key} = {}", toml::Value::String(value.trim().to_owned())),
     };
-    toml::from_str(&text).map_err(|error| with_nearest_key(error.message()))
+    toml::from_str(&text).map_err(|error| in_words("", error.message()))
+}
+
+/// The key of the value at a byte, if it is in front of the value. Otherwise empty.
+fn key_at(text: &str, at: usize) -> &str {
+    let before = text.get(..at).unwrap_or_default().trim_end();
+    let key = before.strip_suffix('=').map_or("", str::trim_end);
+    let is_other = |c: char| !(c.is_ascii_alphanumeric() || c == '_');
+    key.rsplit(is_other).next().unwrap_or_default()
 }
 
 /// The line of a byte, counted from 1.

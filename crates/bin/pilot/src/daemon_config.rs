@@ -20,10 +20,10 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use ipnet::Ipv4Net;
 use pilot_gateway::Access;
-use pilot_model::manifest::in_words;
+use pilot_model::manifest::{in_words, syntax_in_words};
 use pilot_telemetry::{LogFormat, logging};
-use serde::Deserialize;
-use serde::de::IgnoredAny;
+use serde::de::{Error as _, IgnoredAny};
+use serde::{Deserialize, Deserializer};
 
 use self::build::Build;
 use self::connections::ConnectionSettings;
@@ -100,6 +100,7 @@ pub(crate) struct DaemonConfig {
 struct File {
     #[serde(deserialize_with = "listen::of_key")]
     listen: Option<SocketAddr>,
+    #[serde(deserialize_with = "listen::of_key")]
     control_listen: Option<SocketAddr>,
     tls_certificate: Option<PathBuf>,
     tls_key: Option<PathBuf>,
@@ -115,6 +116,7 @@ struct File {
     invocations: Option<Invocations>,
     public_invocations: bool,
     hosts: Vec<String>,
+    #[serde(deserialize_with = "network::of_key")]
     outbound_cidr: Option<Ipv4Net>,
     huge_pages: Option<bool>,
     container_engine: Option<String>,
@@ -154,8 +156,21 @@ pub(crate) struct ConfiguredTokens {
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct Log {
-    format: Option<String>,
+    #[serde(deserialize_with = "format_of_key")]
+    format: Option<LogFormat>,
+    #[serde(deserialize_with = "level_of_key")]
     level: Option<String>,
+}
+
+fn format_of_key<'de, D: Deserializer<'de>>(key: D) -> Result<Option<LogFormat>, D::Error> {
+    let word = String::deserialize(key)?;
+    word.parse().map(Some).map_err(D::Error::custom)
+}
+
+fn level_of_key<'de, D: Deserializer<'de>>(key: D) -> Result<Option<String>, D::Error> {
+    let level = String::deserialize(key)?;
+    logging::check_level(&level).map_err(D::Error::custom)?;
+    Ok(Some(level))
 }
 
 impl DaemonConfig {
@@ -166,11 +181,12 @@ impl DaemonConfig {
     pub(crate) fn load(args: &ServeArgs) -> anyhow::Result<Self> {
         let file = match &args.config {
             Some(path) => {
-                let mut text = fs::read_to_string(path)
-                    .with_context(|| format!("cannot read {}", path.display()))?
-                    .into_bytes();
+                let mut text =
+                    fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
                 let parsed = std::str::from_utf8(&text)
-                    .map_err(anyhow::Error::from)
+                    .map_err(|_| {
+                        anyhow::anyhow!("{}: is not UTF-8; save it as UTF-8", path.display())
+                    })
                     .and_then(|text| parse(text, path));
                 // The file may have tokens, and the spawner is a copy of this process.
                 text.fill(0);
@@ -179,25 +195,18 @@ impl DaemonConfig {
             }
             None => File::default(),
         };
-        let log_format = match (args.log_format, &file.log.format) {
-            (Some(serve_args::LogFormat::Text), _) => LogFormat::Text,
-            (Some(serve_args::LogFormat::Json), _) => LogFormat::Json,
-            (None, Some(word)) => word.parse().context("log.format")?,
-            (None, None) => LogFormat::default(),
+        let log_format = match args.log_format {
+            Some(serve_args::LogFormat::Text) => LogFormat::Text,
+            Some(serve_args::LogFormat::Json) => LogFormat::Json,
+            None => file.log.format.unwrap_or_default(),
         };
         let listen = args.listen.or(file.listen);
         let listen = listen.unwrap_or(SocketAddr::from(([127, 0, 0, 1], 8080)));
         let control_listen = args.control_listen.or(file.control_listen);
         let (tls, control_tls) = tls(args, &file, listen, control_listen)?;
         let calls = calls(listen, &file)?;
-        let level = match (&args.log_level, file.log.level) {
-            (Some(level), _) => level.clone(),
-            (None, Some(level)) => {
-                logging::check_level(&level).context("log.level of the configuration file")?;
-                level
-            }
-            (None, None) => "info".to_owned(),
-        };
+        let level = args.log_level.clone().or(file.log.level);
+        let level = level.unwrap_or_else(|| "info".to_owned());
         let data_dir = match args.data_dir.clone().or(file.data_dir) {
             Some(dir) => std::path::absolute(&dir)?,
             None => default_data_dir()?,
@@ -318,8 +327,11 @@ fn is_local(address: SocketAddr) -> bool {
 pub(crate) fn tokens_of(path: &Path) -> anyhow::Result<ConfiguredTokens> {
     let shown = path.display();
     let text = fs::read_to_string(path).with_context(|| format!("cannot read {shown}"))?;
-    let tokens: ConfiguredTokens =
-        toml::from_str(&text).map_err(|error| anyhow::anyhow!("{shown}: {}", error.message()))?;
+    let document = toml::Deserializer::parse(&text)
+        .map_err(|error| anyhow::anyhow!("{shown}: {}", syntax_in_words(&text, &error)))?;
+    // The words of serde have the value, which is a token.
+    let tokens: ConfiguredTokens = serde_path_to_error::deserialize(document)
+        .map_err(|error| anyhow::anyhow!("{shown}: {} must be a text in quotes", error.path()))?;
     for (key, token) in [
         ("control_token", &tokens.control_token),
         ("invoke_token", &tokens.invoke_token),
@@ -348,8 +360,8 @@ fn parse(text: &str, path: &Path) -> anyhow::Result<File> {
             .map_or(1, |span| text[..span.start].matches('\n').count() + 1);
         anyhow::anyhow!("{}:{line}: {problem}", path.display())
     };
-    let document =
-        toml::Deserializer::parse(text).map_err(|error| at(&error, error.message().to_owned()))?;
+    let document = toml::Deserializer::parse(text)
+        .map_err(|error| at(&error, syntax_in_words(text, &error)))?;
     let file: File = serde_path_to_error::deserialize(document).map_err(|error| {
         let key = error.path().to_string();
         at(error.inner(), in_words(&key, error.inner().message()))
@@ -357,6 +369,7 @@ fn parse(text: &str, path: &Path) -> anyhow::Result<File> {
     check_tables(&file).map_err(|problem| anyhow::anyhow!("{}: {problem}", path.display()))?;
     check_numbers(&file).map_err(|problem| anyhow::anyhow!("{}: {problem}", path.display()))?;
     check_containers(&file, path)?;
+    check_hosts(&file.hosts).map_err(|problem| anyhow::anyhow!("{}: {problem}", path.display()))?;
     file.outbound_cidr
         .map_or(Ok(()), network::check)
         .map_err(|problem| anyhow::anyhow!("{}: {problem}", path.display()))?;
@@ -381,6 +394,21 @@ fn check_tables(file: &File) -> Result<(), String> {
     connections::check(&file.connections)?;
     file.nodes.as_ref().map_or(Ok(()), NodesSettings::check)?;
     file.traces.as_ref().map_or(Ok(()), TraceSettings::check)
+}
+
+/// A name with a port or a scheme is never the daemon's.
+fn check_hosts(hosts: &[String]) -> Result<(), String> {
+    let is_name = |host: &&String| {
+        let is_of_a_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
+        !host.is_empty() && host.bytes().all(is_of_a_name)
+    };
+    match hosts.iter().find(|host| !is_name(host)) {
+        Some(host) => Err(format!(
+            "hosts: \"{}\" is not a name; write it without a scheme, a port and a path, for example \"pilot.example.com\"",
+            host.escape_default()
+        )),
+        None => Ok(()),
+    }
 }
 
 fn check_containers(file: &File, path: &Path) -> anyhow::Result<()> {
@@ -448,10 +476,67 @@ mod tests {
                  localhost:8080",
             ),
             ("limits = 3\n", "f:1: limits: is 3, must be a table of keys"),
+            (
+                "control_listen = \"10.0.0.1\"\n",
+                "f:1: control_listen: is \"10.0.0.1\": has no port; use ADDRESS:PORT or NAME:PORT, for example 127.0.0.1:8080, \
+                 [::1]:8080 or localhost:8080",
+            ),
+            (
+                "invocations = \"tokens\"\n",
+                "f:1: invocations: \"tokens\" is not valid, must be \"open\" or \"token\"",
+            ),
+            (
+                "[log]\nformat = \"xml\"\n",
+                "f:2: log.format: log format 'xml' is unknown: use text or json",
+            ),
+            (
+                "strict = true\nstrict = false\n",
+                "f:2: the key strict is there twice",
+            ),
+            (
+                "outbound_cidr = \"10.9\"\n",
+                "f:1: outbound_cidr: is \"10.9\", must be a range of IPv4 addresses, for example \"10.213.0.0/16\"",
+            ),
+            ("[traces]\n", "f:1: traces: the key 'endpoint' is missing"),
+            (
+                "data_dir = 5\n",
+                "f:1: data_dir: is 5, must be a text in quotes",
+            ),
+            (
+                "[limits]\nworkers = 0\n",
+                "f:2: limits.workers: is 0, must be a whole number, at least 1",
+            ),
+            (
+                "hosts = [\"pilot.example.com\", \"https://a:1\"]\n",
+                "f: hosts: \"https://a:1\" is not a name; write it without a scheme, a port and a path, for example \"pilot.example.com\"",
+            ),
         ] {
             let problem = parse(text, Path::new("f")).unwrap_err().to_string();
             assert_eq!(problem, wanted, "{text}");
         }
+    }
+
+    #[test]
+    fn a_level_of_the_log_that_does_not_exist_names_file_line_and_key() {
+        let problem = parse("[log]\nlevel = \"loud\"\n", Path::new("f")).unwrap_err();
+        let said = problem.to_string();
+        assert!(said.starts_with("f:2: log.level: "), "{said}");
+    }
+
+    #[test]
+    fn a_file_that_is_not_utf_8_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let config = folder.path().join("pilotd.toml");
+        fs::write(&config, b"\xff\xfel\0").unwrap();
+        let args = ServeArgs {
+            config: Some(config),
+            ..ServeArgs::default()
+        };
+        let problem = DaemonConfig::load(&args).unwrap_err().to_string();
+        assert!(
+            problem.ends_with("pilotd.toml: is not UTF-8; save it as UTF-8"),
+            "{problem}"
+        );
     }
 
     #[test]
@@ -562,10 +647,12 @@ mod tests {
             "control_token = \"\"",
             "invoke_token = \"a b\"",
             "invoke_token = 7",
+            "control_token = [\"c\"]",
         ] {
             fs::write(&path, text).unwrap();
             let problem = tokens_of(&path).unwrap_err().to_string();
             assert!(problem.contains("pilotd.toml"), "{problem}");
+            assert!(problem.contains("_token must be"), "{problem}");
         }
         fs::write(&path, "strict = true\ncontrol_token = \"c\"").unwrap();
         assert_eq!(tokens_of(&path).unwrap().control_token.unwrap(), "c");

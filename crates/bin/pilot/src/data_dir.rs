@@ -6,6 +6,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 
 use anyhow::{Context, bail};
+use nix::unistd::{AccessFlags, access};
 
 /// Creates the data directory, or narrows the rights of an existing one.
 ///
@@ -53,6 +54,17 @@ pub(crate) fn check(path: &Path) -> anyhow::Result<Rights> {
     if !found.is_dir() {
         bail!("the data directory {shown} is not a folder");
     }
+    access(
+        path,
+        AccessFlags::R_OK | AccessFlags::W_OK | AccessFlags::X_OK,
+    )
+    .map_err(io::Error::from)
+    .with_context(|| {
+        format!(
+            "this user cannot read and write the data directory {shown}; run the daemon as its owner, or choose another one with \
+             --data-dir"
+        )
+    })?;
     if found.mode() & 0o077 == 0 {
         return Ok(Rights::Narrow);
     }

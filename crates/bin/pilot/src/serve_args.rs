@@ -12,7 +12,7 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "ADDR", value_parser = crate::listen::address)]
     pub(crate) listen: Option<SocketAddr>,
     /// Address for the control API, in addition to its socket in the data directory; over it, every request needs a token
-    #[arg(long, value_name = "ADDR")]
+    #[arg(long, value_name = "ADDR", value_parser = crate::listen::address)]
     pub(crate) control_listen: Option<SocketAddr>,
     /// TLS on the address for functions: the certificate and those of its issuers (PEM)
     #[arg(long, value_name = "FILE")]
@@ -29,11 +29,12 @@ pub(crate) struct ServeArgs {
     /// Also accept HTTP/2 without TLS from clients that begin with it (h2c with prior knowledge)
     #[arg(long)]
     pub(crate) h2c: bool,
-    /// Data directory: functions, environments, logs
+    /// Data directory: functions, environments, logs [default: /var/lib/pilotlight for root, otherwise $XDG_DATA_HOME/pilotlight or
+    /// ~/.local/share/pilotlight]
     #[arg(long, value_name = "DIR")]
     pub(crate) data_dir: Option<PathBuf>,
-    /// The daemon's configuration file
-    #[arg(long, value_name = "pilotd.toml")]
+    /// The daemon's configuration file, pilotd.toml; without this option, none is read
+    #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
     /// Refuse to start if the machine cannot enforce every limit
     #[arg(long)]

@@ -74,6 +74,45 @@ fn every_link_of_the_documents_leads_to_a_file() {
     }
 }
 
+/// The name that GitHub gives to a heading, for links to it.
+fn anchor(heading: &str) -> String {
+    let text = heading.trim_start_matches('#').trim().to_lowercase();
+    let kept = text
+        .chars()
+        .filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
+    kept.collect::<String>().replace(' ', "-")
+}
+
+#[test]
+fn every_link_to_a_heading_leads_to_one() {
+    let of_docs = documents("docs")
+        .into_iter()
+        .map(|name| format!("docs/{name}"));
+    let mut count = 0;
+    for path in documents(".").into_iter().chain(of_docs) {
+        let text = read(&path);
+        let targets = text.split("](").skip(1);
+        for target in targets.filter_map(|rest| rest.split(')').next()) {
+            let Some((file, heading)) = target.split_once('#') else {
+                continue;
+            };
+            if target.contains("://") || !(file.is_empty() || file.ends_with(".md")) {
+                continue;
+            }
+            let folder = Path::new(&path).parent().unwrap();
+            let page = match file {
+                "" => text.clone(),
+                file => read(folder.join(file).to_str().unwrap()),
+            };
+            let headings = page.lines().filter(|line| line.starts_with('#'));
+            let is_there = headings.map(anchor).any(|name| name == heading);
+            assert!(is_there, "{path} links to {target}");
+            count += 1;
+        }
+    }
+    assert!(count > 50, "{count} links");
+}
+
 #[test]
 fn the_readme_lists_every_command() {
     let output = Command::new(env!("CARGO_BIN_EXE_pilot"))
@@ -135,12 +174,12 @@ const TIMES: [(&str, &str, &str); 9] = [
     (
         "crates/path/gateway/src/config.rs",
         "patience: Duration::from_secs(60),",
-        "| a client takes a response, or more of one | 60 s, and a second for each 4 KiB that it has taken meanwhile |",
+        "| a client reads a response, or the next part of one | 60 s, and one second for each 4 KiB that it has read in this time |",
     ),
     (
         "crates/side/deploy/src/environment/config.rs",
         "install_time_max: Duration::from_secs(600),",
-        "| installation of requirements | 600 s |",
+        "| installation of requirements | 600 s, or `time_s` of `[build]` |",
     ),
 ];
 

@@ -31,7 +31,7 @@ pub(crate) struct BodyReader {
     patience: Duration,
     /// One permit per KiB.
     in_flight: Arc<Semaphore>,
-    /// How much of it one function may have.
+    /// How much of the memory one function may have.
     shares: Arc<Shares>,
     /// For bodies that arrive slowly. `None`: they stay in memory.
     disk: Option<Arc<Disk>>,
@@ -109,7 +109,7 @@ impl BodyReader {
         }
     }
 
-    /// Reads it to its end. It is for this function.
+    /// Reads a whole body for this function.
     ///
     /// # Errors
     /// [`RequestError::TooLarge`] as soon as that is known, [`RequestError::BodiesFull`], [`RequestError::Malformed`] if it is not
@@ -126,7 +126,7 @@ impl BodyReader {
         }
     }
 
-    /// Reads it to its end, or returns the rest of a body that is too large, as soon as that is known.
+    /// Reads a whole body. If it is too large, returns the unread rest as soon as that is known.
     ///
     /// # Errors
     /// As [`BodyReader::read`], without the first.

@@ -107,9 +107,9 @@ pub(crate) struct Invocation {
     pub(crate) calls: Option<Task>,
     /// The inputs for the worker, until they are sent.
     pub(crate) inputs: Vec<Input>,
-    /// What follows them: how far those are that still arrive, and connections of initscripts.
+    /// What is sent after the inputs: the progress of those that still arrive, and connections of initscripts.
     pub(crate) more: Vec<Input>,
-    /// What the connections need until the end.
+    /// What these connections need, until the end.
     kept: Vec<Box<dyn std::fmt::Debug + Send + Sync>>,
     /// The memory of the inputs, until the end.
     input_memory: Vec<Arc<dyn InputMemory>>,
@@ -121,7 +121,7 @@ pub(crate) struct Invocation {
     /// What the initscripts say in the function's log.
     script_said: Option<String>,
     scripts: Vec<ScriptRun>,
-    /// What a worker printed that ended before it took the call.
+    /// The output of a worker that ended before it took the call.
     printed_before: Bytes,
     /// See [`InvocationRecord::output_published`].
     pub(crate) output_published: Option<usize>,
@@ -358,7 +358,7 @@ impl Invocation {
         self.settle_transfers();
     }
 
-    /// Brings the transfers up to date that ran on when the worker got its inputs.
+    /// Updates the records of the transfers that still ran when the worker got its inputs.
     fn settle_transfers(&mut self) {
         let running = self.input_memory.iter().filter_map(|one| one.transfer());
         for now in running {

@@ -30,11 +30,11 @@ use crate::control::Control;
 #[derive(Debug, Clone, Default)]
 pub(crate) struct SocketWatch {
     /// Guards what is watched. Never held while something is read.
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<WatchedSandboxes>>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct WatchedSandboxes {
     watched: HashMap<u64, Sandboxed>,
     next_number: u64,
     /// Runs while something is watched.
@@ -91,7 +91,7 @@ impl Drop for Watched {
     }
 }
 
-async fn keep_looking(state: Weak<Mutex<State>>) {
+async fn keep_looking(state: Weak<Mutex<WatchedSandboxes>>) {
     let mut most = Most::Little;
     loop {
         let before = tables::machine_tcp_bytes();

@@ -2,9 +2,11 @@
 
 use std::sync::{Arc, OnceLock};
 
+use axum::Extension;
 use axum::extract::State;
 use axum::http::Method;
-use axum::{Extension, Json};
+use axum::http::header::CONTENT_TYPE;
+use axum::response::IntoResponse;
 use utoipa::openapi::path::Operation;
 use utoipa::openapi::response::{Response, ResponseBuilder};
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityRequirement, SecurityScheme};
@@ -75,8 +77,9 @@ struct Document;
 pub(crate) async fn openapi(
     State(admin): State<Admin>,
     Extension(documents): Extension<Arc<Documents>>,
-) -> Json<utoipa::openapi::OpenApi> {
-    Json(document(admin.inner.config.version, &documents.rows))
+) -> impl IntoResponse {
+    let document = document(admin.inner.config.version, &documents.rows);
+    ([(CONTENT_TYPE, "application/json")], document)
 }
 
 /// What describes the routes. It is made when somebody asks for it.
@@ -95,8 +98,36 @@ impl Documents {
     }
 }
 
-/// The OpenAPI document of this version.
-fn document(version: &str, rows: &[RouteRow]) -> OpenApi {
+/// The OpenAPI document of this version, JSON.
+fn document(version: &str, rows: &[RouteRow]) -> String {
+    plain(&serde_json::to_string(&described(version, rows)).unwrap_or_default())
+}
+
+/// The descriptions are comments of the code. A reader of the document knows JSON, so links to Rust's items become names, and `None`
+/// becomes `null`. Neither has a character that JSON escapes.
+fn plain(text: &str) -> String {
+    let mut plain = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((before, link)) = rest.split_once("[`") {
+        plain.push_str(before);
+        let Some((name, after)) = link.split_once("`]") else {
+            rest = &rest[before.len()..];
+            break;
+        };
+        plain.push_str(&format!("`{name}`"));
+        rest = match after
+            .strip_prefix('(')
+            .and_then(|target| target.split_once(')'))
+        {
+            Some((_, after)) => after,
+            None => after,
+        };
+    }
+    plain.push_str(rest);
+    plain.replace("`None`", "`null`")
+}
+
+fn described(version: &str, rows: &[RouteRow]) -> OpenApi {
     let mut document = <Document as utoipa::OpenApi>::openapi();
     version.clone_into(&mut document.info.version);
     let components = document.components.get_or_insert_default();
@@ -164,13 +195,33 @@ mod tests {
     use super::*;
     use crate::router::rows;
 
-    fn document(version: &str) -> OpenApi {
-        super::document(version, &rows().collect::<Vec<_>>())
+    fn document(version: &str) -> serde_json::Value {
+        let text = super::document(version, &rows().collect::<Vec<_>>());
+        serde_json::from_str(&text).unwrap()
+    }
+
+    #[test]
+    fn descriptions_have_no_links_to_items_of_rust() {
+        for (comment, wanted) in [
+            (
+                "Of [`A::b`](crate::A::b), and [`C`].",
+                "Of `A::b`, and `C`.",
+            ),
+            ("`None`: it is unknown.", "`null`: it is unknown."),
+            ("An open [`link", "An open [`link"),
+            ("Neither", "Neither"),
+        ] {
+            assert_eq!(plain(comment), wanted);
+        }
+        let json = document("1.2.3").to_string();
+        for word in ["[`", "`None`", "crate::"] {
+            assert!(!json.contains(word), "{word}");
+        }
     }
 
     #[test]
     fn the_document_has_every_route_and_no_other() {
-        let json = serde_json::to_value(document("1.2.3")).unwrap();
+        let json = document("1.2.3");
         let mut documented = BTreeSet::new();
         for (path, operations) in json["paths"].as_object().unwrap() {
             for method in operations.as_object().unwrap().keys() {
@@ -185,7 +236,7 @@ mod tests {
 
     #[test]
     fn every_call_that_needs_the_token_says_401_and_parameters_are_where_they_are_read() {
-        let json = serde_json::to_value(document("1.2.3")).unwrap();
+        let json = document("1.2.3");
         for route in rows() {
             let method = route.method.as_str().to_lowercase();
             let operation = &json["paths"][route.path][method];
@@ -208,7 +259,7 @@ mod tests {
 
     #[test]
     fn every_reference_in_the_document_leads_somewhere() {
-        let json = serde_json::to_value(document("1.2.3")).unwrap();
+        let json = document("1.2.3");
         let text = json.to_string();
         let mut references = 0;
         for piece in text.split("\"$ref\":\"#/components/schemas/").skip(1) {
@@ -225,7 +276,7 @@ mod tests {
 
     #[test]
     fn types_with_their_own_serialisation_are_documented_as_they_are_sent() {
-        let json = serde_json::to_value(document("1.2.3")).unwrap();
+        let json = document("1.2.3");
         let schemas = &json["components"]["schemas"];
         let config = &schemas["FunctionConfig"]["properties"];
         assert_eq!(config["timeout_s"]["type"], "number", "{config}");

@@ -123,7 +123,9 @@ async fn unknown_route(method: Method, uri: Uri) -> Failure {
         .map_or_else(String::new, |near| format!("; did you mean {near}?"));
     Failure::new(
         "unknown_route",
-        format!("there is no route {method} {path}{hint} ({OPENAPI} lists all)"),
+        format!(
+            "there is no route {method} {path}{hint}; a function is called at /fn/NAME/, and {OPENAPI} lists the control API"
+        ),
     )
 }
 

@@ -54,7 +54,7 @@ pub enum CallsError {
     Trace(#[from] TraceError),
     /// None of them says enough.
     #[error(
-        "none of {calls} calls is warm and has a CPU time: call the function some times more, or take a trace that says how much CPU time its calls used"
+        "none of {calls} calls is warm and has a CPU time: call the function a few more times, or take a trace that says how much CPU time its calls used"
     )]
     None {
         /// All calls.

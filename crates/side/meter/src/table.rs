@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use pilot_model::manifest::{in_words, syntax_in_words};
 use pilot_model::nearest::nearest;
 use serde::Deserialize;
 
@@ -38,7 +39,21 @@ impl Table {
     }
 
     fn read(text: &str) -> Result<Self, String> {
-        let file: File = toml::from_str(text).map_err(|error| error.to_string())?;
+        let at = |error: &toml::de::Error, problem: String| {
+            let before = error.span().and_then(|span| text.get(..span.start));
+            let above = before.unwrap_or_default().matches('\n').count();
+            let written = text.lines().nth(above).unwrap_or_default().trim();
+            let written: String = written.chars().take(60).collect();
+            format!(
+                "line {}, \"{}\": {problem}",
+                above + 1,
+                written.escape_debug()
+            )
+        };
+        let document = toml::Deserializer::parse(text)
+            .map_err(|error| at(&error, syntax_in_words(text, &error)))?;
+        let file = File::deserialize(document)
+            .map_err(|error| at(&error, in_words("", error.message())))?;
         if file.platforms.len() > PLATFORMS_MAX {
             return Err(format!("more than {PLATFORMS_MAX} platforms"));
         }

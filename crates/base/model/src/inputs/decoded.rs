@@ -253,7 +253,7 @@ pub enum ColumnValues {
 }
 
 impl Layout {
-    /// Whether it fits memory of `len` bytes: who follows it never leaves the memory.
+    /// Checks that the layout lies within memory of `len` bytes, so that a reader who follows it stays within the memory.
     ///
     /// # Errors
     /// What does not fit.

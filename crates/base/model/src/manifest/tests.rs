@@ -660,3 +660,25 @@ fn a_wrong_list_of_layers_names_function_line_and_nearest_layer() {
     );
     assert!(container.contains("COPY"), "{container}");
 }
+
+#[test]
+fn a_word_that_is_not_valid_a_missing_key_and_a_table_for_a_list_are_said_plainly() {
+    for (text, wanted) in [
+        (
+            "[[functions.a.triggers]]\ntype = \"cron\"\n",
+            "pilot.toml:2: functions.a.triggers[0].type: \"cron\" is not valid, must be \"schedule\", \"folder\", \"sqs\", \"redis\" or \
+             \"mqtt\"",
+        ),
+        (
+            "[[functions.a.triggers]]\ncron = \"* * * * *\"\n",
+            "functions.a.triggers[0]: the key 'type' is missing",
+        ),
+        (
+            "[functions.a.triggers]\ntype = \"schedule\"\n",
+            "functions.a.triggers: is a table, must be a list: [\"a\", \"b\"], or of tables, each with two brackets: [[functions.a.triggers]]",
+        ),
+    ] {
+        let problem = problem_of(text);
+        assert!(problem.contains(wanted), "{problem}");
+    }
+}

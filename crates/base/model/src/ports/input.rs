@@ -78,7 +78,7 @@ pub enum StoreObject {
 }
 
 impl StoreObject {
-    /// Whether it answers one call of a client, and not each equal one: to make the call again may have another answer.
+    /// Whether it answers only one call of a client. An equal second call goes to the server, which may answer it differently.
     #[must_use]
     pub fn answers_once(&self) -> bool {
         matches!(self, Self::Http { .. } | Self::Sqs { .. })

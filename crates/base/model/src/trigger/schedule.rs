@@ -72,7 +72,7 @@ impl Calendar {
         let parser = CronParser::builder().seconds(Seconds::Optional).build();
         let parsed = parser
             .parse(cron)
-            .map_err(|error| wrong(error.to_string()))?;
+            .map_err(|error| wrong(error.to_string().trim_end_matches('.').to_owned()))?;
         let zone = zone
             .parse()
             .map_err(|_| InvalidCalendar::Zone { text: shown(zone) })?;
@@ -312,7 +312,7 @@ mod tests {
         for (cron, zone, problem) in [
             ("61 * * * *", "UTC", "cron is \"61 * * * *\""),
             ("0 0 30 2 *", "UTC", "has no time"),
-            ("* * *", "UTC", "write minute, hour"),
+            ("* * *", "UTC", "5 and 7 fields; write minute, hour"),
             ("* * * * *", "Mars/Base", "timezone is \"Mars/Base\""),
         ] {
             let error = Calendar::new(cron, zone).unwrap_err().to_string();

@@ -41,7 +41,7 @@ fn a_wrong_trigger_says_which_one_and_what_is_allowed() {
     for (toml, problem) in [
         (
             "type = \"schedule\"\ncron = \"nonsense\"",
-            "functions.f.triggers: the one at 1: cron is \"nonsense\"",
+            "functions.f.triggers: trigger 1: cron is \"nonsense\"",
         ),
         (
             "type = \"schedule\"\ncron = \"* * * * *\"\nmissed = \"al\"",
@@ -80,7 +80,7 @@ fn a_wrong_trigger_says_which_one_and_what_is_allowed() {
         ("type = \"kafka\"", "kafka"),
         (
             "type = \"folder\"\npath = \"/a\"\n[[triggers]]\ntype = \"folder\"\npath = \"/a/\"",
-            "the one at 2: it has the same source as the one at 1",
+            "trigger 2: it has the same source as trigger 1",
         ),
     ] {
         let found = checked(&format!("[[triggers]]\n{toml}")).unwrap_err();

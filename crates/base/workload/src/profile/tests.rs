@@ -165,7 +165,7 @@ fn what_is_wrong_is_named_with_its_line_and_what_would_do() {
         ),
         (
             "[[phases]]\nduration_s = \"1 s\"\nrate = 1",
-            "p.toml:2: a number of seconds, or a list",
+            "p.toml:2: duration_s: must be a number of seconds, or a list",
         ),
         (
             "time_scale = 0\n[[phases]]\nduration_s = 1\nrate = 1",
@@ -177,7 +177,15 @@ fn what_is_wrong_is_named_with_its_line_and_what_would_do() {
         ),
         (
             "[trace]\nformat = \"azure2020\"",
-            "p.toml:2: unknown variant `azure2020`",
+            "p.toml:2: format: \"azure2020\" is not valid, must be \"azure2019\" or \"azure2021\"",
+        ),
+        (
+            "seed = \"many\"\n[[phases]]\nduration_s = 1\nrate = 1",
+            "p.toml:1: seed: is \"many\", must be a whole number, not below 0",
+        ),
+        (
+            "phases = [{ duration_s = 1, rate = true }]",
+            "p.toml:1: rate: is true, must be a number",
         ),
         (
             "[trace]\nformat = \"azure2019\"",

@@ -58,8 +58,8 @@ struct ListArgs {
     #[arg(long, value_name = "NAME")]
     function: Option<FunctionName>,
     /// Maximum number of invocations
-    #[arg(long, value_name = "N", default_value_t = 100)]
-    limit: usize,
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=LIMIT_MAX))]
+    limit: u32,
     /// Print as JSON
     #[arg(long)]
     json: bool,
@@ -113,8 +113,11 @@ pub(super) fn dlq(client: &Client, args: &DlqArgs) -> anyhow::Result<()> {
 
 fn list(client: &Client, path: &str, args: &ListArgs) -> anyhow::Result<()> {
     let function = args.function.as_ref();
-    let function = function.map_or_else(String::new, |name| format!("&function={name}"));
-    let infos: Vec<AsyncInfo> = client.fetch(&format!("{path}?limit={}{function}", args.limit))?;
+    let query = function.map_or_else(String::new, |name| format!("&function={name}"));
+    let infos: Vec<AsyncInfo> = client.fetch(&format!("{path}?limit={}{query}", args.limit))?;
+    if infos.is_empty() {
+        client.warn_of_unknown(function);
+    }
     if args.json {
         return output::print_json(&infos);
     }
@@ -160,6 +163,9 @@ fn change(client: &Client, how: &str, done: &str, which: &WhichArgs) -> anyhow::
         "there is no dead letter {}: `pilot dlq list` lists them",
         which.id.as_deref().unwrap_or_default()
     );
+    if changed.changed == 0 {
+        client.warn_of_unknown(&which.function);
+    }
     let letters = output::count(changed.changed, "dead letter");
     output::print(&format!("{letters} {done}\n"))
 }
@@ -179,6 +185,8 @@ fn short(error: &str) -> String {
 const ASYNC: &str = "/_pilot/v1/async";
 const DLQ: &str = "/_pilot/v1/dlq";
 const ERROR_CHARS_MAX: usize = 60;
+/// As the daemon has it.
+const LIMIT_MAX: i64 = 1000;
 
 #[cfg(test)]
 mod tests {

@@ -21,6 +21,7 @@ use self::endpoint::Endpoint;
 use super::connection::Connection;
 use super::failure::Failure;
 use super::multipart::Multipart;
+use super::output::{self, WARN};
 use super::pack::Archive;
 
 mod content;
@@ -69,7 +70,7 @@ impl Client {
     /// for `https://`; `None`: the system's. Does not connect yet.
     ///
     /// # Errors
-    /// The endpoint is neither a socket nor an `http://` or `https://` address, or there are no authorities.
+    /// The endpoint is neither a socket nor an `http://` or `https://` address, the token cannot be sent, or there are no authorities.
     pub(super) fn at(
         endpoint: Option<&str>,
         token: Option<String>,
@@ -79,6 +80,9 @@ impl Client {
             Some(given) => Endpoint::parse(given)?,
             None => Endpoint::find()?,
         };
+        if let Some(token) = &token {
+            check_token(token)?;
+        }
         let config = Agent::config_builder()
             .http_status_as_error(false)
             .proxy(None)
@@ -294,6 +298,32 @@ impl Client {
         }
     }
 
+    /// Warns of functions that are not deployed, where that is no error: they may be deployed later, or have been removed.
+    pub(super) fn warn_of_unknown<'a>(
+        &self,
+        functions: impl IntoIterator<Item = &'a FunctionName>,
+    ) {
+        let mut functions = functions.into_iter().peekable();
+        if functions.peek().is_none() {
+            return;
+        }
+        // Without the list, there is no warning: the command itself has succeeded.
+        let Ok(known) = self.fetch::<Vec<FunctionSummary>>(FUNCTIONS) else {
+            return;
+        };
+        let names = || known.iter().map(|function| function.name.as_str());
+        for function in functions {
+            if names().any(|name| name == function.as_str()) {
+                continue;
+            }
+            let hint = nearest(function.as_str(), names())
+                .map_or_else(String::new, |near| format!("; did you mean '{near}'?"));
+            output::prose(&format!(
+                "{WARN}warning:{WARN:#} function '{function}' is not deployed{hint}"
+            ));
+        }
+    }
+
     /// The error for a function that does not exist.
     pub(super) fn missing(&self, name: &str) -> anyhow::Error {
         let all: Option<Vec<FunctionSummary>> = self.fetch(FUNCTIONS).ok();
@@ -398,6 +428,17 @@ impl Client {
                 self.shown
             )
         })
+    }
+}
+
+/// # Errors
+/// No header can have this token.
+fn check_token(token: &str) -> Result<(), Failure> {
+    match token.bytes().all(|byte| byte.is_ascii_graphic()) {
+        true => Ok(()),
+        false => Err(Failure::usage(
+            "the token (--token or PILOT_TOKEN) has a space, a line break or another character that no token has: copy it again",
+        )),
     }
 }
 

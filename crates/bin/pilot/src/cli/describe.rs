@@ -300,7 +300,7 @@ fn figures(description: &FunctionDescription) -> String {
     format!("  newest       {}\n", figures.join(", "))
 }
 
-/// A warning if sharing a worker makes invocations dearer.
+/// A warning if sharing a worker makes invocations more expensive.
 fn sharing(description: &FunctionDescription) -> String {
     let config = &description.config;
     let Some(penalty) = description.sharing.and_then(|seen| seen.penalty(config)) else {

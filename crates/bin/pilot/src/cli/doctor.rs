@@ -25,7 +25,7 @@ use crate::serve_args::ServeArgs;
 #[derive(Debug, Args)]
 pub(super) struct DoctorArgs {
     /// The daemon's configuration file
-    #[arg(long, value_name = "pilotd.toml")]
+    #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// The daemon's data directory
     #[arg(long, value_name = "DIR")]

@@ -199,18 +199,22 @@ fn write(folder: &Path, name: &FunctionName, template: Template) -> anyhow::Resu
             }
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
+            fs::create_dir_all(folder)
+                .with_context(|| format!("cannot create {}", folder.display()))?;
         }
-        Err(error) => return Err(error).with_context(|| folder.display().to_string()),
+        Err(error) => {
+            return Err(error).with_context(|| format!("cannot use {}", folder.display()));
+        }
     }
     let files = template.files().iter().filter(|(_, text)| !text.is_empty());
     let written = files.map(|(file, text)| {
         let path = folder.join(file);
         if let Some(folder) = path.parent() {
-            fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
+            fs::create_dir_all(folder)
+                .with_context(|| format!("cannot create {}", folder.display()))?;
         }
         fs::write(&path, text.replace(NAME, name.as_str()))
-            .with_context(|| path.display().to_string())?;
+            .with_context(|| format!("cannot write {}", path.display()))?;
         Ok(path)
     });
     written.collect()

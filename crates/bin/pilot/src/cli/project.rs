@@ -226,7 +226,13 @@ fn no_project(path: &Path) -> Failure {
 }
 
 fn not_there(path: &Path, error: &io::Error) -> Failure {
-    Failure::usage(format!("{}: {error}", path.display()))
+    match error.kind() {
+        io::ErrorKind::NotFound => Failure::usage(format!(
+            "{} does not exist: name the folder of a function, or a {MANIFEST}; `pilot new NAME` creates a function",
+            path.display()
+        )),
+        _ => Failure::usage(format!("cannot read {}: {error}", path.display())),
+    }
 }
 
 /// The manifest's name.
@@ -355,6 +361,14 @@ mod tests {
             let said = project.remark().unwrap();
             assert!(said.contains(remark), "{said}");
         }
+    }
+
+    #[test]
+    fn a_folder_that_does_not_exist_says_what_to_name() {
+        let problem = Project::read(Path::new("nowhere"), None).unwrap_err();
+        let said = problem.to_string();
+        assert!(said.starts_with("nowhere does not exist: "), "{said}");
+        assert!(said.contains("`pilot new NAME`"), "{said}");
     }
 
     #[test]

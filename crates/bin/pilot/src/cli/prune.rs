@@ -18,7 +18,7 @@ pub(super) struct PruneArgs {
     /// Also remove versions that are not live; then there is nothing to roll back to
     #[arg(long)]
     versions: bool,
-    /// Of these, only versions that were deployed so long ago, for example 30d
+    /// With --versions: only those that were deployed longer ago than this, for example 30d
     #[arg(long, value_name = "AGE", value_parser = check_age, requires = "versions")]
     older_than: Option<Duration>,
     /// Print as JSON
@@ -66,13 +66,13 @@ fn told(report: &PruneReport) -> String {
             "{name} is being deployed or rolled back: its versions stay\n"
         ));
     }
-    let freed = if report.dry_run {
-        "would be freed"
+    let (freed, have) = if report.dry_run {
+        ("would be freed", "would have")
     } else {
-        "freed"
+        ("freed", "now have")
     };
     text.push_str(&format!(
-        "{GOOD}✓{GOOD:#} {} {freed}; code, environments and layers have {} then\n",
+        "{GOOD}✓{GOOD:#} {} {freed}; code, environments and layers {have} {}\n",
         Size(report.bytes),
         Size(report.kept_bytes)
     ));

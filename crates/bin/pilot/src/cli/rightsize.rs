@@ -147,8 +147,8 @@ fn render(report: &Report) -> String {
         .memory_used_mb_max
         .map_or_else(String::new, |mb| format!(", at most {mb} MB used"));
     let mut text = format!(
-        "{STRONG}{} warm calls{STRONG:#}, now with {} MB and {} CPU{used}\n",
-        report.calls,
+        "{STRONG}{}{STRONG:#}, now with {} MB and {} CPU{used}\n",
+        output::count(report.calls, "warm call"),
         report.memory_mb,
         cpu(report.cpu_milli)
     );

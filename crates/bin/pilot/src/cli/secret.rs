@@ -51,7 +51,8 @@ enum What {
 struct SetArgs {
     /// The secret's name. There is no argument for the value, because other users could see it
     name: SecretName,
-    /// The owner of the functions that may use it. Without one, all functions may that are deployed without a limited token
+    /// The owner of the functions that may use it. Without an owner, it is for every function that is deployed over the control
+    /// socket or with a token for all functions
     #[arg(long, value_name = "OWNER", value_parser = not_empty)]
     owner: Option<String>,
     /// Take the value from this file, byte by byte. From standard input, one line end at the end is left out
@@ -92,7 +93,7 @@ fn set(client: &Client, args: &SetArgs) -> anyhow::Result<()> {
     if !info.used_by.is_empty() {
         let users = names(&info.used_by);
         text.push_str(&format!(
-            "new workers of {users} have it from now on; running invocations finish with the value before\n"
+            "new workers of {users} have it from now on; running invocations finish with the previous value\n"
         ));
     }
     output::print(&text)

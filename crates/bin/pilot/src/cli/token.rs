@@ -6,11 +6,9 @@ use clap::{Args, Subcommand};
 use pilot_model::FunctionName;
 use pilot_model::access::Role;
 use pilot_model::api::{CreatedToken, TokenInfo, TokenRequest};
-use pilot_model::deployment::FunctionSummary;
-use pilot_model::nearest::nearest;
 
-use super::client::{Client, FUNCTIONS};
-use super::output::{self, Align, Table, WARN};
+use super::client::Client;
+use super::output::{self, Align, Table};
 use super::usage::not_empty;
 
 /// The arguments of `pilot token`.
@@ -81,7 +79,7 @@ fn create(client: &Client, args: &CreateArgs) -> anyhow::Result<()> {
         aws: args.aws,
     };
     let created: CreatedToken = client.post(TOKENS, &request)?;
-    warn_of_unknown(client, &args.functions);
+    client.warn_of_unknown(&args.functions);
     if args.json {
         return output::print_json(&created);
     }
@@ -94,28 +92,6 @@ fn create(client: &Client, args: &CreateArgs) -> anyhow::Result<()> {
         let _ = writeln!(text, "AWS_SECRET_ACCESS_KEY={}", aws.secret_access_key);
     }
     output::print(&text)
-}
-
-/// A function may be deployed after its token is made, so an unknown one is no error.
-fn warn_of_unknown(client: &Client, functions: &[FunctionName]) {
-    if functions.is_empty() {
-        return;
-    }
-    // A list that cannot be had warns of nothing: the token is made.
-    let Ok(known) = client.fetch::<Vec<FunctionSummary>>(FUNCTIONS) else {
-        return;
-    };
-    let names = || known.iter().map(|function| function.name.as_str());
-    for function in functions {
-        if names().any(|name| name == function.as_str()) {
-            continue;
-        }
-        let hint = nearest(function.as_str(), names())
-            .map_or_else(String::new, |near| format!("; did you mean '{near}'?"));
-        output::prose(&format!(
-            "{WARN}warning:{WARN:#} there is no function '{function}' yet{hint}"
-        ));
-    }
 }
 
 fn list(client: &Client, json: bool) -> anyhow::Result<()> {

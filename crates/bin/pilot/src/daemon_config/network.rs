@@ -4,6 +4,18 @@
 use std::net::Ipv4Addr;
 
 use ipnet::Ipv4Net;
+use serde::{Deserialize, Deserializer, de};
+
+/// Reads the key.
+pub(super) fn of_key<'de, D: Deserializer<'de>>(key: D) -> Result<Option<Ipv4Net>, D::Error> {
+    let text = String::deserialize(key)?;
+    text.parse().map(Some).map_err(|_| {
+        de::Error::custom(format!(
+            "is \"{}\", must be a range of IPv4 addresses, for example \"10.213.0.0/16\"",
+            text.escape_default()
+        ))
+    })
+}
 
 /// Refuses a range that functions could not use, with the key.
 pub(super) fn check(range: Ipv4Net) -> Result<(), String> {

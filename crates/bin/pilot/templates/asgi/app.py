@@ -1,4 +1,4 @@
-"""__NAME__: a FastAPI application. Nothing in it knows of Pilotlight: `uvicorn app:app` serves it as well."""
+"""__NAME__: a FastAPI application. It does not depend on Pilotlight: `uvicorn app:app` serves it, too."""
 
 from fastapi import FastAPI
 

@@ -1,6 +1,6 @@
-"""__NAME__: an event in, an answer out.
+"""__NAME__: gets an event and returns a response.
 
-What stands outside the handler runs once, when the template is built; every worker begins as a copy of it.
+Module-level code runs once, in the template. Every worker is forked from the template.
 """
 
 import os

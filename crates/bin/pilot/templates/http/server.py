@@ -1,4 +1,4 @@
-"""__NAME__: an HTTP server of its own. Nothing in it knows of Pilotlight: `PORT=8000 python3 server.py` serves it as well."""
+"""__NAME__: an HTTP server. It does not depend on Pilotlight: `PORT=8000 python3 server.py` runs it, too."""
 
 import json
 import os
@@ -36,7 +36,7 @@ class Handler(BaseHTTPRequestHandler):
 
 def main():
     server = ThreadingHTTPServer(("", int(os.environ["PORT"])), Handler)
-    # Told to stop: what is being served is finished, nothing new is taken.
+    # On SIGTERM: finish the requests that are running, and accept no new ones.
     signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=server.shutdown).start())
     server.serve_forever(poll_interval=0.05)
     server.server_close()

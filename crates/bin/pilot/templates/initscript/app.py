@@ -1,6 +1,7 @@
 """__NAME__: a function whose first requests are sent by its initscript, while its worker starts.
 
-The script is initscript/src/lib.rs. It runs for an invocation that waits for a start. For others, the function asks by itself.
+The script is initscript/src/lib.rs. It runs for an invocation that waits for a start. In a warm invocation, the
+handler does the work itself.
 """
 
 import pilotlight

@@ -1,8 +1,8 @@
-// __NAME__: an event in, an answer out. By the function's URL the event is the request:
+// __NAME__: gets an event and returns a response. If the function is called by its URL, the event is the request:
 //
 //     curl 'http://127.0.0.1:8080/fn/__NAME__/?name=Ada'
 //
-// What stands outside the handler runs once in every worker.
+// Module-level code runs once in every worker.
 
 const GREETING = process.env.GREETING ?? "Hello";
 

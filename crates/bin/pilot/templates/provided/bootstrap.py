@@ -1,6 +1,6 @@
-"""__NAME__: a program that asks for work over the Lambda Runtime API, and nothing else: it would run on AWS as well.
+"""__NAME__: a program that polls the Lambda Runtime API. It also runs on AWS.
 
-Lambda's clients for Go, Rust, C++ and others do what `main` does here; with one of them a function is `handle` alone.
+Lambda's clients for Go, Rust, C++ and other languages do what `main` does here. With one of them, you write only `handle`.
 """
 
 import http.client

@@ -1,4 +1,4 @@
-"""__NAME__: a Flask application. Nothing in it knows of Pilotlight: `flask run` serves it as well."""
+"""__NAME__: a Flask application. It does not depend on Pilotlight: `flask run` serves it, too."""
 
 from flask import Flask
 

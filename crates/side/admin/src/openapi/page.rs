@@ -49,7 +49,7 @@ impl Page {
         let hash = STANDARD.encode(Sha256::digest(STYLE));
         let document = document(env!("CARGO_PKG_VERSION"), rows);
         Self {
-            html: render(&serde_json::to_value(document).unwrap_or_default()),
+            html: render(&serde_json::from_str(&document).unwrap_or_default()),
             policy: format!(
                 "default-src 'none'; style-src 'sha256-{hash}'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
             ),

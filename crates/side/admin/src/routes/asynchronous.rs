@@ -14,6 +14,7 @@ use pilot_model::ports::{AsyncFault, AsyncFilter, MayTouch};
 use pilot_model::{FunctionName, InvalidName};
 use serde::Deserialize;
 
+use super::query_in_words;
 use crate::admin::Admin;
 use crate::blocking;
 use crate::error::Failure;
@@ -72,7 +73,7 @@ async fn listed(
     dead: bool,
 ) -> Result<Json<Vec<AsyncInfo>>, Failure> {
     let Query(query) = query.map_err(|error| {
-        let problem = format!("{}; use function=NAME and limit=N", error.body_text());
+        let problem = format!("{}; use function=NAME and limit=N", query_in_words(&error));
         Failure::new("bad_request", problem)
     })?;
     let function = query.function.map(|name| name.parse()).transpose();

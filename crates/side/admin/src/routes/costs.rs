@@ -16,7 +16,7 @@ use pilot_model::cost::{CostReport, CostRequest};
 use pilot_model::ports::{CostError, CostsOf, UsageRecords, UsageRows};
 use serde::Deserialize;
 
-use super::function_name;
+use super::{function_name, query_in_words};
 use crate::admin::Admin;
 use crate::blocking;
 use crate::error::Failure;
@@ -145,7 +145,7 @@ async fn records(
     let Query(query) = query.map_err(|error| {
         let problem = format!(
             "{}; use since_unix_ms=T and workers=true",
-            error.body_text()
+            query_in_words(&error)
         );
         Failure::new("bad_request", problem)
     })?;

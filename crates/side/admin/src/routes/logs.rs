@@ -12,7 +12,7 @@ use pilot_model::api::ApiError;
 use pilot_model::log_line::LogLine;
 use serde::Deserialize;
 
-use super::function_name;
+use super::{function_name, query_in_words};
 use crate::admin::Admin;
 use crate::blocking;
 use crate::error::Failure;
@@ -74,7 +74,7 @@ pub(crate) async fn logs(
             "bad_request",
             format!(
                 "{}; use lines=N, follow=true or false, since_unix_ms=T, request=ID, format=text or json",
-                error.body_text()
+                query_in_words(&error)
             ),
         )
     })?;

@@ -31,7 +31,7 @@ pub(crate) enum EnvironmentError {
         tail: String,
     },
     #[error(
-        "the packages of {file} were not installed within {} s; raise the daemon's install time, or require less",
+        "the packages of {file} were not installed within {} s; raise time_s in [build] of pilotd.toml, or require less",
         .time_max.as_secs()
     )]
     TooLong {

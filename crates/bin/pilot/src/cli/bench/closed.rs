@@ -102,7 +102,7 @@ struct OutputArgs {
     /// Print as JSON
     #[arg(long)]
     json: bool,
-    /// Include every single time, µs
+    /// With --json: include the time of every request, µs
     #[arg(long, requires = "json")]
     samples: bool,
 }

@@ -8,6 +8,8 @@ use std::fmt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
+use ureq::http::uri::Authority;
+
 use super::super::failure::Failure;
 use crate::control_socket::{SERVICE, SOCKET_NAME};
 use crate::daemon_config::default_data_dir;
@@ -45,7 +47,7 @@ impl Endpoint {
             .strip_prefix("http://")
             .or_else(|| trimmed.strip_prefix("https://"))
             .unwrap_or_default();
-        if authority.is_empty() || authority.contains(['/', '?', '#', ' ']) {
+        if !is_authority(authority) {
             return Err(Failure::usage(format!(
                 "the endpoint \"{trimmed}\" is neither unix:PATH nor http://HOST:PORT nor https://HOST:PORT, for example \
                  unix:/var/lib/pilotlight/control.sock or https://pilot.example.com:8443"
@@ -93,6 +95,18 @@ impl fmt::Display for Endpoint {
     }
 }
 
+/// Whether this is `HOST` or `HOST:PORT`.
+fn is_authority(text: &str) -> bool {
+    let Ok(authority) = text.parse::<Authority>() else {
+        return false;
+    };
+    let host = authority.host();
+    let port = text
+        .strip_prefix(host)
+        .and_then(|rest| rest.strip_prefix(':'));
+    !host.is_empty() && (text == host || port.is_some_and(|port| port.parse::<u16>().is_ok()))
+}
+
 /// Whether somebody listens there, or would if this user were allowed to ask.
 fn listens(path: &Path) -> bool {
     match unix_path::short(path, |path| UnixStream::connect(path)) {
@@ -117,6 +131,9 @@ mod tests {
             Endpoint::parse("http://127.0.0.1:8080/").unwrap(),
             Endpoint::Http("http://127.0.0.1:8080".to_owned())
         );
+        for text in ["http://[::1]:8080", "http://localhost", "https://[::1]"] {
+            assert_eq!(Endpoint::parse(text).unwrap().to_string(), text);
+        }
         let https = Endpoint::parse("https://pilot.example:8443").unwrap();
         assert!(https.is_https());
         assert_eq!(https.base(), "https://pilot.example:8443");
@@ -138,6 +155,11 @@ mod tests {
             "http://",
             "http://a/b",
             "http://a b",
+            "http://[::1",
+            "http://a:b",
+            "http://a:",
+            "http://a:70000",
+            "http://user@a",
             "unix:",
         ] {
             let problem = Endpoint::parse(wrong).unwrap_err().to_string();

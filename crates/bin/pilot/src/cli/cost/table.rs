@@ -91,8 +91,8 @@ fn head(report: &CostReport) -> String {
         format!("{} of CPU time", time(used.cpu_us))
     };
     format!(
-        "{STRONG}{} calls{STRONG:#}, {} of them cold{since}: {} of execution, {} of initialisation, {cpu}{memory}\n\n",
-        used.calls,
+        "{STRONG}{}{STRONG:#}{since}, {} cold: {} of execution, {} of initialisation, {cpu}{memory}\n\n",
+        output::count(used.calls, "call"),
         used.cold,
         time(used.execution_us),
         time(used.init_us),

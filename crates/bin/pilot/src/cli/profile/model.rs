@@ -22,7 +22,7 @@ pub(super) struct ModelArgs {
     /// From a refill of the quota to the next tick, microseconds
     #[arg(long, value_name = "US", default_value_t = 0)]
     offset: u64,
-    /// For how long
+    /// Length of the log, seconds
     #[arg(long, value_name = "S", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=SECONDS_MAX))]
     seconds: u64,
     /// Write to this file instead of standard output

@@ -18,7 +18,7 @@ use super::{LimitArgs, Log, SECONDS_MAX, infer};
 pub(super) struct SchedArgs {
     #[command(flatten)]
     limit: LimitArgs,
-    /// For how long
+    /// How long the loop runs, seconds
     #[arg(long, value_name = "S", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=SECONDS_MAX))]
     seconds: u64,
     /// Write the log to this file instead of standard output

@@ -11,7 +11,7 @@ pub(in crate::cli) struct SimulateArgs {
     /// Workloads: profiles as for `pilot bench load`. @KEY=VALUE replaces a value in one of them
     #[arg(required = true, value_name = "PROFILE[@KEY=VALUE…]")]
     pub(super) profiles: Vec<String>,
-    /// A policy to compare, as in a manifest: auto, static:4, cusum:h=6; may be repeated [default: every policy except
+    /// A policy to compare, as in pilot.toml: auto, static:4, cusum:h=6; may be repeated [default: every policy except
     /// arima, whose ticks take a thousand times as long]
     #[arg(long = "policy", value_name = "POLICY")]
     pub(super) policies: Vec<String>,
@@ -37,10 +37,6 @@ pub(in crate::cli) struct SimulateArgs {
     /// Memory of each function's template, MB, which is held all the time
     #[arg(long, value_name = "MB", default_value_t = 0.0)]
     pub(super) template_mb: f64,
-    #[command(flatten)]
-    pub(super) cpu: CpuOptions,
-    #[command(flatten)]
-    pub(super) scale: ScaleOptions,
     /// Seed of the random times
     #[arg(long, default_value_t = 1)]
     pub(super) seed: u64,
@@ -62,6 +58,11 @@ pub(in crate::cli) struct SimulateArgs {
     /// Print as JSON
     #[arg(long)]
     pub(super) json: bool,
+    // These begin groups of the help, so no option of this struct may follow them.
+    #[command(flatten)]
+    pub(super) cpu: CpuOptions,
+    #[command(flatten)]
+    pub(super) scale: ScaleOptions,
 }
 
 /// The model of CPU time. Without `--cores` there are enough CPUs for everything.
@@ -81,7 +82,9 @@ pub(super) struct CpuOptions {
 
 /// The `scale` table of every function, and `concurrency` and `reuse`.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "Settings of the functions, as in a manifest")]
+#[command(
+    next_help_heading = "Settings of the functions (pilot.toml) and of the daemon (pilotd.toml)"
+)]
 pub(super) struct ScaleOptions {
     /// Lowest number of workers
     #[arg(long, value_name = "N", default_value_t = 0)]
@@ -101,10 +104,10 @@ pub(super) struct ScaleOptions {
     /// Each worker serves only one invocation
     #[arg(long, conflicts_with = "concurrency")]
     pub(super) once: bool,
-    /// Highest number of waiting requests of a function
+    /// Highest number of waiting requests of a function: limits.queue of the daemon
     #[arg(long, value_name = "N", default_value_t = 1000)]
     pub(super) queue: usize,
-    /// When another worker is started for requests that wait: the daemon's pool.start_rule
+    /// When another worker is started for requests that wait: pool.start_rule of the daemon
     #[arg(long, value_name = "RULE", default_value_t = StartRule::default())]
     pub(super) start_rule: StartRule,
 }

@@ -35,13 +35,13 @@ pub(super) struct ProfileKeys {
 #[derive(Debug)]
 struct Read {
     keys: Arc<AwsCredential>,
-    state: [Option<State>; 2],
+    state: [Option<FileIdentity>; 2],
     looked: Instant,
 }
 
-/// Tells one content of a file from another.
+/// Changes with the content of a file.
 #[derive(Debug, PartialEq, Eq)]
-struct State {
+struct FileIdentity {
     inode: u64,
     len: u64,
     changed: (i64, i64),
@@ -100,10 +100,10 @@ impl CredentialProvider for ProfileKeys {
     }
 }
 
-fn states(profile: &ProfileConfig) -> [Option<State>; 2] {
+fn states(profile: &ProfileConfig) -> [Option<FileIdentity>; 2] {
     [&profile.credentials_file, &profile.config_file].map(|path| {
         let metadata = fs::metadata(path).ok()?;
-        Some(State {
+        Some(FileIdentity {
             inode: metadata.ino(),
             len: metadata.len(),
             changed: (metadata.ctime(), metadata.ctime_nsec()),

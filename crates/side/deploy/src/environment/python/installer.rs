@@ -86,8 +86,8 @@ impl Installer {
 
 /// A line of an installer's output that shows progress.
 pub(super) fn progress(line: &str) -> Option<&str> {
-    // pip adds the line of the file that the daemon has written, which nobody knows.
-    let line = line.split(" (from -r ").next().unwrap_or(line).trim();
+    // pip adds the line of the file that the daemon has written, which nobody knows, also to what a requirement requires.
+    let line = line.split(" (from ").next().unwrap_or(line).trim();
     PROGRESS
         .iter()
         .any(|start| line.starts_with(start))
@@ -117,6 +117,7 @@ pub(super) fn failure(output: &str, declared: &Requirements) -> InstallFailure {
         .or(errors.last())
         .or_else(|| lines.iter().rev().find(|line| !is_notice(line)))
         .map_or("it said nothing", |line| line);
+    let reason = reason.split(" (from line ").next().unwrap_or(reason);
     // The line may name the requirement. Otherwise it is the one that the installer was working on, or that it quotes after the error.
     let at_work = lines
         .iter()

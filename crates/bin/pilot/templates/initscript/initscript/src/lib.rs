@@ -1,4 +1,4 @@
-//! The initscript of __NAME__: what the function would ask for first, asked for while its worker starts.
+//! The initscript of __NAME__. It sends the function's first requests while its worker starts.
 
 #![no_std]
 
@@ -12,7 +12,8 @@ fn init() -> Result<(), Error> {
     let name = event("name", &mut name).unwrap_or("world");
     send_msg(0, name.as_bytes())
 
-    // Two objects of a store of S3, both under way before anything waits. The function gets them from boto3, or as messages 1 and 2.
+    // Reads two objects of an S3 store. Both requests are sent before the script waits. The function gets them from boto3, or as
+    // messages 1 and 2.
     //
     //     let mut key = [0; 1024];
     //     let photos = initscript::S3::connect("photos")?;
