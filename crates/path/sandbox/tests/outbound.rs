@@ -33,6 +33,9 @@ fn main() {
     prctl::set_child_subreaper(true).expect("a subreaper");
     let resolvers = tempfile::NamedTempFile::new().expect("a temporary file");
     let world = world::enter(resolvers.path());
+    if let Some(why) = kernel_lacks() {
+        return support::skip(CHECKS, &why);
+    }
     let before = world::inventory();
     println!("before: {before:?}");
 
@@ -270,6 +273,9 @@ fn spawner_ends() {
     ) {}
 }
 
+/// Of the users of functions.
+const FIRST_UID: u32 = 1_900_000_000;
+
 struct Daemon {
     engine: ForkEngine,
     machine: Arc<Machine>,
@@ -288,7 +294,7 @@ impl Daemon {
     }
 
     fn with(change: impl FnOnce(&mut pilot_sandbox::EngineConfig)) -> Self {
-        let isolation = Isolation::probe(1_900_000_000);
+        let isolation = Isolation::probe(FIRST_UID);
         for feature in isolation.unavailable() {
             println!("not available here: {feature}");
         }
@@ -355,6 +361,14 @@ impl Function<'_> {
         let to = json!({"host": address.into(), "port": PORT});
         self.attempt("tcp", to).await.is_ok()
     }
+}
+
+/// What this kernel does not have, if functions cannot have a network for that reason alone.
+fn kernel_lacks() -> Option<String> {
+    let isolation = Isolation::probe(FIRST_UID);
+    isolation
+        .unavailable()
+        .find(|why| why.contains("make the table: Operation not supported"))
 }
 
 /// All checks of a function while its daemon runs.
