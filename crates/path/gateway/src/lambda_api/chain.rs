@@ -256,7 +256,7 @@ async fn event_of(answered: Answered, gate: &Gate) -> Result<Bytes, Stop> {
         ResponseBody::Result(json) => Ok(json),
         ResponseBody::Http { mut body, .. } => {
             let memory = gate.config.answers.of(&response.version.config.name);
-            match collect(&mut body, &[], limit, memory.nothing()).await {
+            match collect(&mut body, &response.id, &[], limit, memory.nothing()).await {
                 Ok(whole) => checked_event(whole).map_err(|error| {
                     Stop::Refused(RequestError::Target {
                         problem: format!(
