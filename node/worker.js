@@ -13,6 +13,7 @@ const dropIns = require('./lib/drop_ins.js');
 const errors = require('./lib/errors.js');
 const { Invocations } = require('./lib/events.js');
 const handler = require('./lib/handler.js');
+const invokeStore = require('./lib/invoke_store.js');
 const output = require('./lib/output.js');
 const { warmUp } = require('./lib/warmup.js');
 const { HttpResponseStream } = require('./lib/response.js');
@@ -61,7 +62,6 @@ async function main(args) {
   process.argv.length = 2; // functions do not see our arguments
   output.prepare();
   watch();
-  Object.assign(globalThis, { awslambda: { streamifyResponse: handler.streamifyResponse, HttpResponseStream } });
   const channel = new Channel(CHANNEL_FD);
   await warmUp();
   // From here to READY, do nothing that could have been done earlier.
@@ -143,11 +143,13 @@ async function become(channel, line, specifiedNs) {
   let invocations;
   try {
     const specification = specificationOf(line);
+    const store = invokeStore.make(specification.concurrency);
+    setGlobal(specification, store);
     await specialise(specification);
     dropIns.prepare(specification.drop_ins);
     sdk.install();
     const named = { cwd: specification.cwd, handler: handlerOf(specification) };
-    invocations = new Invocations(await handler.load(named), specification, channel);
+    invocations = new Invocations(await handler.load(named), specification, channel, store);
   } catch (error) {
     refuse(channel, 'Init Error', error);
     return;
@@ -157,6 +159,18 @@ async function become(channel, line, specifiedNs) {
   const stamps = `"forked_ns":${specifiedNs},"sandboxed_ns":${specifiedNs},"initialised_ns":${process.hrtime.bigint()}`;
   channel.send(wire.READY, 0, `{${stamps}}`, '');
   channel.start((kind, stream, meta, body) => invocations.accept(kind, stream, meta, body), closed);
+}
+
+/**
+ * Sets `awslambda`, unless the function does not want it.
+ * @param {spec.Specification} specification
+ * @param {ReturnType<typeof invokeStore.make>} store
+ */
+function setGlobal({ environment }, store) {
+  if (!['1', 'true'].includes(environment.AWS_LAMBDA_NODEJS_NO_GLOBAL_AWSLAMBDA ?? '')) {
+    const { streamifyResponse } = handler;
+    Object.assign(globalThis, { awslambda: { streamifyResponse, HttpResponseStream, InvokeStore: store } });
+  }
 }
 
 /**

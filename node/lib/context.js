@@ -72,8 +72,11 @@ class Context {
     this.identity = undefined;
     this.invokedFunctionArn = meta.arn || info.arn;
     this.awsRequestId = meta.id;
+    /** Always absent: Pilotlight has no tenants. */
+    this.tenantId = undefined;
+    this.xRayTraceId = meta.trace;
     const { deadline_ms: deadlineMs } = meta;
-    this.getRemainingTimeInMillis = () => Math.max(deadlineMs - Date.now(), 0);
+    this.getRemainingTimeInMillis = () => deadlineMs - Date.now();
   }
 
   /** W3C's header for the function's own spans. Undefined if the invocation is not recorded. */
@@ -91,6 +94,9 @@ class Context {
     return this.#inputs;
   }
 }
+
+// In Lambda a context is a plain object. Code that prints or copies it, or asks whether it is one, sees that here too.
+Object.defineProperty(Context.prototype, 'constructor', { value: Object });
 
 /**
  * The caller's context object. Undefined if the caller sent none, or something that is not JSON.

@@ -124,25 +124,44 @@ function body(error, requestId) {
  * @param {unknown} error
  */
 function line(error) {
-  const description = describe(error);
+  const description = forLog(error);
   const { errorType, errorMessage } = description;
   const stack = stackOf(description);
   try {
     const { code } = /** @type {{code?: unknown}} */ (isError(error) ? error : {});
     return JSON.stringify({ errorType, errorMessage, code, ...attached(error), stack, cause: causes(error) });
   } catch {
-    return JSON.stringify({ errorType, errorMessage, stack }); // an added property cannot be written as JSON
+    return JSON.stringify({ errorType, errorMessage, trace: stack }); // an added property cannot be written as JSON
   }
 }
 
 /**
- * The same for a log line in JSON: the stack with its first line.
+ * The same for a log line in JSON: the stack with its first line. As in Lambda, the type is there the name of the class.
  * @param {unknown} error
  */
 function fields(error) {
-  const description = describe(error);
-  const { errorType, errorMessage } = description;
+  const description = forLog(error);
+  const { errorMessage } = description;
+  const errorType = isError(error) && !(error instanceof Fault) ? className(error) : description.errorType;
   return { errorType, errorMessage, stackTrace: stackOf(description) };
+}
+
+/**
+ * In its logs, Lambda makes an error of a thrown value that is none.
+ * @param {unknown} error
+ */
+function forLog(error) {
+  const description = describe(error);
+  return isError(error) ? description : { ...description, errorType: 'Error' };
+}
+
+/** @param {Error} error */
+function className(error) {
+  try {
+    return String(error.constructor?.name ?? 'UnknownError');
+  } catch {
+    return 'UnknownError';
+  }
 }
 
 /**

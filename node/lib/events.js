@@ -14,6 +14,7 @@ const errors = require('./errors.js');
 const init = require('./init.js');
 const { Input } = require('./input.js');
 const { Inputs } = require('./inputs.js');
+const invokeStore = require('./invoke_store.js');
 const output = require('./output.js');
 const { ResponseStream } = require('./response.js');
 const wire = require('./wire.js');
@@ -43,13 +44,16 @@ class Invocations {
   #open = new Set();
   #isTraced = false;
   #isRecorded = false;
+  #store;
 
   /**
    * @param {Handler} handler
    * @param {Specification} specification
    * @param {Sink} sink
+   * @param {ReturnType<typeof invokeStore.make>} store
    */
-  constructor(handler, specification, sink) {
+  constructor(handler, specification, sink, store) {
+    this.#store = store;
     this.#handler = handler;
     this.#info = new FunctionInfo(specification);
     this.#sink = sink;
@@ -79,7 +83,8 @@ class Invocations {
     }
     // A separate scope, so that what a handler stores in it (AsyncLocalStorage.enterWith) ends with the invocation.
     const scope = new AsyncResource('Invocation');
-    const begin = () => this.#begin(invocation, kind, meta, body);
+    const context = invokeStore.contextOf(meta.id, meta.trace);
+    const begin = () => this.#store.run(context, () => this.#begin(invocation, kind, meta, body));
     scope.runInAsyncScope(this.#isAlone ? begin : () => output.withRequest(meta.id, begin));
   }
 

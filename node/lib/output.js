@@ -2,7 +2,7 @@
 //
 // Node's own stdout makes a pipe non-blocking and queues what does not fit. Here, a write is complete when it returns. If
 // the pipe is full, the write waits; the daemon always reads. `console` writes lines as Lambda does (time, request, level,
-// text). With AWS_LAMBDA_LOG_FORMAT=JSON it writes an object per line, from the level AWS_LAMBDA_LOG_LEVEL on.
+// text). With AWS_LAMBDA_LOG_FORMAT=JSON it writes an object per line. Lines below AWS_LAMBDA_LOG_LEVEL are left out.
 'use strict';
 
 const { AsyncLocalStorage } = require('node:async_hooks');
@@ -45,14 +45,13 @@ function prepare() {
 }
 
 /**
- * Sets the format of the lines from these variables. As in Lambda, the level filter applies only to JSON.
+ * Sets the format and the lowest level of the lines from these variables. Without a level, everything is written as text.
  * @param {Record<string, string>} environment
  */
 function configure(environment) {
   isJson = environment.AWS_LAMBDA_LOG_FORMAT?.toUpperCase() === 'JSON';
   const named = environment.AWS_LAMBDA_LOG_LEVEL?.toUpperCase() ?? '';
-  const level = LEVELS.includes(named) ? named : DEFAULT_LEVEL;
-  lowest = isJson ? LEVELS.indexOf(level) : 0;
+  lowest = LEVELS.includes(named) ? LEVELS.indexOf(named) : isJson ? LEVELS.indexOf(DEFAULT_LEVEL) : 0;
 }
 
 /**
@@ -86,7 +85,7 @@ function error(what, problem) {
   if (isJson) {
     log(2, 'ERROR', [errors.isError(problem) ? problem : errors.fields(problem)]);
   } else {
-    log(2, 'ERROR', [`${what}\t${errors.line(problem)}`]);
+    log(2, 'ERROR', [`${what} \t${errors.line(problem)}`]); // with Lambda's space
   }
 }
 
@@ -127,7 +126,8 @@ function log(fd, level, values) {
  * @param {unknown[]} values
  */
 function text(level, values) {
-  return `${new Date().toISOString()}\t${request()}\t${level}\t${format(...values)}\n`;
+  const message = values.length === 0 ? format(undefined) : format(...values); // as in Lambda
+  return `${new Date().toISOString()}\t${request()}\t${level}\t${message}\n`;
 }
 
 /**
@@ -140,7 +140,7 @@ function json(level, values) {
   const requestId = request();
   const timestamp = new Date().toISOString();
   const head = requestId === NO_REQUEST ? { timestamp, level } : { timestamp, level, requestId };
-  if (values.length === 1) {
+  if (values.length <= 1) {
     try {
       return `${JSON.stringify({ ...head, message: values[0] }, withErrors())}\n`;
     } catch {

@@ -9,6 +9,7 @@ const { pathToFileURL } = require('node:url');
 
 const { Invocations } = require('./events.js');
 const handler = require('./handler.js');
+const invokeStore = require('./invoke_store.js');
 const output = require('./output.js');
 const { Specification } = require('./spec.js');
 const { specialise } = require('./specialise.js');
@@ -51,7 +52,8 @@ async function warmUp() {
   };
   const specification = new Specification(JSON.parse(JSON.stringify(document)));
   await specialise(specification);
-  const invocations = new Invocations(await handler.load(specification), specification, NOWHERE);
+  const store = invokeStore.make(specification.concurrency);
+  const invocations = new Invocations(await handler.load(specification), specification, NOWHERE, store);
   const frame = wire.encode(wire.INVOKE, 1, Buffer.from(JSON.stringify(META)), Buffer.from(JSON.stringify(EVENT)));
   const decoder = new wire.Decoder();
   for (let round = 0; round < ROUNDS; round += 1) {

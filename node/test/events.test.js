@@ -120,7 +120,8 @@ test('a context has what a context in Lambda has', async () => {
     return { ...context, functions, left: getRemainingTimeInMillis(), keys: Object.keys(context).length };
   };`;
   const worker = await serving(code, { environment });
-  const meta = { client_context: '{"custom": {"a": 1}}', deadline_ms: Date.now() + 5_000, version: '8' };
+  const trace = 'Root=1-5';
+  const meta = { client_context: '{"custom": {"a": 1}}', deadline_ms: Date.now() + 5_000, version: '8', trace };
   const { left, ...context } = await worker.result(null, meta);
   assert.ok(left > 4_000 && left <= 5_000, left);
   assert.deepStrictEqual(context, {
@@ -133,17 +134,18 @@ test('a context has what a context in Lambda has', async () => {
     clientContext: { custom: { a: 1 } },
     invokedFunctionArn: ARN,
     awsRequestId: REQUEST_ID,
+    xRayTraceId: 'Root=1-5',
     functions: ['done', 'fail', 'getRemainingTimeInMillis', 'succeed'],
-    keys: 14,
+    keys: 16,
   });
 });
 
 test('a context does without what is absent', async () => {
   const code =
     'exports.handler = async (event, c) => [c.functionName, c.functionVersion, c.memoryLimitInMB, ' +
-    'c.clientContext === undefined, c.identity === undefined, c.getRemainingTimeInMillis(), c.invokedFunctionArn];';
+    'c.clientContext === undefined, c.identity === undefined, c.getRemainingTimeInMillis() < 0, c.invokedFunctionArn];';
   const worker = await serving(code);
-  const expected = ['test', '1', '256', true, true, 0, ARN];
+  const expected = ['test', '1', '256', true, true, true, ARN];
   assert.deepStrictEqual(await worker.result(null, { deadline_ms: 0, arn: undefined, version: undefined }), expected);
   assert.deepStrictEqual(await worker.result(null, { deadline_ms: 0, client_context: 'nonsense' }), expected);
 });

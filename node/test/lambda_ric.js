@@ -1,7 +1,7 @@
 // Preloaded into a process that runs aws-lambda-ric. Not a test itself.
 //
 // The package posts through a native module, `rapid-client.node`, which its installation compiles. This file takes the
-// module's place: `next` gives the events of $RIC_EVENTS, and `done` and `error` keep what is posted. After the last event,
+// module's place: `next` gives the events of $RIC_EVENTS with the headers of $RIC_HEADERS, and `done` and `error` keep what is posted. After the last event,
 // the posts are written to $RIC_POSTED. An error of the initialisation is posted with `http.request`, which is replaced too.
 'use strict';
 
@@ -12,7 +12,7 @@ const Module = require('node:module');
 
 /** @typedef {{kind: 'result' | 'error', body: string}} Posted */
 
-const { RIC_EVENTS = '', RIC_POSTED = '' } = process.env;
+const { RIC_EVENTS = '', RIC_POSTED = '', RIC_HEADERS = '{}' } = process.env;
 /** @type {unknown[]} */
 const events = JSON.parse(fs.readFileSync(RIC_EVENTS, 'utf8'));
 /** @type {Posted[]} */
@@ -42,6 +42,7 @@ const client = {
       'lambda-runtime-invoked-function-arn': 'arn',
       'lambda-runtime-aws-request-id': String(given),
       'lambda-runtime-deadline-ms': String(Date.now() + 30_000),
+      ...JSON.parse(RIC_HEADERS),
     };
     given += 1;
     return { bodyJson: JSON.stringify(events[given - 1]), headers };

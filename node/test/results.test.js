@@ -1,27 +1,18 @@
-// Results and errors, side by side with aws-lambda-ric: the package from the registry, of which only the network is
-// replaced (`lambda_ric.js`). `scripts/test` unpacks it to target/node-tools/aws-lambda-ric, without the native client that
-// its installation would compile.
+// Results and errors, side by side with aws-lambda-ric (`ric_client.js`).
 //
 // `LISTED` is what differs. Each entry has its reason, which docs/runtimes.md also gives. An entry that no longer differs
 // fails.
 'use strict';
 
 const assert = require('node:assert');
-const { spawnSync } = require('node:child_process');
 const fs = require('node:fs');
-const path = require('node:path');
 const { afterEach, test } = require('node:test');
 
 const wire = require('../lib/wire.js');
-const { NODE, cleanUp, serving, specified } = require('./harness.js');
+const { cleanUp, serving, specified } = require('./harness.js');
+const { runLambda, skip } = require('./ric_client.js');
 
 /** @typedef {{kind: 'result' | 'error', body: string}} Answer */
-
-const CLIENT =
-  process.env.PILOT_TEST_LAMBDA_RIC ?? path.join(__dirname, '..', '..', 'target', 'node-tools', 'aws-lambda-ric');
-const skip = fs.existsSync(path.join(CLIENT, 'index.mjs'))
-  ? false
-  : `there is no aws-lambda-ric in ${CLIENT}: scripts/test node unpacks it`;
 
 afterEach(cleanUp);
 
@@ -403,41 +394,6 @@ function ofLambda(code, events) {
   const { status, stderr, posted } = runLambda(code, events);
   assert.strictEqual(status, 0, stderr.slice(-2000));
   return JSON.parse(fs.readFileSync(posted, 'utf8'));
-}
-
-/**
- * @param {string} code
- * @param {unknown[]} events
- * @param {string} [handler]
- */
-function runLambda(code, events, handler = 'index.handler') {
-  const folder = path.dirname(code);
-  const [given, posted] = [path.join(folder, 'events'), path.join(folder, 'posted')];
-  fs.writeFileSync(given, JSON.stringify(events));
-  // The package looks for its native module beside its own file.
-  const client = path.join(folder, 'client');
-  fs.mkdirSync(client, { recursive: true });
-  fs.copyFileSync(path.join(CLIENT, 'index.mjs'), path.join(client, 'index.mjs'));
-  fs.writeFileSync(path.join(client, 'rapid-client.node'), '');
-  const ran = spawnSync(NODE, ['--require', path.join(__dirname, 'lambda_ric.js'), path.join(client, 'index.mjs')], {
-    encoding: 'utf8',
-    cwd: code,
-    maxBuffer: 1 << 28,
-    env: {
-      PATH: process.env.PATH,
-      AWS_LAMBDA_RUNTIME_API: 'nowhere:1',
-      _HANDLER: handler,
-      LAMBDA_TASK_ROOT: code,
-      AWS_LAMBDA_FUNCTION_NAME: 'f',
-      AWS_LAMBDA_FUNCTION_VERSION: '1',
-      AWS_LAMBDA_FUNCTION_MEMORY_SIZE: '128',
-      AWS_LAMBDA_LOG_GROUP_NAME: 'g',
-      AWS_LAMBDA_LOG_STREAM_NAME: 's',
-      RIC_EVENTS: given,
-      RIC_POSTED: posted,
-    },
-  });
-  return { status: ran.status, stderr: ran.stderr, posted };
 }
 
 /**

@@ -12,11 +12,9 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, Optional
+    from typing import Any, Dict, Optional, Tuple
 
     from .inputs import Inputs
-
-_CLIENT_KEYS = ("installation_id", "app_title", "app_version_name", "app_version_code", "app_package_name")
 
 
 def traceparent(header: Optional[str]) -> Optional[str]:
@@ -34,28 +32,30 @@ def traceparent(header: Optional[str]) -> Optional[str]:
 class _Record:
     """Attributes from a dictionary. A missing attribute is None."""
 
-    def __init__(self, values: Dict[str, Any], names: tuple[str, ...]) -> None:
-        for name in names:
+    __slots__: Tuple[str, ...] = ()
+
+    def __init__(self, values: Dict[str, Any]) -> None:
+        for name in self.__slots__:
             setattr(self, name, values.get(name))
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.__dict__!r})"
+        return f"{type(self).__name__}([{','.join(f'{name}={getattr(self, name)}' for name in self.__slots__)}])"
 
 
 class Client(_Record):
-    pass
+    __slots__ = ("installation_id", "app_title", "app_version_name", "app_version_code", "app_package_name")
 
 
 class ClientContext(_Record):
+    __slots__ = ("custom", "env", "client")
+
     client: Any
 
 
-class CognitoIdentity:
+class CognitoIdentity(_Record):
     """Always empty: Pilotlight has no Cognito."""
 
-    __slots__ = ()
-    cognito_identity_id: Optional[str] = None
-    cognito_identity_pool_id: Optional[str] = None
+    __slots__ = ("cognito_identity_id", "cognito_identity_pool_id")
 
 
 class FunctionInfo:
@@ -74,23 +74,42 @@ class FunctionInfo:
 
 
 class LambdaContext:
-    """The second argument of a handler."""
+    """The second argument of a handler. `vars()` of it shows what it shows in Lambda."""
+
+    __slots__ = ("__dict__", "__weakref__", "_inputs", "_meta")
 
     def __init__(self, info: FunctionInfo, meta: Dict[str, Any]) -> None:
-        self.aws_request_id = meta["id"]
-        self.invoked_function_arn = meta.get("arn")
-        self.function_version = meta.get("version") or info.version
-        self._deadline_ms: int = meta["deadline_ms"]
-        self._client_context = meta.get("client_context")
         self._meta = meta
         self._inputs: Optional[Inputs] = None
-        self.function_name = info.name
-        self.memory_limit_in_mb = info.memory_mb
+        self.aws_request_id = meta["id"]
         self.log_group_name = info.log_group
         self.log_stream_name = info.log_stream
+        self.function_name = info.name
+        self.memory_limit_in_mb = info.memory_mb
+        self.function_version = meta.get("version") or info.version
+        self.invoked_function_arn = meta.get("arn")
         self.tenant_id = None
+        self._w3c_fields: Dict[str, str] = {}
+        self.client_context: Optional[ClientContext] = None
+        if "client_context" in meta:
+            self._read_client_context(meta["client_context"])
+        self.identity = CognitoIdentity({})
+        self._epoch_deadline_time_in_ms: int = meta["deadline_ms"]
 
-    identity = CognitoIdentity()
+    def _read_client_context(self, text: Optional[str]) -> None:
+        """The caller's context object. Nothing changes if it is not a JSON object."""
+        try:
+            values = json.loads(text or "null")
+        except ValueError:
+            return
+        if not isinstance(values, dict):
+            return
+        self.client_context = context = ClientContext(values)
+        if isinstance(context.client, dict):
+            context.client = Client(context.client)
+        fields = values.get("w3c")
+        if isinstance(fields, dict):
+            self._w3c_fields = {name: fields[name] for name in _W3C_NAMES if isinstance(fields.get(name), str)}
 
     @property
     def inputs(self) -> Inputs:
@@ -100,23 +119,6 @@ class LambdaContext:
 
             self._inputs = Inputs(self._meta.get("inputs", {}), self._meta.get("failed_inputs", ()))
         return self._inputs
-
-    @property
-    def client_context(self) -> Optional[ClientContext]:
-        """The caller's context object. None if the caller sent none, or something that is not a JSON object."""
-        text = self._client_context
-        if not text:
-            return None
-        try:
-            values = json.loads(text)
-        except ValueError:
-            return None
-        if not isinstance(values, dict):
-            return None
-        context = ClientContext(values, ("custom", "env", "client"))
-        if isinstance(context.client, dict):
-            context.client = Client(context.client, _CLIENT_KEYS)
-        return context
 
     @property
     def traceparent(self) -> Optional[str]:
@@ -129,11 +131,31 @@ class LambdaContext:
         state: Optional[str] = self._meta.get("trace_state")
         return state
 
+    def w3c(self) -> Dict[str, str]:
+        """What the caller has put into its client context under `w3c`."""
+        return dict(self._w3c_fields)
+
     def get_remaining_time_in_millis(self) -> int:
-        return max(self._deadline_ms - int(time.time() * 1000), 0)
+        return max(self._epoch_deadline_time_in_ms - int(time.time() * 1000), 0)
 
     def log(self, message: object) -> None:
         sys.stdout.write(str(message))
 
     def __repr__(self) -> str:
-        return f"LambdaContext([aws_request_id={self.aws_request_id},function_name={self.function_name}])"
+        return f"{type(self).__name__}([{','.join(f'{name}={getattr(self, name)}' for name in _SHOWN)}])"
+
+
+# What its text has, in Lambda's order.
+_SHOWN = (
+    "aws_request_id",
+    "log_group_name",
+    "log_stream_name",
+    "function_name",
+    "memory_limit_in_mb",
+    "function_version",
+    "invoked_function_arn",
+    "client_context",
+    "identity",
+    "tenant_id",
+)
+_W3C_NAMES = ("traceparent", "tracestate", "baggage")

@@ -17,7 +17,7 @@ import random
 import struct
 import sys
 
-from . import drawn, seeds
+from . import drawn, quasi_random, seeds
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -124,6 +124,7 @@ def collect(parents: Callable[[], List[random.Random]]) -> None:
     global_one = getattr(legacy_global, "_bit_generator", None)
     known.update(map(id, (legacy_global, global_one, _sequence_of(global_one))))  # `entropy.py` renews it
     legacy_count = 0
+    engine_classes, engines = quasi_random.classes(), []
     for one in gc.get_objects():
         kind = type(one)  # isinstance() would ask `__class__`, which runs code of lazy objects
         if id(one) in known:
@@ -136,6 +137,9 @@ def collect(parents: Callable[[], List[random.Random]]) -> None:
             _sequences.append(one)
         elif issubclass(kind, bit_generator) and _is_unseeded(_sequence_of(one), entropy, words):
             _bit_generators.append(one)
+        elif id(kind) in engine_classes:
+            engines.append(one)
+    quasi_random.collect(engines, _bit_generators)
 
 
 def is_global_seeded(legacy: Any) -> bool:
@@ -163,6 +167,7 @@ def renew() -> None:
         whole = state.get_state(legacy=False)
         whole["has_gauss"] = 0
         state.set_state(whole)
+    quasi_random.renew()
 
 
 def _note_randbits(module: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import select
 import signal
@@ -198,6 +199,44 @@ def test_what_numpy_was_given_by_the_system_is_each_workers_own(functions: Funct
     drawn = [worker.result({}) for worker in workers]
     for index in range(len(drawn[0])):
         assert len({values[index] for values in drawn}) == len(workers), index
+
+
+ENGINES = """
+import numpy
+from scipy.stats import qmc
+class Own(qmc.Halton):
+    def __init__(self): super().__init__(2)
+def engines():
+    return [qmc.Sobol(2), qmc.Halton(2), Own(), qmc.Sobol(2, bits=40, rng=numpy.random.default_rng()), qmc.MultivariateNormalQMC([0.0]).engine]
+unseeded, used = engines(), engines()
+for engine in used: engine.random(8)
+seeded = [qmc.Sobol(2, rng=1), qmc.Halton(2, rng=numpy.random.default_rng(1)), qmc.Sobol(2, scramble=False), qmc.Halton(2, scramble=False)]
+numbers = [engine.random(4) for engine in seeded]
+def handler(event, context):
+    # The first eight points of a Sobol sequence have one number in each eighth, and so have the next eight.
+    eighths = [len(set((used[index].random(8)[:, 0] * 8).astype(int).tolist())) for index in (0, 3)]
+    again = [engine.reset().random(4).tolist() == drawn.tolist() for engine, drawn in zip(seeded, numbers)]
+    first = [engine.random(2).tolist() for engine in unseeded]
+    return [first, [engine.random(2).tolist() for engine in used], [engine.reset().random(2).tolist() == drawn for engine, drawn in zip(unseeded, first)],
+            eighths, again, [engine.random(2).tolist() for engine in seeded]]
+"""
+
+
+def test_the_scrambling_of_scipy_is_each_workers_own(functions: Functions) -> None:
+    site = os.environ.get("PILOT_TEST_SITE_PACKAGES")
+    if site is None or not Path(site, "scipy").exists():
+        pytest.skip("PILOT_TEST_SITE_PACKAGES names no folder with scipy")
+    template = functions.template(ENGINES, sys_path=[str(functions.directory), site])
+    workers = [template.worker() for _ in range(3)]
+    for worker in workers:
+        worker.ready()
+    drawn = [worker.result({}) for worker in workers]
+    for kind in (0, 1):
+        for values in zip(*(result[kind] for result in drawn)):
+            assert len({json.dumps(points) for points in values}) == len(workers)
+    for result in drawn:
+        assert result[2:5] == [[True] * 5, [8, 8], [True] * 4]
+        assert result[5] == drawn[0][5]
 
 
 # The part of torch that matters: its generator has a seed of the system from the beginning, and `seed` takes another one.

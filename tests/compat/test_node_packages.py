@@ -1,9 +1,11 @@
-"""Packages of package.json in `runtime = "node"`: a CommonJS package and a pure ES module."""
+"""Packages of package.json in `runtime = "node"`: a CommonJS package, a pure ES module, and one that asks the runtime for the invocation."""
 
 from __future__ import annotations
 
+import base64
 import json
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -32,3 +34,23 @@ def test_a_module_imports_nanoid(deployed, client):
     made = json.loads(response["Payload"].read())
     assert len(made["id"]) == 30
     assert made["digits"].isdigit()
+
+
+@pytest.mark.parametrize("function", ["package-powertools", "package-powertools-two"])
+def test_powertools_finds_the_invocation_that_runs(deployed, client, function):
+    """With concurrency, it keeps the keys of each invocation apart: through `awslambda.InvokeStore`."""
+    deployed(HERE / "packages" / "powertools")
+
+    def sell(article):
+        event = json.dumps({"article": article, "wait_ms": 300})
+        response = client.invoke(FunctionName=function, Payload=event, LogType="Tail")
+        assert "FunctionError" not in response, response["Payload"].read()
+        of_context, of_store, has_trace = json.loads(response["Payload"].read())
+        log = base64.b64decode(response["LogResult"]).decode().splitlines()
+        lines = [json.loads(line) for line in log if line.startswith("{")]
+        said = [line["article"] for line in lines if line["function_request_id"] == of_context]
+        return of_context == of_store == response["ResponseMetadata"]["RequestId"], has_trace, said
+
+    with ThreadPoolExecutor(2) as threads:
+        answers = list(threads.map(sell, ["pears", "plums"]))
+    assert answers == [(True, True, ["pears"]), (True, True, ["plums"])]

@@ -123,6 +123,49 @@ fn a_template_that_is_made_again_begins_with_its_own_imports() {
     });
 }
 
+#[test]
+fn a_template_that_was_killed_is_not_counted() {
+    needs_root!();
+    let daemon = daemon();
+    let counts = |level: &str, count: u32| {
+        let line = format!("pilot_templates{{level=\"{level}\"}} {count}\n");
+        daemon.get("/metrics").text().contains(&line)
+    };
+    // Its deployment tried the shared imports, whose template nobody needs any more.
+    daemon.deploy(&function(
+        "own",
+        USES,
+        "environment = { READS_MODE = \"mine\" }",
+    ));
+    assert!(counts("environment", 1));
+    for pid in interpreters(&daemon) {
+        let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+    }
+    eventually("it is not counted", || {
+        counts("environment", 0).then_some(())
+    });
+}
+
+#[test]
+fn functions_without_a_template_are_not_counted() {
+    let daemon = daemon();
+    daemon.upload_code(
+        "spawned",
+        &json!({"template": "off"}),
+        "def handler(event, context): pass\n",
+    );
+    answer(&daemon, "spawned", json!({}));
+    let text = daemon.get("/metrics").text();
+    assert!(
+        text.contains("pilot_templates{level=\"interpreter\"} 1\n"),
+        "{text}"
+    );
+    assert!(
+        text.contains("pilot_templates{level=\"function\"} 0\n"),
+        "{text}"
+    );
+}
+
 fn interpreters(daemon: &Daemon) -> Vec<i32> {
     let mut found = descendants(daemon.pid());
     found.retain(|pid| {

@@ -99,15 +99,22 @@ def go() -> Path:
 
 def node() -> Path:
     """`node_modules` with aws-lambda-ric, whose installation compiles its own curl and C++ client."""
-    npm, program = tool("npm"), tool("node").resolve()
+    program = tool("node").resolve()
     for compiler in ("cmake", "make", "g++"):
         tool(compiler)
     prefix = program.parent.parent
     if not (prefix / "include" / "node" / "node_api.h").exists():
         # Otherwise node-gyp would download the headers, and not from a package registry.
         raise Missing(f"there are no headers of Node.js in {prefix}/include/node")
-    folder = TARGET / "compat-node"
-    files = [HERE / "node" / name for name in ("package.json", "package-lock.json")]
+    # Optimising would take longer than the tests.
+    flags = {"CFLAGS": "-O0", "CXXFLAGS": "-O0", "npm_config_nodedir": str(prefix)}
+    return installed("node", TARGET / "compat-node", flags) / "node_modules"
+
+
+def installed(name: str, folder: Path, flags: dict[str, str]) -> Path:
+    """The folder with the packages of this client's package.json."""
+    npm, program = tool("npm"), tool("node").resolve()
+    files = [HERE / name / file for file in ("package.json", "package-lock.json")]
     version = subprocess.check_output([program, "--version"])
     digest = hashlib.sha256(b"".join(file.read_bytes() for file in files) + version).hexdigest()
     done = folder / ".complete"
@@ -116,14 +123,17 @@ def node() -> Path:
         folder.mkdir(parents=True)
         for file in files:
             shutil.copy(file, folder)
-        # Optimising would take longer than the tests.
-        flags = {"CFLAGS": "-O0", "CXXFLAGS": "-O0", "npm_config_nodedir": str(prefix)}
         run(npm, "ci", "--no-audit", "--no-fund", "--no-progress", cwd=folder, **flags)
         done.write_text(digest)
-    return folder / "node_modules"
+    return folder
 
 
-BUILDS: dict[str, Callable[[], Path]] = {"rust": rust, "go": go, "node": node}
+def sdk() -> Path:
+    """The folder with the AWS SDK for JavaScript."""
+    return installed("sdk", TARGET / "compat-sdk", {})
+
+
+BUILDS: dict[str, Callable[[], Path]] = {"rust": rust, "go": go, "node": node, "sdk": sdk}
 
 
 def needed(name: str) -> bool:

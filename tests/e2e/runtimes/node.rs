@@ -116,6 +116,18 @@ fn it_has_the_environment_and_the_zone_of_its_function() {
 }
 
 #[test]
+fn require_finds_modules_by_their_paths_from_the_root_of_the_code() {
+    needs_root!();
+    let daemon = daemon();
+    let code = "const { name } = require('src/lib/name');\nexports.handler = async () => name;\n";
+    let project = Project::empty()
+        .file("index.js", code)
+        .file("src/lib/name.js", "exports.name = 'found';\n");
+    daemon.deploy(&project.manifest("lab", "runtime = \"node\""));
+    assert_eq!(answer(&daemon, "lab", json!({})), "found");
+}
+
+#[test]
 fn its_user_has_a_name_on_every_start_from_the_pool() {
     needs_root!();
     let daemon = node_lab(

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use bytes::{Bytes, BytesMut};
 use pilot_invoke::{
     HttpBody, InvokeError, Invoker, Payload, Request, Response, ResponseBody, Urgency,
+    function_error,
 };
 use pilot_model::ports::{AsyncRequest, AsyncRunner, AsyncTarget, AttemptEnd, NoTarget};
 use pilot_model::{BoxFuture, FunctionName, Trace, Traces, Version};
@@ -89,14 +90,13 @@ async fn answered(response: Response) -> AttemptEnd {
         ResponseBody::FunctionError(body) => failed(version, body),
         ResponseBody::Http { mut body, .. } => match collect(&mut body).await {
             Ok(body) => AttemptEnd::Done { version, body },
-            Err(InvokeError::BodyRaised { body }) => failed(version, body),
-            Err(error) => AttemptEnd::Failed {
+            Err(error) => failed(
                 version,
-                body: Bytes::from(
-                    serde_json::json!({"errorType": "Runtime.ExitError", "errorMessage": error.to_string()})
-                        .to_string(),
-                ),
-            },
+                function_error(&error, &response.id).unwrap_or_else(|| {
+                    let error = serde_json::json!({"errorType": "Runtime.ExitError", "errorMessage": error.to_string()});
+                    Bytes::from(error.to_string())
+                }),
+            ),
         },
         // Calls never have such a response.
         ResponseBody::Passed(_) | ResponseBody::Upgraded(_) => AttemptEnd::Done {

@@ -16,7 +16,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
-use pilot_invoke::{HttpBody, InvokeError, Payload, Request, Response, ResponseBody};
+use pilot_invoke::{HttpBody, Payload, Request, Response, ResponseBody, function_error};
 use pilot_model::hint;
 use pilot_model::ports::{CallAnswer, CallEnd, HttpHead};
 use pilot_model::trigger::FaasTrigger;
@@ -314,7 +314,13 @@ async fn reply(response: Response, log: LogType, context: &RequestContext<'_>) -
         ResponseBody::Http { head, mut body } => {
             let memory = context.holds_answer_of(&response.version.config.name);
             let prelude = streaming::prelude(&head);
-            let whole = Box::pin(collect(&mut body, &prelude, limit, memory.nothing()));
+            let whole = Box::pin(collect(
+                &mut body,
+                &response.id,
+                &prelude,
+                limit,
+                memory.nothing(),
+            ));
             let (whole, failed) = match whole.await {
                 Ok(whole) => {
                     into.insert(headers::CONTENT_TYPE, media_type(&head));
@@ -356,15 +362,16 @@ async fn reply(response: Response, log: LogType, context: &RequestContext<'_>) -
 /// Lambda's error body.
 async fn collect(
     body: &mut HttpBody,
+    id: &InvocationId,
     prelude: &[u8],
     limit: usize,
     mut memory: Reserved,
 ) -> Result<Bytes, Bytes> {
     let mut whole = BytesMut::from(prelude);
     while let Some(part) = body.next().await {
-        let part = part.map_err(|error| match error {
-            InvokeError::BodyRaised { body } => body,
-            other => error_body(errors::name(&other), &other.to_string()),
+        let part = part.map_err(|error| {
+            function_error(&error, id)
+                .unwrap_or_else(|| error_body(errors::name(&error), &error.to_string()))
         })?;
         if whole.len() + part.len() > limit {
             return Err(too_large(limit));

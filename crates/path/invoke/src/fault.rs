@@ -7,6 +7,8 @@ use pilot_model::calendar::{Utc, unix_ms};
 use pilot_model::ports::{InputFault, WorkerFault};
 use pilot_model::{EndReason, FunctionName, InvocationId, Outcome};
 
+use crate::error::InvokeError;
+
 /// How a function failed.
 #[derive(Debug)]
 pub(crate) struct Failure {
@@ -17,6 +19,18 @@ pub(crate) struct Failure {
     pub(crate) output: LastOutput,
     /// Why the worker ends.
     pub(crate) reason: EndReason,
+}
+
+/// Lambda's error body for what the function did wrong in the middle of its response: the same as before its first byte. `None`: it is not
+/// the function's error.
+#[must_use]
+pub fn function_error(error: &InvokeError, id: &InvocationId) -> Option<Bytes> {
+    match error {
+        InvokeError::BodyRaised { body } => Some(body.clone()),
+        InvokeError::BodyTimedOut { after } => Some(Failure::timeout(id, *after, b"").body),
+        InvokeError::BodyBroken { fault } => Some(Failure::fault(id, fault).body),
+        _ => None,
+    }
 }
 
 /// The output of an invocation that ended.

@@ -25,6 +25,7 @@ mod upload;
 pub use body::HttpBody;
 pub use elsewhere::Elsewhere;
 pub use error::{InvokeError, ThrottleReason};
+pub use fault::function_error;
 pub use invoker::Invoker;
 pub use limits::Limits;
 pub use passed::PassedBody;

@@ -129,13 +129,14 @@ impl Engine for ForkEngine {
             ("interpreter", tree.interpreters.built()),
             ("environment", tree.environments.built()),
         ];
-        let bases = bases
-            .into_iter()
-            .flat_map(|(level, nodes)| nodes.into_iter().map(move |node| node.memory(level)));
+        // The node of a template that has ended stays until somebody needs it again.
+        let bases = bases.into_iter().flat_map(|(level, nodes)| {
+            let running = nodes.into_iter().filter(|node| node.is_running());
+            running.map(move |node| node.memory(level))
+        });
         let functions = tree.functions.built();
-        bases
-            .chain(functions.iter().map(|node| node.memory()))
-            .collect()
+        let functions = functions.iter().filter(|node| node.is_running());
+        bases.chain(functions.map(|node| node.memory())).collect()
     }
 }
 

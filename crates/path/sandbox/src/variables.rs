@@ -120,6 +120,13 @@ pub(crate) fn add_library_path(version: &Version, variables: &mut BTreeMap<Strin
     keep(variables, version, LIBRARY_PATH, library_path());
 }
 
+/// For a Node.js worker: as on Lambda, `require` searches the code's folder last, so that `src/lib` is a name of a module.
+pub(crate) fn add_code_to_modules(version: &Version, variables: &mut BTreeMap<String, String>) {
+    let before = variables.get("NODE_PATH").map(|path| format!("{path}:"));
+    let path = before.unwrap_or_default() + CODE_INSIDE;
+    keep(variables, version, "NODE_PATH", path);
+}
+
 /// The same, if the user sets none.
 fn paths(
     environment: &Environment,

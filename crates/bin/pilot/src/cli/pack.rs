@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use flate2::{Compression, GzBuilder};
 use pilot_deploy::content::{self, Content, FileDigest};
+use pilot_model::layer::LAYERS_INSIDE;
 
 pub(super) use self::ignore::Ignore;
 
@@ -56,6 +57,19 @@ pub(super) enum PackError {
         path: PathBuf,
         /// Its target.
         target: PathBuf,
+    },
+    /// A symbolic link points to nothing.
+    #[error(
+        "{}: is a symbolic link to {}, which cannot be followed ({error}); remove it or list it in .pilotignore",
+        path.display(), target.display()
+    )]
+    LinkDangles {
+        /// The link.
+        path: PathBuf,
+        /// Its target.
+        target: PathBuf,
+        /// Why.
+        error: io::Error,
     },
     /// A symbolic link points to a folder that contains it.
     #[error("{}: is a symbolic link to a folder above it; remove it or list it in .pilotignore", path.display())]
@@ -224,6 +238,7 @@ fn walk(folder: &Path, kind: Kind, visit: Visit<'_>) -> Result<(), PackError> {
     let walk = Walk {
         ignore: Ignore::of(folder, kind)?,
         root: root.clone(),
+        inside: (kind == Kind::Layer).then_some(LAYERS_INSIDE),
     };
     walk.folder(folder, Path::new(""), &mut vec![root], visit)
 }
@@ -232,6 +247,8 @@ struct Walk {
     ignore: Ignore,
     /// The folder's canonical path, which links must not leave.
     root: PathBuf,
+    /// Where the content will be, if links may name that place.
+    inside: Option<&'static str>,
 }
 
 impl Walk {
@@ -287,15 +304,24 @@ impl Walk {
                 metadata: own,
             }));
         }
+        let named = fs::read_link(&path).map_err(|error| io_error(&path, error))?;
+        let below = self.inside.and_then(|there| named.strip_prefix(there).ok());
+        let link = path.clone();
+        let path = below.map_or(path, |below| self.root.join(below));
         let target = fs::metadata(&path);
         let is_folder = target.as_ref().is_ok_and(Metadata::is_dir);
         if self.ignore.matches(&inside, is_folder) {
             return Ok(None);
         }
-        let metadata = target.map_err(|error| io_error(&path, error))?;
-        let target = fs::canonicalize(&path).map_err(|error| io_error(&path, error))?;
+        let dangles = |error| PackError::LinkDangles {
+            path: link.clone(),
+            target: named.clone(),
+            error,
+        };
+        let metadata = target.map_err(dangles)?;
+        let target = fs::canonicalize(&path).map_err(dangles)?;
         if !target.starts_with(&self.root) {
-            return Err(PackError::LinkLeaves { path, target });
+            return Err(PackError::LinkLeaves { path: link, target });
         }
         check_kind(&path, &metadata)?;
         Ok(Some(Entry {

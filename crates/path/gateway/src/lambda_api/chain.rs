@@ -256,7 +256,7 @@ async fn event_of(answered: Answered, gate: &Gate) -> Result<Bytes, Stop> {
         ResponseBody::Result(answer) => next_event(&response.version.config.name, answer),
         ResponseBody::Http { mut body, .. } => {
             let memory = gate.config.answers.of(&response.version.config.name);
-            match collect(&mut body, &[], limit, memory.nothing()).await {
+            match collect(&mut body, &response.id, &[], limit, memory.nothing()).await {
                 Ok(whole) => next_event(&response.version.config.name, whole),
                 Err(error) => {
                     response.body = ResponseBody::FunctionError(error);

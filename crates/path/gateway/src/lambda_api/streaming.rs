@@ -8,9 +8,9 @@ use bytes::Bytes;
 use futures_util::Stream;
 use futures_util::stream::unfold;
 use http::{HeaderMap, HeaderValue};
-use pilot_invoke::{HttpBody, InvokeError, Response, ResponseBody};
-use pilot_model::Exception;
+use pilot_invoke::{HttpBody, InvokeError, Response, ResponseBody, function_error};
 use pilot_model::ports::HttpHead;
+use pilot_model::{Exception, InvocationId};
 use serde::Serialize;
 
 use super::{LogType, TOO_LARGE, log_result, too_large_message, write_common};
@@ -32,7 +32,8 @@ pub(super) fn reply(response: Response, log: LogType, context: &RequestContext<'
         ResponseBody::Http { head, body } => {
             let prelude = prelude(&head);
             let Some(whole) = body.complete() else {
-                let mut reply = Reply::new(ReplyBody::stream(events(body, prelude, log)));
+                let mut reply =
+                    Reply::new(ReplyBody::stream(events(body, prelude, log, response.id)));
                 *reply.headers_mut() = into;
                 return reply;
             };
@@ -102,16 +103,17 @@ fn events(
     body: HttpBody,
     prelude: Bytes,
     log: LogType,
+    id: InvocationId,
 ) -> impl Stream<Item = Result<Bytes, BoxError>> + Send {
-    let begin = Some((body, prelude));
+    let begin = Some((body, prelude, id));
     unfold(begin, move |state| async move {
-        let (mut body, mut left) = state?;
+        let (mut body, mut left, id) = state?;
         if left.is_empty() {
             left = match body.next().await {
                 Some(Ok(part)) => part,
                 ended => {
                     let mut complete = match ended {
-                        Some(Err(error)) => Complete::broke(&error),
+                        Some(Err(error)) => Complete::broke(&error, &id),
                         _ => Complete::default(),
                     };
                     if log == LogType::Tail {
@@ -123,7 +125,7 @@ fn events(
         }
         let piece = left.split_to(left.len().min(PAYLOAD_LEN_MAX));
         let event = event(EventKind::PayloadChunk, &piece);
-        Some((Ok(event), Some((body, left))))
+        Some((Ok(event), Some((body, left, id))))
     })
 }
 
@@ -159,10 +161,10 @@ impl Complete {
     }
 
     /// After an error in the middle of the response.
-    fn broke(error: &InvokeError) -> Self {
-        match error {
-            InvokeError::BodyRaised { body } => Self::raised(body),
-            other => Self::failed(errors::name(other), other.to_string()),
+    fn broke(error: &InvokeError, id: &InvocationId) -> Self {
+        match function_error(error, id) {
+            Some(body) => Self::raised(&body),
+            None => Self::failed(errors::name(error), error.to_string()),
         }
     }
 

@@ -212,12 +212,17 @@ async fn what_the_function_does_wrong_is_in_the_last_event() {
     for (name, pieces, code, details) in [
         ("early", 0, "ValueError", RAISED),
         ("late", 1, "ValueError", RAISED),
-        ("dies", 1, "Runtime.ExitError", "exited with status 3"),
+        (
+            "dies",
+            1,
+            "Runtime.ExitError",
+            " Error: Runtime exited with error: exit status 3\"",
+        ),
         (
             "slow",
             1,
             "Sandbox.Timedout",
-            "timed out after 0.02 seconds",
+            " Error: Task timed out after 0.02 seconds\"",
         ),
         ("large", 0, "Function.ResponseSizeTooLarge", "6291556 bytes"),
     ] {
@@ -228,6 +233,10 @@ async fn what_the_function_does_wrong_is_in_the_last_event() {
         assert_eq!(complete["ErrorCode"], code, "{name}");
         let told = complete["ErrorDetails"].as_str().unwrap();
         assert!(told.contains(details), "{told}");
+        if pieces == 1 {
+            let body: Value = serde_json::from_str(told).unwrap();
+            assert_eq!(body["errorType"], code, "{name}");
+        }
     }
 }
 

@@ -98,6 +98,11 @@ impl Base {
         self.template.alive() && self.parent.as_ref().is_none_or(|parent| parent.usable())
     }
 
+    /// Whether its template is a running process.
+    pub(super) fn is_running(&self) -> bool {
+        self.template.alive()
+    }
+
     pub(super) fn memory(&self, level: &str) -> TemplateMemory {
         TemplateMemory {
             level: level.to_owned(),
@@ -231,6 +236,11 @@ impl Function {
     /// Whether the template has imported the handler, so that workers need not.
     pub(super) fn is_imported(&self) -> bool {
         self.template.is_some()
+    }
+
+    /// Whether it has a template that is a running process.
+    pub(super) fn is_running(&self) -> bool {
+        self.template.as_ref().is_some_and(Template::alive)
     }
 
     fn usable(&self) -> bool {

@@ -169,6 +169,7 @@ impl WaitingNode {
         let config = &version.config;
         let mut environment = variables::of_lambda(version, NODE_WORKER_INSIDE);
         variables::add_paths(version, variables::python_of(version), &mut environment);
+        variables::add_code_to_modules(version, &mut environment);
         variables::add_library_path(version, &mut environment);
         environment.extend(secrets);
         let specification = Specification {

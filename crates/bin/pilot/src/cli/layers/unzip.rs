@@ -11,6 +11,7 @@ use std::os::unix::fs::{OpenOptionsExt, symlink};
 use std::path::{Component, Path, PathBuf};
 
 use pilot_deploy::ArchiveLimits;
+use pilot_model::layer::LAYERS_INSIDE;
 use pilot_model::size::Size;
 use zip::ZipArchive;
 use zip::result::ZipError;
@@ -183,8 +184,12 @@ impl Unzipping<'_> {
             .take(LINK_BYTES_MAX)
             .read_to_string(&mut target)
             .map_err(|error| wrong(path, &format!("is a link that cannot be read: {error}")))?;
-        let target = PathBuf::from(target);
         let mut depth = path.components().count() - 1;
+        let target = match Path::new(&target).strip_prefix(LAYERS_INSIDE) {
+            // Where it would lead in Lambda: the layer itself is there.
+            Ok(inside) => Path::new(&"../".repeat(depth)).join(inside),
+            Err(_) => PathBuf::from(target),
+        };
         for component in target.components() {
             depth = match component {
                 Component::Normal(_) => depth + 1,

@@ -132,6 +132,27 @@ fn links_into_the_folder_become_what_they_point_to() {
 }
 
 #[test]
+fn a_link_of_a_layer_may_name_the_place_where_the_layer_will_be() {
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path(), "lib/x.so.1", "library");
+    symlink("/opt/lib/x.so.1", folder.path().join("lib/x.so")).unwrap();
+    symlink("/opt/lib", folder.path().join("same")).unwrap();
+    let entries = unpack(&pack(folder.path(), Kind::Layer).unwrap());
+    for name in ["lib/x.so", "same/x.so", "same/x.so.1"] {
+        let found = entries.iter().find(|entry| entry.0 == name).unwrap();
+        assert_eq!(found.2, "library", "{name}");
+    }
+    let problem = pack(folder.path(), Kind::Code).unwrap_err().to_string();
+    assert!(problem.contains("cannot be followed"), "{problem}");
+    symlink("/opt/nowhere", folder.path().join("wrong")).unwrap();
+    let problem = pack(folder.path(), Kind::Layer).unwrap_err().to_string();
+    assert!(
+        problem.contains("wrong: is a symbolic link to /opt/nowhere"),
+        "{problem}"
+    );
+}
+
+#[test]
 fn links_that_leave_loop_or_dangle_are_errors_that_name_them() {
     let outside = tempfile::tempdir().unwrap();
     write(outside.path(), "secret", "");

@@ -10,6 +10,8 @@ import sys
 SUFFIXES = (".py", ".so", ".pyd")
 # What some wheels install beside their package by mistake.
 STRAY = {"bin", "build", "dist", "doc", "docs", "example", "examples", "include", "lib", "scripts", "share", "test", "tests"}
+# Tools of installers, which functions seldom import. An import of setuptools replaces `distutils` and extends `sys.path`.
+TOOLS = {"pip", "setuptools", "wheel"}
 
 
 def normal(name):
@@ -37,4 +39,5 @@ distributions = list(importlib.metadata.distributions(path=[folder]))
 requested = [one for one in distributions if one.read_text("REQUESTED") is not None]
 if not requested:
     requested = [one for one in distributions if normal(one.metadata["Name"] or "") in declared]
+requested = [one for one in requested if normal(one.metadata["Name"] or "") not in TOOLS]
 print(json.dumps(sorted(set().union(*map(modules, requested)))))

@@ -266,9 +266,15 @@ async fn imports_are_those_of_the_requested_packages() {
         "skimage/__init__.py,,\nskimage.libs/x.so,,\n../bin/skivi,,\ntests/test_x.py,,\nsingle.cpython-311-x86_64-linux-gnu.so,,\nscikit_image-1.0.dist-info/RECORD,,\n",
     );
     package("numpy", &[], "numpy/__init__.py,,\n");
+    // An import of it changes `sys.path` and `distutils`.
+    let top_level = (
+        "top_level.txt",
+        "_distutils_hack\npkg_resources\nsetuptools\n",
+    );
+    package("setuptools", &[("REQUESTED", ""), top_level], "");
     let required = Requirements {
         file: "requirements.txt",
-        lines: vec!["Pillow".to_owned()],
+        lines: vec!["Pillow".to_owned(), "setuptools".to_owned()],
         constraints: Vec::new(),
         local: false,
     };

@@ -61,10 +61,13 @@ fn files_programs_and_links_come_out() {
         Entry::File("lib/x.so.1", b"library"),
         Entry::Program("bin/x"),
         Entry::Link("current", "./lib/../lib"),
+        Entry::Link("lib/sub/y.so", "/opt/lib/x.so"),
     ]));
     result.unwrap();
     let layer = dir.path().join("layer");
-    assert_eq!(fs::read(layer.join("current/x.so")).unwrap(), b"library");
+    for path in ["current/x.so", "lib/sub/y.so"] {
+        assert_eq!(fs::read(layer.join(path)).unwrap(), b"library");
+    }
     let mode = |path: &str| layer.join(path).metadata().unwrap().permissions().mode() & 0o777;
     assert_eq!((mode("bin/x"), mode("lib/x.so.1")), (0o700, 0o600));
 }
@@ -83,6 +86,8 @@ fn names_and_links_that_lead_out_are_refused_by_name() {
             "the entry 'x' is a symbolic link to '/etc/passwd', outside",
         ),
         (&[Entry::Link("a/x", "../../etc")], "outside the layer"),
+        (&[Entry::Link("x", "/opt/../etc")], "outside the layer"),
+        (&[Entry::Link("x", "/opt/missing")], "cannot be followed"),
         (&[Entry::Link("x", "missing")], "cannot be followed"),
         (&[Entry::Link("x", "x")], "cannot be followed"),
         // Nothing is written through a link, whatever it leads to.
