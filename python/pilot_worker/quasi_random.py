@@ -45,10 +45,12 @@ def collect(found: List[Any], bit_generators: List[Any]) -> None:
 def renew() -> None:
     """In a worker, after the bit generators."""
     for engine in _engines:
+        before = dict(vars(engine))
         try:
             _scramble(engine)
         except (AttributeError, TypeError, ValueError):
-            pass  # another version of scipy, or a class of the program that lacks something
+            # Another version of scipy, or a class of the program that lacks something: the engine stays as it is.
+            vars(engine).update(before)
 
 
 def _bit_generator(engine: Any) -> Any:
