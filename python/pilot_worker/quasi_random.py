@@ -71,8 +71,11 @@ def _scramble(engine: Any) -> None:
     plain = sys.modules[_MODULE].Sobol(engine.d, scramble=False, bits=engine.bits)
     engine._sv = plain._sv
     engine._scramble()
-    engine._quasi = engine._shift.copy()
     engine._first_point = (engine._shift * plain._scale).reshape(1, -1).astype(plain._first_point.dtype)
-    position, engine.num_generated = engine.num_generated, 0
-    if position:
-        engine.fast_forward(position)
+    engine._quasi = engine._shift.copy()
+    # Not by `fast_forward`, which fails in scipy 1.17 with more than 32 bits. A point is made of the bits of its number's Gray code.
+    steps = max(engine.num_generated - 1, 0)
+    gray = steps ^ (steps >> 1)
+    for bit in range(gray.bit_length()):
+        if gray >> bit & 1:
+            engine._quasi ^= engine._sv[:, bit]

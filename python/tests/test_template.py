@@ -212,13 +212,16 @@ unseeded, used = engines(), engines()
 for engine in used: engine.random(8)
 seeded = [qmc.Sobol(2, rng=1), qmc.Halton(2, rng=numpy.random.default_rng(1)), qmc.Sobol(2, scramble=False), qmc.Halton(2, scramble=False)]
 numbers = [engine.random(4) for engine in seeded]
+def goes_on(engine):
+    position, points = engine.num_generated, engine.random(4)
+    return (engine.reset().random(position + 4)[position:] == points).all().item()
 def handler(event, context):
     # The first eight points of a Sobol sequence have one number in each eighth, and so have the next eight.
     eighths = [len(set((used[index].random(8)[:, 0] * 8).astype(int).tolist())) for index in (0, 3)]
     again = [engine.reset().random(4).tolist() == drawn.tolist() for engine, drawn in zip(seeded, numbers)]
     first = [engine.random(2).tolist() for engine in unseeded]
     return [first, [engine.random(2).tolist() for engine in used], [engine.reset().random(2).tolist() == drawn for engine, drawn in zip(unseeded, first)],
-            eighths, again, [engine.random(2).tolist() for engine in seeded]]
+            eighths, again, [engine.random(2).tolist() for engine in seeded], [goes_on(engine) for engine in used]]
 """
 
 
@@ -236,6 +239,7 @@ def test_the_scrambling_of_scipy_is_each_workers_own(functions: Functions) -> No
             assert len({json.dumps(points) for points in values}) == len(workers)
     for result in drawn:
         assert result[2:5] == [[True] * 5, [8, 8], [True] * 4]
+        assert result[6] == [True] * 5
         assert result[5] == drawn[0][5]
 
 
