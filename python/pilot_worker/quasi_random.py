@@ -73,7 +73,7 @@ def _scramble(engine: Any) -> None:
     engine._scramble()
     engine._first_point = (engine._shift * plain._scale).reshape(1, -1).astype(plain._first_point.dtype)
     engine._quasi = engine._shift.copy()
-    # Not by `fast_forward`, which fails in scipy 1.17 with more than 32 bits. A point is made of the bits of its number's Gray code.
+    # Not by `fast_forward`, which fails in scipy 1.17 with more than 32 bits. A point is made of the bits of its Gray code.
     steps = max(engine.num_generated - 1, 0)
     gray = steps ^ (steps >> 1)
     for bit in range(gray.bit_length()):

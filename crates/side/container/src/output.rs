@@ -309,7 +309,7 @@ enum More {
 const OUTPUT_LEN_MAX: usize = 256 * 1024;
 
 /// Between two reads of what is not kept. The pipe is full in between and holds the writer up.
-const PAUSE: Duration = Duration::from_millis(5);
+const PAUSE: Duration = Duration::from_micros(2500);
 /// What a pipe holds (pipe(7)).
 const PIPE_LEN: usize = 64 * 1024;
 

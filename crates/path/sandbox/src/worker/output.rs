@@ -21,12 +21,12 @@ use crate::channel::set_nonblocking;
 /// Most output kept per invocation, bytes. The rest is read and counted.
 pub(crate) const OUTPUT_LEN_MAX: usize = 256 * 1024;
 
-/// Between two reads of what is dropped: 12.5 MiB/s. The pipe is full in between and holds the writer up. It is never held up for good,
+/// Between two reads of what is dropped: 25 MiB/s. The pipe is full in between and holds the writer up. It is never held up for good,
 /// because a program that prints much must still come to its end.
-const PAUSE: Duration = Duration::from_millis(5);
+const PAUSE: Duration = Duration::from_micros(2500);
 
 /// How many outputs pause at the same time. Further ones wait for their turn to pause, so all that is read to be dropped is at most
-/// 50 MiB/s.
+/// 100 MiB/s.
 static PAUSING: Semaphore = Semaphore::const_new(4);
 
 /// What a pipe holds (pipe(7)): sandboxed processes cannot enlarge it.
