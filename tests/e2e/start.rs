@@ -108,7 +108,8 @@ fn scale_says_until_when_it_holds_the_minimum_down() {
 
 #[test]
 fn the_module_is_imported_once_in_the_template_and_not_in_its_workers() {
-    let code = "import time\nborn = time.monotonic_ns()\ntime.sleep(0.5)\ndef handler(event, context):\n    return born\n";
+    let code =
+        "import time\nborn = time.monotonic_ns()\ndef handler(event, context):\n    return born\n";
     let daemon = lab(code, plain());
     let mut born = HashSet::new();
     for _ in 0..3 {
@@ -116,11 +117,6 @@ fn the_module_is_imported_once_in_the_template_and_not_in_its_workers() {
         let response = daemon.invoke("lab", &json!({})).ok();
         assert_eq!(response.start_kind(), "cold");
         born.insert(response.json().as_u64().unwrap());
-        assert!(
-            response.head_after.as_millis() < 400,
-            "it imported again: {:?}",
-            response.head_after
-        );
     }
     assert_eq!(born.len(), 1);
 }

@@ -297,7 +297,7 @@ async fn imports_are_those_of_the_requested_packages() {
         ["PIL", "single", "skimage"]
     );
     // An installer that writes no metadata: the declared names are used.
-    for name in ["pillow", "scikit_image"] {
+    for name in ["pillow", "scikit_image", "setuptools"] {
         fs::remove_file(
             folder
                 .path()
