@@ -13,12 +13,13 @@ use pilot_model::ports::StartError;
 use pilot_model::runtime_key::{Base, ContainerDisk, RuntimeKey};
 use pilot_protocols::OwnProcesses;
 use tokio::net::{UnixListener, UnixStream};
+use tokio::time::error::Elapsed;
 use tokio::time::timeout;
 
 use super::{Container, Shown};
 use crate::cgroup::Counters;
 use crate::credentials;
-use crate::engine::CreateOptions;
+use crate::engine::{CreateOptions, EngineError};
 use crate::folder::{Folder, SOCKET, VOLUME_INSIDE};
 use crate::image::Image;
 use crate::parts::{Parts, now};
@@ -96,19 +97,7 @@ impl Container {
                 error,
             )
         })?;
-        let new = match (sealed, layer) {
-            (Err(ShimError::Failed { what, error }), _)
-                if error.kind() == io::ErrorKind::DirectoryNotEmpty =>
-            {
-                Err(format!("its image has files in {what}, which functions write to"))
-            }
-            (Err(error), _) => return Err(sandbox("record the state of a new container", error)),
-            (Ok(()), Ok(Ok(layer))) => Ok(layer),
-            (Ok(()), Ok(Err(error))) => Err(error.to_string()),
-            (Ok(()), Err(_)) => Err(
-                "the engine takes too long to list a container's changes; use the storage driver overlay2".to_owned(),
-            ),
-        };
+        let new = what_it_has(sealed, layer)?;
         image.started_in(now().since(began));
         Ok(Arc::new(Self {
             shim: Arc::new(shim),
@@ -125,6 +114,26 @@ impl Container {
             shown: Mutex::new(Shown::Nothing),
         }))
     }
+}
+
+/// The paths of the layer of a new container, or why it cannot be made as new again.
+fn what_it_has(
+    sealed: Result<(), ShimError>,
+    layer: Result<Result<Vec<String>, EngineError>, Elapsed>,
+) -> Result<Result<Vec<String>, String>, StartError> {
+    Ok(match (sealed, layer) {
+        (Err(ShimError::Failed { what, error }), _)
+            if error.kind() == io::ErrorKind::DirectoryNotEmpty =>
+        {
+            Err(format!("its image has files in {what}, which functions write to"))
+        }
+        (Err(error), _) => return Err(sandbox("record the state of a new container", error)),
+        (Ok(()), Ok(Ok(layer))) => Ok(layer),
+        (Ok(()), Ok(Err(error))) => Err(error.to_string()),
+        (Ok(()), Err(_)) => Err(
+            "the engine takes too long to list a container's changes; use the storage driver overlay2".to_owned(),
+        ),
+    })
 }
 
 async fn make_folder(parts: &Parts, name: &str, disk: ContainerDisk) -> Result<Folder, StartError> {
