@@ -3,6 +3,7 @@
 use pilot_sys::seqpacket::descriptors_can_be_refused;
 use serde_json::json;
 
+use crate::ground::Ground;
 use crate::{Attempt, Verdict};
 
 const REFUSED: [&str; 47] = [
@@ -76,6 +77,15 @@ const CONTROL: [&str; 7] = [
     "FS_IOC_SETFLAGS",
 ];
 
+/// See also `others.rs`: what becomes of a descriptor that the kernel does not refuse.
+fn descriptor(ground: &Ground, worker: &str) -> Verdict {
+    if descriptors_can_be_refused() {
+        ground.holds(worker, "send_descriptor", json!([]))
+    } else {
+        Verdict::Skip("the kernel cannot refuse them (before Linux 6.16)".to_owned())
+    }
+}
+
 pub(crate) fn attempts() -> Vec<Attempt> {
     let mut attempts = Vec::new();
     for worker in ["hostile", "spawned"] {
@@ -144,12 +154,7 @@ pub(crate) fn attempts() -> Vec<Attempt> {
         }
         attempts.push(Attempt::new(
             format!("{worker}: no descriptor can be sent to the daemon"),
-            move |ground| match descriptors_can_be_refused() {
-                true => ground.holds(worker, "send_descriptor", json!([])),
-                false => {
-                    Verdict::Skip("the kernel cannot refuse them (before Linux 6.16)".to_owned())
-                }
-            },
+            move |ground| descriptor(ground, worker),
         ));
         attempts.push(Attempt::new(
             format!("{worker}: no longer time slice"),
