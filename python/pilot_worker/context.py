@@ -57,6 +57,10 @@ class CognitoIdentity(_Record):
 
     __slots__ = ("cognito_identity_id", "cognito_identity_pool_id")
 
+    def __init__(self) -> None:
+        # One is made for each invocation.
+        self.cognito_identity_id = self.cognito_identity_pool_id = None
+
 
 class FunctionInfo:
     """The part of a context that all invocations of a worker share."""
@@ -93,7 +97,7 @@ class LambdaContext:
         self.client_context: Optional[ClientContext] = None
         if "client_context" in meta:
             self._read_client_context(meta["client_context"])
-        self.identity = CognitoIdentity({})
+        self.identity = CognitoIdentity()
         self._epoch_deadline_time_in_ms: int = meta["deadline_ms"]
 
     def _read_client_context(self, text: Optional[str]) -> None:

@@ -23,7 +23,7 @@ use super::address::Address;
 /// A client of the engine at this address. It connects when it is used.
 ///
 /// # Errors
-/// None that is known.
+/// The library's, if it cannot make a client.
 pub(super) fn client(address: &Address, time_max: Duration) -> Result<Docker, Cause> {
     let socket = address.socket().to_owned();
     let connections = Connections::default();
