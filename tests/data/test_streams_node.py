@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import HERE, Bucket
@@ -53,19 +54,25 @@ def busy(daemon: Daemon, function: str) -> int:
     return count
 
 
+def called_before(rest: threading.Event, daemon: Daemon, event: object) -> Any:
+    """The answer of `node-use`, whose input goes on only when a worker has its invocation."""
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(invoke, daemon, "node-use", event)
+        deadline = time.monotonic() + 20
+        while busy(daemon, "node-use") == 0:
+            assert time.monotonic() < deadline, "the handler is called before the rest is there"
+            time.sleep(0.02)
+        time.sleep(0.3)  # from the lease to the handler's first line
+        rest.set()
+        return asked.result()
+
+
 @pytest.mark.parametrize("how", ["stream", "whole", "buffer", "path"])
 @pytest.mark.parametrize("announced", [True, False], ids=["length", "no length"])
 def test_every_way_of_reading_has_the_whole(node: Daemon, origin: Origin, how: str, announced: bool) -> None:
     rest = threading.Event()
     origin.put("parts", Answer([BODY[:10], rest, BODY[10:MIB], BODY[MIB:]], len(BODY) if announced else None))
-    with ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(invoke, node, "node-use", {"key": "parts", "how": how})
-        deadline = time.monotonic() + 20
-        while busy(node, "node-use") == 0:
-            assert time.monotonic() < deadline, "the handler is called before the rest is there"
-            time.sleep(0.02)
-        rest.set()
-        response, answer = asked.result()
+    response, answer = called_before(rest, node, {"key": "parts", "how": how})
     assert answer["sha256"] == hashlib.sha256(BODY).hexdigest()
     assert "streamed" in timing(response)["fetch.video"]
 
@@ -77,8 +84,10 @@ def test_node_reads_from_s3_while_it_arrives(node: Daemon, bucket: Bucket) -> No
 
 @pytest.mark.parametrize("how", ["stream", "whole", "buffer", "path"])
 def test_a_transfer_that_fails_is_an_error_in_node(node: Daemon, origin: Origin, how: str) -> None:
-    origin.put("cut", Answer([BODY[:MIB]], len(BODY), is_cut=True))
-    _, (name, message) = invoke(node, "node-use", {"key": "cut", "how": how})
+    rest = threading.Event()
+    origin.put("cut", Answer([BODY[:10], rest, BODY[10:MIB]], len(BODY), is_cut=True))
+    # A transfer that failed before the handler was called would have failed the invocation.
+    _, (name, message) = called_before(rest, node, {"key": "cut", "how": how})
     assert name == "BrokenInput" and message.startswith("input 'video': "), message
 
 

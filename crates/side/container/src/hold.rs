@@ -11,7 +11,7 @@ use pilot_model::ports::{Input, InputKind};
 use pilot_protocols::{HeldFiles, HolderHost, Holders};
 
 use crate::container::Container;
-use crate::shim::{Program, Shim, User};
+use crate::shim::{Program, Shim, ShimError, User};
 
 /// Shows inputs in the container.
 ///
@@ -63,7 +63,7 @@ impl HolderHost for InContainer {
     fn start(&self, fds: [OwnedFd; 3]) -> BoxFuture<'_, Result<i32, String>> {
         Box::pin(async move {
             let Some(shim) = self.shim.upgrade() else {
-                return Err("the container has ended".to_owned());
+                return Err(ShimError::Gone.to_string());
             };
             let program = Program {
                 user: &self.user,

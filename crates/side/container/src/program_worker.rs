@@ -143,7 +143,7 @@ impl ProgramWorker {
             Ended::Exited(status) => Ok(failure(&format!("exit status {status}"), done)),
             Ended::Signalled(signal) => Ok(failure(&format!("signal {signal}"), done)),
             Ended::Unknown => Err(WorkerFault::Protocol {
-                problem: "the container ended".to_owned(),
+                problem: ShimError::Gone.to_string(),
                 output: done.output,
             }),
         }

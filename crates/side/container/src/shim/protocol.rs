@@ -31,7 +31,7 @@ pub(crate) enum Whom {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ShimError {
     /// The container has ended.
-    #[error("the container has ended")]
+    #[error("the container ended")]
     Gone,
     /// A step in the container failed.
     #[error("{what}: {error}")]
