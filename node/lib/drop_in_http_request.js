@@ -8,7 +8,7 @@
 const Module = require('node:module');
 const { Duplex } = require('node:stream');
 
-const answers = require('./drop_in_http.js');
+const answers = require('./drop_in_http_answers.js');
 
 /** @typedef {import('./input.js').Input} Input */
 /** @typedef {import('node:net').Socket} Socket */
