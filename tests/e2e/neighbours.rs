@@ -3,6 +3,7 @@
 
 use std::io::Write as _;
 use std::net::TcpStream;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use pilot_harness::{
@@ -334,6 +335,29 @@ fn with_all_places_taken_idle_workers_make_room_and_requests_wait_or_are_told_to
         refused.text()
     );
     assert_eq!(running.receive("POST").ok().json(), 3);
+}
+
+#[test]
+fn with_few_descriptors_what_nobody_uses_makes_room() {
+    needs_root!();
+    let daemon = daemon();
+    // Room for a third of what follows: a function in use has a template, a worker and two spare sandboxes.
+    let limits = Command::new("prlimit")
+        .arg(format!("--pid={}", daemon.pid()))
+        .arg("--nofile=1000:1000")
+        .status();
+    assert!(limits.unwrap().success());
+    let names: Vec<String> = (0..45).map(|number| format!("f{number}")).collect();
+    let keys = json!({"scale": {"idle_s": 600}});
+    for name in &names {
+        daemon.upload_code(name, &keys, ECHO);
+        assert_eq!(answer(&daemon, name, json!(1)), json!(1), "{name}");
+    }
+    // Those that made room start again.
+    for name in &names {
+        assert_eq!(answer(&daemon, name, json!(2)), json!(2), "{name}");
+    }
+    assert_eq!(daemon.get("/readyz").status, 200);
 }
 
 /// An application whose WebSockets take messages and answer nothing.

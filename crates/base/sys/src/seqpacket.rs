@@ -208,6 +208,8 @@ pub fn receive(socket: impl AsFd) -> io::Result<Option<Message>> {
     let control_len = header.msg_controllen as usize;
     let fds = take_descriptors(&space[..control_len.div_ceil(size_of::<u64>())]);
     if header.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0 {
+        // The kernel also cuts off the descriptors for which this process has no numbers left (unix(7)).
+        socket.as_fd().try_clone_to_owned()?;
         return Err(io::Error::new(
             io::ErrorKind::InvalidData,
             "a message was cut off: it or its descriptors are over the limit",

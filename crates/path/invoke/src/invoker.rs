@@ -260,14 +260,14 @@ impl Platform for Invoker {
             return Box::pin(async { Err(unfit) });
         }
         if version.config.initscripts().next().is_none() {
-            return self.engine.prepare(version);
+            return self.context.pools.prepare(version);
         }
         let compiled = self.context.initscripts.prepare(version);
-        let (engine, version) = (Arc::clone(&self.engine), Arc::clone(version));
+        let (context, version) = (Arc::clone(&self.context), Arc::clone(version));
         Box::pin(async move {
             let compiled = compiled.await;
             compiled.map_err(|problem| StartError::Initscript { problem })?;
-            engine.prepare(&version).await
+            context.pools.prepare(&version).await
         })
     }
 

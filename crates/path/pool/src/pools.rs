@@ -11,8 +11,9 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use pilot_model::deployment::TemplateReport;
 use pilot_model::forecast::MakeForecaster;
-use pilot_model::ports::{Clock, Engine, EventSink, StartError};
+use pilot_model::ports::{BoxFuture, Clock, Engine, EventSink, StartError};
 use pilot_model::{EndReason, FunctionName, Instant, StartRule, Version, WorkerId};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::timeout;
@@ -52,6 +53,15 @@ pub struct Pools {
 
 /// The longest that a start waits until another worker has ended.
 const PLACE_WAIT_MAX: Duration = Duration::from_secs(1);
+
+/// The longest that a deployment waits until there is room for its template and the worker that tries it.
+const PREPARE_WAIT_MAX: Duration = Duration::from_secs(5);
+
+/// How many idle workers end at a time while a start has no room: a template needs as much as one, and so does the worker that tries it.
+const EVICTED_AT_ONCE: usize = 4;
+
+/// How often a start is tried for which the machine has no room.
+const ROOM_LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// The longest that a start waits until memory is not short any more.
 const MEMORY_WAIT_MAX: Duration = Duration::from_secs(2);
@@ -155,6 +165,19 @@ impl Pools {
         pool
     }
 
+    /// Prepares a version, as the engine does. While the machine has no room for it, what nobody uses is ended.
+    pub fn prepare(
+        &self,
+        version: &Arc<Version>,
+    ) -> BoxFuture<'static, Result<TemplateReport, StartError>> {
+        let (shared, version) = (Arc::clone(&self.shared), Arc::clone(version));
+        let first = shared.engine.prepare(&version);
+        Box::pin(async move {
+            let again = || shared.engine.prepare(&version);
+            shared.with_room(PREPARE_WAIT_MAX, first, again).await
+        })
+    }
+
     /// Other functions leave this many permits of workers to this one.
     pub fn reserve(&self, function: &FunctionName, workers: u32) {
         self.shared.permits.reserve(function, workers as usize);
@@ -231,6 +254,32 @@ impl PoolsInner {
                 self.limits.workers_max
             ),
         })
+    }
+
+    /// The result of a start or a preparation. While the machine has no room for it, what nobody uses is ended, and it is tried again for a limited time:
+    /// idle workers, those first that were unused longest, and then templates.
+    ///
+    /// # Errors
+    /// Those of the start.
+    pub(crate) async fn with_room<T>(
+        &self,
+        patience: Duration,
+        first: BoxFuture<'static, Result<T, StartError>>,
+        again: impl Fn() -> BoxFuture<'static, Result<T, StartError>>,
+    ) -> Result<T, StartError> {
+        let mut result = first.await;
+        let until = tokio::time::Instant::now() + patience;
+        while matches!(result, Err(StartError::Full { .. })) && tokio::time::Instant::now() < until
+        {
+            let pools = self.pools();
+            let evict = |_: &usize| memory::evict_oldest(&pools, &self.permits);
+            if (0..EVICTED_AT_ONCE).take_while(evict).count() == 0 {
+                memory::drop_templates(&pools, memory::Share::Some);
+            }
+            tokio::time::sleep(ROOM_LOOK_EVERY).await;
+            result = again().await;
+        }
+        result
     }
 
     /// All permits are taken, and this function waits for one. Returns whether it is entitled to one.

@@ -11,6 +11,7 @@ use tokio::time::timeout;
 
 use crate::channel::Channel;
 use crate::message::{ANSWER_TIME_MAX, ExecSpec, InitReply, InitRequest};
+use crate::refused::refused;
 
 /// The connection to a sandbox's init. Each request has its own socket for the answer.
 #[derive(Debug)]
@@ -217,13 +218,6 @@ pub(crate) fn unexpected(reply: &InitReply) -> StartError {
             InitReply::Dirty { leftover } => format!("cannot clean {leftover}"),
             other => format!("the sandbox's init answered {other:?}"),
         },
-    }
-}
-
-/// The error of a step that the system refuses.
-pub(crate) fn refused(step: &'static str) -> impl Fn(io::Error) -> StartError {
-    move |error| StartError::Sandbox {
-        problem: format!("{step}: {error}"),
     }
 }
 

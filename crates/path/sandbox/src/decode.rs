@@ -23,8 +23,9 @@ use tokio::time::timeout;
 use crate::cgroup::{Branch, CPU_PERIOD_US, Cgroup, Limits};
 use crate::channel::set_nonblocking;
 use crate::child::{Child, ChildEnd};
-use crate::machine::{Machine, dev_null, no_sandbox};
+use crate::machine::{Machine, dev_null};
 use crate::message::{ExecSpec, Folders};
+use crate::refused::refused;
 use crate::rootfs::RootSpec;
 use crate::runtime_files::PILOT_INSIDE;
 use crate::sandbox::{NestNetwork, Sandbox, SandboxSpec, SharedSandbox};
@@ -139,8 +140,8 @@ impl Inner {
         };
         let sandbox = base.nest(NestNetwork::Own, cgroup, folders).await?;
         let (ours, theirs) =
-            seqpacket::stream_pair_with_untrusted().map_err(no_sandbox("a socket pair"))?;
-        set_nonblocking(&ours).map_err(no_sandbox("a socket pair"))?;
+            seqpacket::stream_pair_with_untrusted().map_err(refused("a socket pair"))?;
+        set_nonblocking(&ours).map_err(refused("a socket pair"))?;
         let null = dev_null()?;
         let spec = ExecSpec {
             path: PILOT_INSIDE.to_owned(),

@@ -28,7 +28,8 @@ use crate::cgroup::Hierarchy;
 use crate::child::Child;
 use crate::engine::nodes::{Base, BaseKey, Function};
 use crate::engine::prewarmer::SandboxPrewarmer;
-use crate::machine::{Machine, dev_null, no_sandbox};
+use crate::machine::{Machine, dev_null};
+use crate::refused::refused;
 use crate::slots::Slots;
 use crate::variables;
 use crate::worker::{Body, Connection, ForkedWorker, Output};
@@ -88,7 +89,12 @@ impl Engine for ForkEngine {
     ) -> BoxFuture<'static, Result<TemplateReport, StartError>> {
         let (tree, version) = (Arc::clone(&self.tree), Arc::clone(version));
         Box::pin(async move {
-            let function = tree.function(&version).await;
+            let function = match tree.function(&version).await {
+                Err(StartError::Full { .. }) if tree.give_up_spares() => {
+                    tree.function(&version).await
+                }
+                found => found,
+            };
             let function = function.map_err(trial::in_the_template)?;
             if let Err(error) = trial::run(&tree, &function).await {
                 tree.functions.remove(&version.id);
@@ -106,11 +112,13 @@ impl Engine for ForkEngine {
         let asked = Instant(monotonic_ns());
         let (tree, version) = (Arc::clone(&self.tree), Arc::clone(version));
         Box::pin(async move {
-            let function = tree.function(&version).await?;
-            let template = Instant(monotonic_ns());
-            let worker = tree.start(&function, id, asked, template).await?;
-            tree.prewarmer.refill(&tree, &function);
-            Ok(Arc::new(worker) as Arc<dyn Worker>)
+            let started = match tree.start(&version, id, asked).await {
+                Err(StartError::Full { .. }) if tree.give_up_spares() => {
+                    tree.start(&version, id, asked).await
+                }
+                started => started,
+            };
+            started.map(|worker| Arc::new(worker) as Arc<dyn Worker>)
         })
     }
 
@@ -141,8 +149,31 @@ impl Engine for ForkEngine {
 }
 
 impl TemplateTree {
-    /// Starts a worker in a spare sandbox, or in a new one.
+    /// Starts a worker, and makes spare sandboxes for the next ones.
     async fn start(
+        self: &Arc<Self>,
+        version: &Arc<Version>,
+        id: WorkerId,
+        asked: Instant,
+    ) -> Result<ForkedWorker, StartError> {
+        let function = self.function(version).await?;
+        let template = Instant(monotonic_ns());
+        let worker = self.start_from(&function, id, asked, template).await?;
+        self.prewarmer.refill(self, &function);
+        Ok(worker)
+    }
+
+    /// Drops all spare sandboxes, because the machine has no room for something that is needed. Returns whether there were any.
+    fn give_up_spares(&self) -> bool {
+        let mut gave_up = false;
+        for function in self.functions.built() {
+            gave_up |= function.give_up_spares();
+        }
+        gave_up
+    }
+
+    /// Starts a worker in a spare sandbox, or in a new one.
+    async fn start_from(
         self: &Arc<Self>,
         function: &Arc<Function>,
         id: WorkerId,
@@ -161,9 +192,9 @@ impl TemplateTree {
             files.await?;
         }
         let (channel, theirs) =
-            seqpacket::stream_pair_with_untrusted().map_err(no_sandbox("a socket pair"))?;
-        let (output, log) = Output::pipe().map_err(no_sandbox("a pipe"))?;
-        crate::channel::set_nonblocking(&channel).map_err(no_sandbox("a socket pair"))?;
+            seqpacket::stream_pair_with_untrusted().map_err(refused("a socket pair"))?;
+        let (output, log) = Output::pipe().map_err(refused("a pipe"))?;
+        crate::channel::set_nonblocking(&channel).map_err(refused("a socket pair"))?;
         let process = match function.forks_from() {
             Some((template, spec)) => {
                 // A template of the level above is in another user namespace than the function.

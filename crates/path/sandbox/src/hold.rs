@@ -11,8 +11,8 @@ use pilot_model::ports::{BoxFuture, StartError};
 use pilot_protocols::{HolderHost, Holders};
 
 use crate::control::Control;
-use crate::machine::no_sandbox;
 use crate::message::ExecSpec;
+use crate::refused::refused;
 use crate::sandbox::Sandbox;
 
 /// The holders of a worker in this sandbox. The first one starts at once if the function has inputs. They do not keep the sandbox alive.
@@ -28,7 +28,7 @@ pub(crate) fn holders(
         .join_files()
         .map(|file| file.try_clone_to_owned())
         .collect::<io::Result<_>>()
-        .map_err(no_sandbox("a descriptor"))?;
+        .map_err(refused("a descriptor"))?;
     let holders = Holders::new(InSandbox {
         control: Arc::downgrade(sandbox.control()),
         user,

@@ -16,11 +16,13 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::timeout;
 
 use crate::cgroup::{Branch, Cgroup, Hierarchy, Limits, TotalLimits};
+use crate::descriptors;
 use crate::filter::{FilterError, Filters};
 use crate::isolation::Isolation;
 use crate::network::outbound::Outbound;
 use crate::network::resolver::{OF_THE_HOST, Resolver};
 use crate::pace::{Paceable, Pacer};
+use crate::refused::refused;
 use crate::runtime_files::RuntimeFiles;
 use crate::spawner::Spawner;
 
@@ -161,8 +163,9 @@ impl Machine {
         false
     }
 
-    /// A cgroup for a template, a worker or a runtime, if the machine has them.
+    /// A cgroup for a template, a worker or a runtime, if the machine has them, and the daemon has descriptors for its sandbox.
     pub(crate) fn cgroup(&self, limits: &Limits) -> Result<Option<Cgroup>, StartError> {
+        descriptors::check()?;
         self.cgroup_of(Branch::Functions, limits)
     }
 
@@ -177,7 +180,7 @@ impl Machine {
             .cgroups()
             .map(|hierarchy| hierarchy.create(branch, &format!("s{number}"), limits))
             .transpose()
-            .map_err(no_sandbox("a cgroup"))
+            .map_err(refused("a cgroup"))
     }
 
     /// The limits of a function's workers, as its `cpu_limit` says.
@@ -258,17 +261,5 @@ fn backstop(cpu_milli: u32) -> u32 {
 pub(crate) fn dev_null() -> Result<OwnedFd, StartError> {
     std::fs::File::open("/dev/null")
         .map(OwnedFd::from)
-        .map_err(no_sandbox("/dev/null"))
-}
-
-pub(crate) fn no_sandbox(step: &'static str) -> impl Fn(io::Error) -> StartError {
-    move |error| {
-        let problem = format!("{step}: {error}");
-        match error.raw_os_error() {
-            Some(libc::EMFILE | libc::ENFILE | libc::EAGAIN | libc::ENOMEM) => {
-                StartError::Full { problem }
-            }
-            _ => StartError::Sandbox { problem },
-        }
-    }
+        .map_err(refused("/dev/null"))
 }

@@ -9,11 +9,12 @@ use pilot_model::ports::StartError;
 use crate::cgroup::Cgroup;
 use crate::channel::Channel;
 use crate::child::{Child, ChildEnd};
-use crate::control::{Control, Reply, answer, refused, unexpected};
+use crate::control::{Control, Reply, answer, unexpected};
 use crate::message::{
     ExecSpec, Folders, InitReply, InitRequest, MakeSandbox, NAMESPACES, NETWORK, USERS,
 };
 use crate::process_ids::{FirstPid, ProcessIds};
+use crate::refused::refused;
 use crate::rootfs::RootSpec;
 use crate::socket_watch::{SocketWatch, Watched};
 use crate::spawner::Spawner;

@@ -23,6 +23,7 @@ use crate::message::{ANSWER_TIME_MAX, MakeLink, MakeSandbox, SpawnerRequest, Tre
 use crate::network;
 use crate::network::host::HostNetwork;
 use crate::process_ids::ProcessIds;
+use crate::refused::refused;
 use crate::socket_watch::SocketWatch;
 
 /// The daemon's end.
@@ -113,26 +114,27 @@ impl Spawner {
 
     /// Requests a read-only copy of what is mounted at a folder or file of the host.
     pub(crate) async fn tree(&self, host: &Path) -> Result<OwnedFd, StartError> {
-        let refused = |problem: String| StartError::Sandbox {
-            problem: format!("mount {}: {problem}", host.display()),
+        let step = format!("mount {}", host.display());
+        let io = refused(&step);
+        let failed = |problem: String| StartError::Sandbox {
+            problem: format!("{step}: {problem}"),
         };
-        let io = |error: io::Error| refused(error.to_string());
-        let (answers, theirs) = Channel::pair().map_err(io)?;
+        let (answers, theirs) = Channel::pair().map_err(&io)?;
         let request = SpawnerRequest::Tree {
             host: host.to_owned(),
         };
-        let bytes = serde_json::to_vec(&request).map_err(|error| refused(error.to_string()))?;
-        seqpacket::send(self.socket.as_fd(), &bytes, &[theirs.as_fd()]).map_err(io)?;
+        let bytes = serde_json::to_vec(&request).map_err(|error| failed(error.to_string()))?;
+        seqpacket::send(self.socket.as_fd(), &bytes, &[theirs.as_fd()]).map_err(&io)?;
         drop(theirs);
         let mut message = tokio::time::timeout(ANSWER_TIME_MAX, answers.receive())
             .await
-            .map_err(|_| refused("the spawner did not answer in time".to_owned()))?
-            .map_err(io)?
-            .ok_or_else(|| refused("the spawner closed its socket without an answer".to_owned()))?;
+            .map_err(|_| failed("the spawner did not answer in time".to_owned()))?
+            .map_err(&io)?
+            .ok_or_else(|| failed("the spawner closed its socket without an answer".to_owned()))?;
         match (serde_json::from_slice(&message.bytes), message.fds.pop()) {
             (Ok(TreeReply::Tree), Some(tree)) => Ok(tree),
-            (Ok(TreeReply::Failed { problem }), _) => Err(refused(problem)),
-            (answer, _) => Err(refused(format!("the spawner answered {answer:?}"))),
+            (Ok(TreeReply::Failed { problem }), _) => Err(failed(problem)),
+            (answer, _) => Err(failed(format!("the spawner answered {answer:?}"))),
         }
     }
 

@@ -37,6 +37,7 @@ pub(crate) use sandbox_in_use::SandboxInUse;
 use crate::cgroup::Cgroup;
 use crate::child::{Child, ChildEnd, END_TIME_MAX, or_end};
 use crate::pace::Paceable;
+use crate::refused::refused;
 use crate::sandbox::Sandbox;
 
 /// A forked (or newly executed) process in a sandbox.
@@ -164,11 +165,10 @@ impl ForkedWorker {
                     .map_err(|error| runtime(format!("READY: {error}"), &mut connection))?;
                 let link = match config.concurrency {
                     1 => Link::OneAtATime(AsyncMutex::new(connection)),
-                    _ => Link::Several(Mux::new(connection).map_err(|error| {
-                        StartError::Sandbox {
-                            problem: format!("a second descriptor for a worker's channel: {error}"),
-                        }
-                    })?),
+                    _ => Link::Several(
+                        Mux::new(connection)
+                            .map_err(refused("a second descriptor for a worker's channel"))?,
+                    ),
                 };
                 Ok(Self {
                     id,

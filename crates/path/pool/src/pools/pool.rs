@@ -20,7 +20,7 @@ use pilot_model::{
 use tokio::sync::oneshot;
 
 use super::worker::PooledWorker;
-use super::{BackgroundJob, PoolsInner};
+use super::{BackgroundJob, PLACE_WAIT_MAX, PoolsInner};
 use crate::forecasting::Forecast;
 use crate::permits::WorkerPermit;
 use crate::printing::Printing;
@@ -590,13 +590,13 @@ impl Pool {
             open: true,
         };
         self.shared.tasks.spawn(async move {
-            let result = match order
-                .pool
-                .shared
-                .permit(&order.pool.version.config.name)
-                .await
-            {
-                Ok(permit) => start.await.map(|worker| Started { worker, permit }),
+            let (shared, version) = (&order.pool.shared, &order.pool.version);
+            let result = match shared.permit(&version.config.name).await {
+                Ok(permit) => {
+                    let started = shared
+                        .with_room(PLACE_WAIT_MAX, start, || shared.engine.start(version, id));
+                    started.await.map(|worker| Started { worker, permit })
+                }
                 Err(full) => Err(full),
             };
             order.open = false;

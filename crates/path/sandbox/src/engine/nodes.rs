@@ -22,11 +22,12 @@ use super::{TemplateTree, specs};
 use crate::cgroup::{CPU_PERIOD_US, Cgroup, Limits};
 use crate::channel::Channel;
 use crate::isolation::UserNamespace;
-use crate::machine::{dev_null, no_sandbox};
+use crate::machine::dev_null;
 use crate::memory::pss_bytes;
 use crate::message::{ExecSpec, Folders};
 use crate::network::outbound::Link;
 use crate::places::{CODE_INSIDE, NODE_MODULES_INSIDE, PACKAGES_INSIDE};
+use crate::refused::refused;
 use crate::rootfs::RootSpec;
 use crate::runtime_files::PYTHON_WORKER_INSIDE;
 use crate::sandbox::{NestNetwork, Sandbox, SandboxSpec, SharedSandbox};
@@ -192,6 +193,12 @@ impl Function {
         }
     }
 
+    /// Drops all spare sandboxes. Returns whether there were any.
+    pub(super) fn give_up_spares(&self) -> bool {
+        let gone = std::mem::take(&mut self.spares.lock().ready);
+        !gone.is_empty()
+    }
+
     /// Returns whether the caller has to trim spares, until [`Function::end_trim`].
     pub(super) fn begin_trim(&self) -> bool {
         !self.trimming.swap(true, Ordering::Relaxed)
@@ -285,7 +292,7 @@ async fn has_libraries(version: &Arc<Version>) -> Result<bool, StartError> {
     tokio::task::spawn_blocking(move || variables::needs_libraries(&version))
         .await
         .map_err(std::io::Error::other)
-        .map_err(no_sandbox("look for libraries"))
+        .map_err(refused("look for libraries"))
 }
 
 impl TemplateTree {
@@ -483,7 +490,7 @@ impl TemplateTree {
                     .await
                     .map_err(std::io::Error::other)
                     .flatten()
-                    .map_err(no_sandbox("compile the worker's sources"))?;
+                    .map_err(refused("compile the worker's sources"))?;
                 let user = self.machine.isolation.has_users().then_some(BASE_USER);
                 let request = self.base_sandbox(self.root(environment, None, user), kind);
                 let cgroup = self.machine.cgroup(&self.base_limits())?;
@@ -538,9 +545,8 @@ impl TemplateTree {
         mut program: ExecSpec,
         spec: Option<OwnedFd>,
     ) -> Result<Template, StartError> {
-        let (control, theirs) =
-            Channel::pair_with_untrusted().map_err(no_sandbox("a socket pair"))?;
-        let (mut output, log) = Output::pipe().map_err(no_sandbox("a pipe"))?;
+        let (control, theirs) = Channel::pair_with_untrusted().map_err(refused("a socket pair"))?;
+        let (mut output, log) = Output::pipe().map_err(refused("a pipe"))?;
         let null = dev_null()?;
         if !self.machine.config.huge_pages {
             let off = ("PILOT_HUGE_PAGES".to_owned(), "off".to_owned());
@@ -697,8 +703,8 @@ async fn fork_template(
     sandbox: &SharedSandbox,
     spec: &TemplateSpec,
 ) -> Result<Template, StartError> {
-    let (control, theirs) = Channel::pair_with_untrusted().map_err(no_sandbox("a socket pair"))?;
-    let (mut output, log) = Output::pipe().map_err(no_sandbox("a pipe"))?;
+    let (control, theirs) = Channel::pair_with_untrusted().map_err(refused("a socket pair"))?;
+    let (mut output, log) = Output::pipe().map_err(refused("a pipe"))?;
     let child = parent
         .fork(Role::Template, sandbox, &theirs, &log, Some(spec), None)
         .await?;

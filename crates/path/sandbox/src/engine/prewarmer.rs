@@ -9,6 +9,7 @@ use tokio::time::timeout;
 
 use super::TemplateTree;
 use super::nodes::Function;
+use crate::descriptors;
 use crate::worker::{Released, SandboxOwner};
 
 /// Spare sandboxes of a function that has just started a worker.
@@ -164,7 +165,7 @@ async fn refill(tree: Weak<TemplateTree>, function: Weak<Function>) {
     let (Some(tree), Some(function)) = (tree.upgrade(), function.upgrade()) else {
         return;
     };
-    while function.spare_count() < SPARES {
+    while function.spare_count() < SPARES && descriptors::has_spare() {
         match tree.worker_sandbox(&function).await {
             Ok(sandbox) => function.keep_spare(sandbox, SPARES_MAX),
             Err(error) => {
@@ -183,7 +184,7 @@ async fn recycle(function: Weak<Function>, released: Box<Released>, lingering: O
         return;
     };
     drop(lingering);
-    if sandbox.clean().await.is_err() {
+    if !descriptors::has_spare() || sandbox.clean().await.is_err() {
         return;
     }
     if let Some(function) = function.upgrade() {

@@ -29,7 +29,12 @@ pub(super) async fn run(
     function: &Arc<Function>,
 ) -> Result<(), StartError> {
     let asked = Instant(monotonic_ns());
-    match timeout(TRIAL_TIME_MAX, tree.start(function, TRIAL, asked, asked)).await {
+    match timeout(
+        TRIAL_TIME_MAX,
+        tree.start_from(function, TRIAL, asked, asked),
+    )
+    .await
+    {
         Ok(Ok(worker)) => {
             worker.kill();
             Ok(())

@@ -21,9 +21,10 @@ use tokio::time::timeout;
 use crate::child::{Child, or_end};
 use crate::engine::function_info;
 use crate::hold::holders;
-use crate::machine::{dev_null, no_sandbox};
+use crate::machine::dev_null;
 use crate::message::ExecSpec;
 use crate::places::CODE_INSIDE;
+use crate::refused::refused;
 use crate::runtime_files::NODE_WORKER_INSIDE;
 use crate::sandbox::Sandbox;
 use crate::variables;
@@ -74,12 +75,12 @@ impl WaitingNode {
         user: Option<u32>,
     ) -> Result<Self, StartError> {
         let (channel, theirs) =
-            seqpacket::stream_pair_with_untrusted().map_err(no_sandbox("a socket pair"))?;
+            seqpacket::stream_pair_with_untrusted().map_err(refused("a socket pair"))?;
         let (control, their_control) =
-            seqpacket::stream_pair_with_untrusted().map_err(no_sandbox("a socket pair"))?;
-        crate::channel::set_nonblocking(&channel).map_err(no_sandbox("a socket pair"))?;
-        crate::channel::set_nonblocking(&control).map_err(no_sandbox("a socket pair"))?;
-        let (output, log) = Output::pipe().map_err(no_sandbox("a pipe"))?;
+            seqpacket::stream_pair_with_untrusted().map_err(refused("a socket pair"))?;
+        crate::channel::set_nonblocking(&channel).map_err(refused("a socket pair"))?;
+        crate::channel::set_nonblocking(&control).map_err(refused("a socket pair"))?;
+        let (output, log) = Output::pipe().map_err(refused("a pipe"))?;
         let null = dev_null()?;
         let mut environment = variables::base();
         environment.extend(execution.clone());
@@ -109,8 +110,8 @@ impl WaitingNode {
         ];
         let process = sandbox.exec(spec, &fds).await?;
         drop((theirs, their_control, log));
-        let control = UnixStream::from_std(control.into())
-            .map_err(no_sandbox("register a control socket"))?;
+        let control =
+            UnixStream::from_std(control.into()).map_err(refused("register a control socket"))?;
         let mut waiting = Self {
             process,
             channel,
@@ -192,7 +193,7 @@ impl WaitingNode {
         };
         if let Err(error) = self.control.write_all(&line).await {
             owner.take_back(Released { body, grace: None });
-            return Err(no_sandbox("send Node.js its specification")(error));
+            return Err(refused("send Node.js its specification")(error));
         }
         let connection = Connection::new(self.channel, self.output, answers)?;
         let worker =

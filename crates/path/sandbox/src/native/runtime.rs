@@ -24,11 +24,12 @@ use super::node::WaitingNode;
 use super::parts::NativeParts;
 use crate::cgroup::{CPU_PERIOD_US, Cgroup, Limits};
 use crate::hold::holders;
-use crate::machine::{dev_null, no_sandbox};
+use crate::machine::dev_null;
 use crate::memory::pss_bytes;
 use crate::message::{ExecSpec, Folders};
 use crate::network::outbound::Link;
 use crate::places::CODE_INSIDE;
+use crate::refused::refused;
 use crate::runtime_files::PILOT_INSIDE;
 use crate::sandbox::{NestNetwork, Sandbox};
 use crate::variables;
@@ -158,7 +159,7 @@ impl NativeRuntime {
             .split_first()
             .ok_or_else(|| unusable("the version has no command"))?;
         let null = dev_null()?;
-        let (output, log) = Output::pipe().map_err(no_sandbox("a pipe"))?;
+        let (output, log) = Output::pipe().map_err(refused("a pipe"))?;
         let spec = ExecSpec {
             path: program.clone(),
             arguments: arguments.to_vec(),
@@ -202,9 +203,9 @@ impl NativeRuntime {
         let listener = std::net::TcpListener::from(socket);
         let address = listener
             .local_addr()
-            .map_err(no_sandbox("the runtime API's address"))?;
+            .map_err(refused("the runtime API's address"))?;
         let listener = tokio::net::TcpListener::from_std(listener)
-            .map_err(no_sandbox("register the runtime API"))?;
+            .map_err(refused("register the runtime API"))?;
         let mut variables = variables::of_lambda(version, "/var/runtime");
         variables.extend(secrets);
         variables::add_paths(version, variables::python_of(version), &mut variables);
@@ -324,7 +325,7 @@ impl PrewarmedRuntime for NativeRuntime {
                 let limits = limits(&self.parts, self.key().limits());
                 let limits = machine.with_cpu_limit(limits, config);
                 let limited = cgroup.set_limits(&limits);
-                limited.map_err(no_sandbox("limit the CPU"))?;
+                limited.map_err(refused("limit the CPU"))?;
             }
             let paceable = self.parts.machine.paceable(config);
             let control = prewarmed.sandbox.control();
@@ -467,7 +468,7 @@ impl NativeRuntime {
             let limits = limits(&self.parts, to.limits());
             cgroup
                 .set_limits(&limits)
-                .map_err(no_sandbox("change the limits"))?;
+                .map_err(refused("change the limits"))?;
         }
         let (before, after): (Vec<Mount>, Vec<Mount>) =
             (from.mounts().collect(), to.mounts().collect());
@@ -539,7 +540,7 @@ fn worker_settings(config: &FunctionConfig, component: &str, port: u16) -> Worke
 async fn free_port(sandbox: &Sandbox) -> Result<u16, StartError> {
     let socket = sandbox.control().listen(0).await?;
     let address = std::net::TcpListener::from(socket).local_addr();
-    Ok(address.map_err(no_sandbox("find a free port"))?.port())
+    Ok(address.map_err(refused("find a free port"))?.port())
 }
 
 /// The sandbox was made before, so the start's timestamps begin now.

@@ -18,6 +18,7 @@ use pilot_wire::{Frame, FrameDecoder, FrameKind, HEADER_LEN, Header, PIECE_LEN_M
 use super::output::Output;
 use super::socket::{Incoming, Outgoing};
 use crate::child::{ChildEnd, or_end};
+use crate::refused::refused;
 
 /// The daemon's end of a channel, and the output that belongs to it.
 #[derive(Debug)]
@@ -67,9 +68,7 @@ impl Connection {
         output: Output,
         answers: FunctionBudget,
     ) -> Result<Self, StartError> {
-        let stream = Incoming::new(channel).map_err(|error| StartError::Sandbox {
-            problem: format!("register a worker's channel: {error}"),
-        })?;
+        let stream = Incoming::new(channel).map_err(refused("register a worker's channel"))?;
         Ok(Self {
             reader: Reader {
                 stream,

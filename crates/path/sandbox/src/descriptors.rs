@@ -1,0 +1,46 @@
+//! Which of the daemon's descriptors are for what. A sandbox takes about sixteen. Without a reserve, sandboxes would take the last ones, and
+//! then connections, files and builds would fail.
+
+use std::fs;
+use std::os::fd::AsRawFd as _;
+
+use nix::sys::resource::{Resource, getrlimit};
+use pilot_model::ports::StartError;
+
+use crate::machine::dev_null;
+
+/// Whether there are descriptors for a spare sandbox: they have three quarters of all.
+pub(crate) fn has_spare() -> bool {
+    below(6).is_none()
+}
+
+/// Checks that there are descriptors for a sandbox that is needed: an eighth is for everything else.
+///
+/// # Errors
+/// [`StartError::Full`].
+pub(crate) fn check() -> Result<(), StartError> {
+    match below(7) {
+        None => Ok(()),
+        Some(most) => Err(StartError::Full {
+            problem: format!(
+                "of the {most} files that the daemon may have open, the rest is for connections and files; raise that limit \
+                 (LimitNOFILE)"
+            ),
+        }),
+    }
+}
+
+/// Whether fewer descriptors than these eighths of all are open. If not: how many there may be.
+fn below(eighths: u64) -> Option<u64> {
+    let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).unwrap_or((0, 0));
+    (open() >= most / 8 * eighths).then_some(most)
+}
+
+/// How many are open: the size of that folder (proc_pid_fd(5), Linux 6.2). An older kernel says 0, and to count the entries would take
+/// a microsecond for each. There it is the number of the next one, the lowest that is free (open(2)): no more than are open.
+fn open() -> u64 {
+    match fs::metadata("/proc/self/fd").map_or(0, |folder| folder.len()) {
+        0 => dev_null().map_or(u64::MAX, |null| u64::from(null.as_raw_fd().unsigned_abs())),
+        open => open,
+    }
+}
