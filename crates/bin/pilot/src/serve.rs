@@ -67,7 +67,10 @@ pub(crate) fn run(
         .thread_name("pilot")
         .build()
         .context("cannot start the runtime")?;
-    runtime.block_on(serve(config, isolation, spawner, reserve, given))
+    let served = runtime.block_on(serve(config, isolation, spawner, reserve, given));
+    // Folders of builds that are being removed, for example. The next daemon goes on with them.
+    runtime.shutdown_timeout(LAST_WORK);
+    served
 }
 
 /// What only the start needs takes no memory from here on.
@@ -242,6 +245,9 @@ fn functions_url(config: &DaemonConfig, mut bound: SocketAddr) -> String {
 
 /// How often the deployer removes files that an invocation still used when its version was replaced.
 const TIDY_EVERY: Duration = Duration::from_secs(60);
+
+/// How long the end waits for threads that are busy.
+const LAST_WORK: Duration = Duration::from_secs(2);
 
 /// How long invocations may still run after the gateway has closed all connections.
 const LAST_INVOCATIONS: Duration = Duration::from_secs(1);
