@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import socket
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -303,6 +305,41 @@ def test_a_broker_that_sends_nonsense_is_a_failure_that_is_shown(
     eventually(problem, lambda: problem in trigger(daemon, "odd").get("last_error", ""))
     assert daemon.ready()
     played.server.close()
+
+
+class Talker(Played):
+    """A broker that releases messages without end, and counts what is answered."""
+
+    def serve(self) -> None:
+        connection = self.server.accept()[0]
+        with connection, contextlib.suppress(OSError):
+            for answer in self.answers:
+                connection.recv(4096)
+                connection.sendall(answer)
+            # PUBREL, each of which has a PUBCOMP.
+            releases = b"\x62\x02\x00\x09" * 10_000
+            threading.Thread(target=self.talk, args=(connection, releases), daemon=True).start()
+            while part := connection.recv(65536):
+                self.got += part
+
+    def talk(self, connection: socket.socket, releases: bytes) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection.sendall(releases)
+
+
+def test_a_broker_that_talks_without_end_is_listened_to_at_a_pace(start: Callable[..., Daemon], tmp_path: Path) -> None:
+    talker = Talker(CONNACK, SUBACK)
+    daemon = start(talker.url)
+    deploy(daemon, tmp_path, "told", "a")
+    is_active(daemon, "told")
+    before = talker.got.count(b"\x70")
+    time.sleep(3)
+    answered = talker.got.count(b"\x70") - before
+    # A thousand per second.
+    assert 500 < answered < 4000, answered
+    assert daemon.ready()
+    talker.server.close()
 
 
 def test_a_removed_function_ends_its_session(start: Callable[..., Daemon], tmp_path: Path) -> None:

@@ -247,6 +247,46 @@ fn a_followed_log_ends_with_its_reader() {
     assert_eq!(status.code(), Some(0));
 }
 
+/// `pilot up | true`.
+#[test]
+fn a_closed_output_changes_neither_what_a_command_does_nor_whether_it_fails() {
+    let daemon = daemon();
+    let project = Project::empty()
+        .file("app.py", ECHO)
+        .file("bad.py", "import nothing_of_this_name\n");
+    project.write(
+        "pilot.toml",
+        "[functions.first]\npath = \".\"\nhandler = \"app.handler\"\n[functions.last]\npath = \".\"\nhandler = \"app.handler\"\n",
+    );
+    let folder = project.path().display().to_string();
+    // Ends with an exit code, and nobody reads what it prints.
+    let unread = |arguments: &[&str]| {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut command = daemon.command(arguments);
+        let command = command.stdout(writer).stderr(Stdio::null());
+        command.status().unwrap().code()
+    };
+    assert_eq!(unread(&["up", &folder]), Some(0));
+    for name in ["first", "last"] {
+        assert_eq!(answer(&daemon, name, json!(1)), json!(1), "{name}");
+    }
+    project.write(
+        "pilot.toml",
+        "[functions.first]\npath = \".\"\nhandler = \"app.handler\"\nmemory_mb = 200\n[functions.last]\npath = \".\"\nhandler = \"bad.handler\"\n",
+    );
+    assert_eq!(unread(&["up", &folder]), Some(1));
+    assert_eq!(unread(&["up", "--json", &folder]), Some(1));
+    for json in [&[][..], &["--json"]] {
+        let deploy = ["deploy", &folder, "--function", "last"];
+        assert_eq!(unread(&[&deploy[..], json].concat()), Some(1));
+    }
+    let raises = "def handler(event, context):\n    raise ValueError\n";
+    daemon.upload_code("raises", &plain(), raises);
+    assert_eq!(unread(&["invoke", "raises", "--json"]), Some(1));
+    assert_eq!(unread(&["list"]), Some(0));
+}
+
 #[test]
 fn logs_print_and_follow() {
     let daemon = lab(

@@ -448,6 +448,42 @@ fn a_head_without_an_end_is_cut_off_and_a_flood_of_continuations_too() {
     assert!(slowest(&daemon, 5) < Duration::from_secs(2));
 }
 
+/// CVE-2019-9512, -9513, -9515.
+#[test]
+fn frames_of_no_request_are_read_at_a_pace_and_answered() {
+    let daemon = configured("");
+    daemon.upload_code("lab", &plain(), ECHO);
+    assert_eq!(answer(&daemon, "lab", json!(1)), json!(1));
+    for (flood, answered, per_s) in [
+        (frame(PING, 0, 0, &[7; 8]), PING, 20_000),
+        // SETTINGS_INITIAL_WINDOW_SIZE, which may concern a hundred streams.
+        (frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 1]), SETTINGS, 1_000),
+    ] {
+        let mut raw = Raw::open(&daemon, &[]);
+        let socket = raw.0.try_clone().unwrap();
+        let mut sender = &socket;
+        let many = flood.repeat(1_000);
+        let begun = Instant::now();
+        let answers = thread::scope(|scope| {
+            scope.spawn(move || while sender.write_all(&many).is_ok() {});
+            let mut answers = 0;
+            while begun.elapsed() < Duration::from_secs(2) {
+                let (kind, flags, ..) = raw.next().unwrap();
+                answers += u32::from(kind == answered && flags == 1);
+            }
+            assert!(slowest(&daemon, 20) < Duration::from_secs(2));
+            socket.shutdown(std::net::Shutdown::Both).unwrap();
+            answers
+        });
+        // A fifth of a second's at once.
+        let most = per_s * 22 / 10;
+        assert!(
+            (per_s / 10..=most + per_s / 10).contains(&answers),
+            "{answers}"
+        );
+    }
+}
+
 #[test]
 fn a_client_that_takes_no_responses_holds_little_memory_and_few_places() {
     let daemon = configured("[limits]\nconnections = 48\nconnections_per_address = 40\n");

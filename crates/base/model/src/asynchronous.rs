@@ -224,6 +224,12 @@ impl fmt::Display for Destination {
     }
 }
 
+/// How many invocations one list of the control API has at most.
+pub const LISTED_MAX: u32 = 1000;
+
+/// How many it has if nobody says how many.
+pub const LISTED_DEFAULT: u32 = 100;
+
 /// An asynchronous invocation, without its payload.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]

@@ -16,6 +16,8 @@ pub(crate) struct Joined {
     pieces: usize,
     /// What they take of the worker's pace.
     cost: Duration,
+    /// What each of the others takes by its length.
+    cost_of_more: fn(usize) -> Duration,
     is_last_long: bool,
 }
 
@@ -25,9 +27,11 @@ impl Joined {
         piece.len() < SHORT_LEN
     }
 
-    pub(crate) fn new(first: Bytes) -> Self {
+    /// `cost_of_more`: what each of the others takes of the worker's pace, by its length.
+    pub(crate) fn new(first: Bytes, cost_of_more: fn(usize) -> Duration) -> Self {
         Self {
             cost: PiecePace::cost(first.len()),
+            cost_of_more,
             first,
             whole: None,
             pieces: 1,
@@ -40,7 +44,7 @@ impl Joined {
     }
 
     pub(crate) fn add(&mut self, piece: &Bytes) {
-        self.cost += PiecePace::cost(piece.len());
+        self.cost += (self.cost_of_more)(piece.len());
         self.pieces += 1;
         self.is_last_long = !Self::is_short(piece);
         self.whole

@@ -41,6 +41,15 @@ impl PiecePace {
         }
     }
 
+    /// What a piece takes that has arrived together with the one before it and is passed on with it, where that costs the daemon little.
+    #[must_use]
+    pub fn cost_of_more(len: usize) -> Duration {
+        match len {
+            1..SHORT_LEN => MORE_GAP,
+            _ => Self::cost(len),
+        }
+    }
+
     /// Pieces have come that cost so much together.
     pub fn came(&self, cost: Duration) {
         if !cost.is_zero() {
@@ -104,6 +113,9 @@ const GAP: Duration = Duration::from_millis(1);
 /// Between short pieces without end.
 const SHORT_GAP: Duration = Duration::from_micros(50);
 
+/// The same for those that are passed on together: what a program writes without a pause comes like this.
+const MORE_GAP: Duration = Duration::from_micros(10);
+
 /// A piece of at least so many bytes takes the worker as long as the daemon.
 const SHORT_LEN: usize = 64;
 
@@ -163,5 +175,15 @@ mod tests {
         pace.rest().await;
         let waited = began.elapsed();
         assert!((2990..=3010).contains(&waited.as_millis()), "{waited:?}");
+        for _ in 0..100_000 {
+            pace.came(PiecePace::cost_of_more(1));
+        }
+        for _ in 0..1_000 {
+            pace.came(PiecePace::cost_of_more(0));
+        }
+        pace.rest().await;
+        let waited = began.elapsed();
+        assert!((4990..=5010).contains(&waited.as_millis()), "{waited:?}");
+        assert_eq!(PiecePace::cost_of_more(SHORT_LEN), Duration::ZERO);
     }
 }

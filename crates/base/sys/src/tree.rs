@@ -21,6 +21,14 @@ use nix::unistd::{UnlinkatFlags, unlinkat};
 /// # Errors
 /// The kernel's.
 pub fn remove(root: &Path) -> io::Result<()> {
+    remove_while(root, || true)
+}
+
+/// As [`remove`], as long as `goes_on` says so; it is asked before each entry. What is left then can be removed later.
+///
+/// # Errors
+/// The kernel's, or [`io::ErrorKind::Interrupted`].
+pub fn remove_while(root: &Path, mut goes_on: impl FnMut() -> bool) -> io::Result<()> {
     let top = match open(root, FOLDER, Mode::empty()) {
         Ok(top) => top,
         Err(Errno::ENOENT) => return Ok(()),
@@ -35,7 +43,7 @@ pub fn remove(root: &Path) -> io::Result<()> {
     loop {
         let before = moved.count;
         let again = openat(&top, c".", FOLDER, Mode::empty())?;
-        empty(again, DEPTH_MAX, &mut moved)?;
+        empty(again, DEPTH_MAX, &mut moved, &mut goes_on)?;
         match fs::remove_dir(root) {
             Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => {}
             removed => return removed,
@@ -69,7 +77,12 @@ impl Moved<'_> {
 }
 
 /// Removes what is in a folder. Folders that are deeper than `levels` are moved.
-fn empty(folder: OwnedFd, levels: u32, moved: &mut Moved<'_>) -> io::Result<()> {
+fn empty(
+    folder: OwnedFd,
+    levels: u32,
+    moved: &mut Moved<'_>,
+    goes_on: &mut dyn FnMut() -> bool,
+) -> io::Result<()> {
     let mut folder = Dir::from_fd(folder)?;
     // The iterator borrows the folder.
     let at = folder.as_fd().try_clone_to_owned()?;
@@ -77,6 +90,9 @@ fn empty(folder: OwnedFd, levels: u32, moved: &mut Moved<'_>) -> io::Result<()> 
         let name = entry?.file_name().to_owned();
         if matches!(name.to_bytes(), b"." | b"..") {
             continue;
+        }
+        if !goes_on() {
+            return Err(io::ErrorKind::Interrupted.into());
         }
         match unlinkat(&at, name.as_c_str(), UnlinkatFlags::NoRemoveDir) {
             Ok(()) | Err(Errno::ENOENT) => continue,
@@ -89,7 +105,7 @@ fn empty(folder: OwnedFd, levels: u32, moved: &mut Moved<'_>) -> io::Result<()> 
             continue;
         }
         let inner = openat(&at, name.as_c_str(), FOLDER, Mode::empty())?;
-        empty(inner, levels - 1, moved)?;
+        empty(inner, levels - 1, moved, goes_on)?;
         match unlinkat(&at, name.as_c_str(), UnlinkatFlags::RemoveDir) {
             Ok(()) | Err(Errno::ENOENT | Errno::ENOTEMPTY | Errno::EEXIST) => {}
             Err(error) => return Err(error.into()),
@@ -150,6 +166,27 @@ mod tests {
         remove(&root).unwrap();
         assert!(!root.exists() && kept.join("file").exists());
         remove(&kept).unwrap();
+    }
+
+    #[test]
+    fn a_removal_that_is_interrupted_goes_on_later() {
+        let root = tempfile_dir("parts");
+        nest(&root, 500);
+        let mut turns = 0;
+        loop {
+            let mut left = 100;
+            let removed = remove_while(&root, || {
+                left -= 1;
+                left >= 0
+            });
+            turns += 1;
+            match removed {
+                Ok(()) => break,
+                Err(error) => assert_eq!(error.kind(), io::ErrorKind::Interrupted),
+            }
+        }
+        assert!(!root.exists());
+        assert!((10..100).contains(&turns), "{turns}");
     }
 
     fn tempfile_dir(name: &str) -> std::path::PathBuf {

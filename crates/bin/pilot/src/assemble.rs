@@ -107,7 +107,7 @@ impl Engines {
     /// workers must have ended before.
     pub(crate) async fn close(&self) -> bool {
         self.keyed.close().await;
-        self.containers.settled().await;
+        self.containers.close().await;
         self.forking.settled().await;
         self.native.close();
         self.decoders.close();

@@ -65,9 +65,13 @@ pub(crate) fn run(
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .thread_name("pilot")
+        .event_interval(EVENTS_EVERY)
         .build()
         .context("cannot start the runtime")?;
-    runtime.block_on(serve(config, isolation, spawner, reserve, given))
+    let served = runtime.block_on(serve(config, isolation, spawner, reserve, given));
+    // Folders of builds that are being removed, for example. The next daemon goes on with them.
+    runtime.shutdown_timeout(LAST_WORK);
+    served
 }
 
 /// What only the start needs takes no memory from here on.
@@ -242,6 +246,13 @@ fn functions_url(config: &DaemonConfig, mut bound: SocketAddr) -> String {
 
 /// How often the deployer removes files that an invocation still used when its version was replaced.
 const TIDY_EVERY: Duration = Duration::from_secs(60);
+
+/// How many polls of tasks come between two looks at the sockets while a thread is busy. tokio's default is 61: those who keep both threads
+/// busy, with requests without end for example, would delay everybody else by that many of their polls.
+const EVENTS_EVERY: u32 = 8;
+
+/// How long the end waits for threads that are busy.
+const LAST_WORK: Duration = Duration::from_secs(2);
 
 /// How long invocations may still run after the gateway has closed all connections.
 const LAST_INVOCATIONS: Duration = Duration::from_secs(1);

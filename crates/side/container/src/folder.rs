@@ -5,6 +5,7 @@
 //! RUN/containers/NAME/ours/     mounted read-only at /.pilot: the shim, its socket, the code,
 //!                               and secrets on a tmpfs (`secret_files`)
 //! RUN/containers/NAME/volume/   mounted writable at /mnt/volume; a file system of its own (`volume`) if it has a limit
+//! RUN/removed-containers/       folders that are being removed (`rubbish`)
 //! ```
 //!
 //! Only the daemon may enter the folders above (0700): no other user of the machine can reach what a function writes to a volume,
@@ -17,6 +18,7 @@ use std::path::{Path, PathBuf};
 
 use pilot_sys::tree;
 
+use crate::rubbish::Rubbish;
 use crate::secret_files;
 use crate::volume::{self, VolumeLimit};
 
@@ -69,7 +71,8 @@ impl Folder {
             }
         });
         if let Err(error) = made {
-            folder.remove()?;
+            folder.unmount()?;
+            remove(&folder.0)?;
             return Err(error);
         }
         // Not when it is created, because the daemon's umask would apply. As for /tmp: every user of an image may write.
@@ -111,19 +114,27 @@ impl Folder {
         from.map_or(Ok(()), |from| share_all(from, &code))
     }
 
-    /// Removes the folder and its contents. Blocks. It is no error if it does not exist.
+    /// Has the folder removed. Blocks, but not until it is. It is no error if it does not exist.
     ///
     /// # Errors
     /// With the path.
-    pub(crate) fn remove(&self) -> io::Result<()> {
+    pub(crate) fn discard(&self, rubbish: &Rubbish) -> io::Result<()> {
+        self.unmount()?;
+        named(&self.0, rubbish.take(&self.0))
+    }
+
+    fn unmount(&self) -> io::Result<()> {
         secret_files::unmake(&self.secrets())?;
-        volume::unmake(&self.volume())?;
-        remove(&self.0)
+        volume::unmake(&self.volume())
     }
 }
 
-/// Removes the folders of containers, except those to keep. Blocks.
-pub(crate) fn remove_all(run: &Path, kept: impl Fn(&str) -> bool) -> io::Result<()> {
+/// Has the folders of containers removed, except those to keep. Blocks, but not until they are.
+pub(crate) fn discard_all(
+    run: &Path,
+    rubbish: &Rubbish,
+    kept: impl Fn(&str) -> bool,
+) -> io::Result<()> {
     let all = all(run);
     let entries = match fs::read_dir(&all) {
         Ok(entries) => entries,
@@ -133,7 +144,7 @@ pub(crate) fn remove_all(run: &Path, kept: impl Fn(&str) -> bool) -> io::Result<
     for entry in entries {
         let entry = named(&all, entry)?;
         if !entry.file_name().to_str().is_some_and(&kept) {
-            Folder(entry.path()).remove()?;
+            Folder(entry.path()).discard(rubbish)?;
         }
     }
     Ok(())
@@ -222,8 +233,10 @@ mod tests {
 
     impl Drop for Run {
         fn drop(&mut self) {
-            // A failed test has another reason to tell.
-            let _ = remove_all(self.path(), |_| false);
+            for entry in fs::read_dir(all(self.path())).into_iter().flatten() {
+                // A failed test has another reason to tell.
+                let _ = entry.map(|entry| Folder(entry.path()).unmount());
+            }
         }
     }
 
@@ -261,8 +274,8 @@ mod tests {
     }
 
     /// Whoever writes to a volume decides how it is removed.
-    #[test]
-    fn a_volume_of_any_depth_is_removed() {
+    #[tokio::test]
+    async fn a_volume_of_any_depth_is_removed() {
         // Disks take milliseconds for each.
         let dir = Run(tempfile::tempdir_in("/dev/shm").unwrap());
         let folder = Folder::make(dir.path(), "c1", VolumeLimit::None).unwrap();
@@ -272,17 +285,21 @@ mod tests {
             mkdirat(&at, c"deeper", Mode::S_IRWXU).unwrap();
             at = fcntl::openat(&at, c"deeper", flags, Mode::empty()).unwrap();
         }
-        folder.remove().unwrap();
+        let rubbish = Rubbish::new(dir.path());
+        folder.discard(&rubbish).unwrap();
         assert!(!folder.0.exists());
+        rubbish.removed().await;
     }
 
-    #[test]
-    fn folders_of_containers_are_removed_but_those_that_are_kept() {
+    #[tokio::test]
+    async fn folders_of_containers_are_removed_but_those_that_are_kept() {
         let dir = Run::new();
         for name in ["old", "new"] {
             Folder::make(dir.path(), name, VolumeLimit::None).unwrap();
         }
-        remove_all(dir.path(), |name| name == "new").unwrap();
+        let rubbish = Rubbish::new(dir.path());
+        discard_all(dir.path(), &rubbish, |name| name == "new").unwrap();
+        rubbish.removed().await;
         assert!(all(dir.path()).join("new").exists());
         assert!(!all(dir.path()).join("old").exists());
     }

@@ -51,10 +51,16 @@ impl ContainerHost {
         self.parts.sweep().await
     }
 
-    /// Waits until every released container and its folder is removed. Optional at the daemon's end: the containers end with
-    /// the daemon, and the next daemon removes the folders.
+    /// Waits until every released container is removed, and its folder, unless that takes long.
     pub async fn settled(&self) {
         self.parts.reaper.idle().await;
+        self.parts.rubbish.settled().await;
+    }
+
+    /// The same at the daemon's end. Optional: the containers end with the daemon, and the next daemon removes the folders.
+    pub async fn close(&self) {
+        self.settled().await;
+        self.parts.rubbish.stop();
     }
 }
 

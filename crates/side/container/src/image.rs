@@ -5,6 +5,9 @@ use std::time::Duration;
 
 use bollard::models::ImageInspect;
 use parking_lot::Mutex;
+use pilot_model::log_line::one_line;
+
+use crate::folder::OURS_INSIDE;
 
 /// An image as the engine described it. Immutable except for what is learnt.
 #[derive(Debug)]
@@ -84,6 +87,36 @@ impl Image {
         })
     }
 
+    /// Why no container of the image can work, and what to change.
+    pub(crate) fn unusable(&self) -> Option<String> {
+        if self.volumes.len() > VOLUMES_MAX {
+            let many = self.volumes.len();
+            return Some(format!(
+                "it has {many} VOLUMEs, at most {VOLUMES_MAX} can be emptied: build the image with fewer"
+            ));
+        }
+        let lengths = self.environment.iter();
+        let bytes: usize = lengths
+            .map(|(key, value)| key.len() + value.len() + 2)
+            .sum();
+        let many = self.environment.len();
+        if bytes > ENV_BYTES_MAX || many > ENV_MAX {
+            return Some(format!(
+                "its ENV has {many} variables with {bytes} bytes, at most {ENV_MAX} with {ENV_BYTES_MAX}: build the image with \
+                 fewer, or put them into a file"
+            ));
+        }
+        let hides = |volume: &&String| {
+            let path = cleaned(volume);
+            path == "/" || path == "/dev" || is_in(&path, "/proc") || is_in(&path, OURS_INSIDE)
+        };
+        let volume = self.volumes.iter().find(hides)?;
+        Some(format!(
+            "its VOLUME {} would hide what every container needs: build the image without it",
+            one_line(volume, VOLUME_CHARS_MAX)
+        ))
+    }
+
     /// The first twelve digits, as engines print them.
     pub(crate) fn short_id(&self) -> &str {
         let digits = self.id.strip_prefix("sha256:").unwrap_or(&self.id);
@@ -114,6 +147,34 @@ impl Image {
         is_new
     }
 }
+
+/// A path as engines understand it: absolute, without `.` and `..`.
+fn cleaned(path: &str) -> String {
+    let mut names = Vec::new();
+    for name in path.split('/') {
+        match name {
+            "" | "." => {}
+            ".." => _ = names.pop(),
+            name => names.push(name),
+        }
+    }
+    format!("/{}", names.join("/"))
+}
+
+fn is_in(path: &str, folder: &str) -> bool {
+    path.strip_prefix(folder)
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+/// The shim empties 32 folders (`PLACES_MAX`), of which some are in every container.
+const VOLUMES_MAX: usize = 26;
+
+/// The shim takes messages of 64 KiB and 4,096 words. The command and the function's own variables have the rest.
+const ENV_BYTES_MAX: usize = 60 << 10;
+const ENV_MAX: usize = 4000;
+
+/// Most characters of a volume's path in a message.
+const VOLUME_CHARS_MAX: usize = 100;
 
 /// An architecture in the words of engines, which are Go's.
 fn engine_name(architecture: &str) -> &str {
@@ -154,6 +215,71 @@ mod tests {
         });
         assert_eq!(image.command, ["python3", "app.py"]);
         assert_eq!(image.environment, [("A".to_owned(), "b=c".to_owned())]);
+    }
+
+    #[test]
+    fn a_volume_that_would_hide_what_a_container_needs_is_refused() {
+        let refused = |volume: &str| {
+            let config = ImageConfig {
+                volumes: Some(vec![volume.to_owned()]),
+                ..Default::default()
+            };
+            let image = Image::new(ImageInspect {
+                config: Some(config),
+                ..Default::default()
+            });
+            image.unusable()
+        };
+        for volume in [
+            "/",
+            "",
+            "/proc",
+            "/proc/sys",
+            "/tmp/../proc/",
+            "/dev",
+            "/.pilot",
+            "/.pilot/code",
+            "//.pilot/./secrets",
+        ] {
+            assert!(refused(volume).is_some(), "{volume}");
+        }
+        for volume in [
+            "/data",
+            "/process",
+            "/dev/shm",
+            "/sys",
+            "/tmp",
+            "/mnt/volume",
+            "/.pilots",
+        ] {
+            assert_eq!(refused(volume), None, "{volume}");
+        }
+        let told = refused("/proc/\u{1b}[2J").unwrap();
+        assert!(!told.contains('\u{1b}'), "{told}");
+    }
+
+    #[test]
+    fn an_image_with_more_than_a_container_can_have_is_refused() {
+        let with = |env: Vec<String>, volumes: Vec<String>| {
+            let config = ImageConfig {
+                env: Some(env),
+                volumes: Some(volumes),
+                ..Default::default()
+            };
+            Image::new(ImageInspect {
+                config: Some(config),
+                ..Default::default()
+            })
+            .unusable()
+        };
+        let numbered = |count: usize| (0..count).map(|number| format!("/v={number}")).collect();
+        assert_eq!(with(numbered(1000), numbered(VOLUMES_MAX)), None);
+        let told = with(numbered(1), numbered(VOLUMES_MAX + 1)).unwrap();
+        assert!(told.contains("27 VOLUMEs"), "{told}");
+        let told = with(numbered(5000), Vec::new()).unwrap();
+        assert!(told.contains("5000 variables"), "{told}");
+        let told = with(vec![format!("A={}", "x".repeat(100_000))], Vec::new()).unwrap();
+        assert!(told.contains("100003 bytes"), "{told}");
     }
 
     #[test]

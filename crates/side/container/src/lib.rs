@@ -21,6 +21,7 @@ mod output;
 mod parts;
 mod program_worker;
 mod reaper;
+mod rubbish;
 mod secret_files;
 mod shim;
 mod usage;

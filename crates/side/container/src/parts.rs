@@ -16,6 +16,7 @@ use crate::cgroup;
 use crate::engine::Engine;
 use crate::folder;
 use crate::reaper::ContainerReaper;
+use crate::rubbish::Rubbish;
 use crate::volume::VolumeLimit;
 use crate::watch::Images;
 
@@ -67,6 +68,7 @@ pub(crate) struct Parts {
     pub(crate) engine: Arc<Engine>,
     pub(crate) images: Images,
     pub(crate) reaper: ContainerReaper,
+    pub(crate) rubbish: Arc<Rubbish>,
     pub(crate) tasks: Tasks,
     /// Identifies this process, so that the sweep keeps its containers.
     pub(crate) run: String,
@@ -80,9 +82,11 @@ pub(crate) struct Parts {
 impl Parts {
     pub(crate) fn new(config: ContainerConfig, engine: Engine) -> Self {
         let engine = Arc::new(engine);
+        let rubbish = Arc::new(Rubbish::new(&config.dir));
         Self {
             images: Images::new(Arc::clone(&engine)),
-            reaper: ContainerReaper::new(Arc::clone(&engine)),
+            reaper: ContainerReaper::new(Arc::clone(&engine), Arc::clone(&rubbish)),
+            rubbish,
             engine,
             tasks: Tasks::new(),
             run: format!("{:x}-{:x}", std::process::id(), now().0),
@@ -106,8 +110,11 @@ impl Parts {
                 }
             }
             let (dir, ours) = (self.config.dir.clone(), self.name_prefix());
+            let rubbish = Arc::clone(&self.rubbish);
             tokio::task::spawn_blocking(move || {
-                folder::remove_all(&dir, |name| name == "shim" || name.starts_with(&ours))
+                rubbish.take_left()?;
+                let kept = |name: &str| name == "shim" || name.starts_with(&ours);
+                folder::discard_all(&dir, &rubbish, kept)
             })
             .await
             .map_err(std::io::Error::other)
@@ -115,6 +122,7 @@ impl Parts {
             .map_err(|error| StartError::Sandbox {
                 problem: format!("remove folders of an earlier daemon: {error}"),
             })?;
+            self.rubbish.settled().await;
             if removed > 0 {
                 tracing::info!(removed, "containers of an earlier daemon are removed");
             }

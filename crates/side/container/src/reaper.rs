@@ -10,6 +10,7 @@ use tokio::task::{AbortHandle, JoinSet};
 
 use crate::engine::Engine;
 use crate::folder::Folder;
+use crate::rubbish::Rubbish;
 
 /// The task that removes containers. Ends with its host.
 #[derive(Debug)]
@@ -43,17 +44,18 @@ struct Removal {
 
 impl ContainerReaper {
     /// Must be called within a tokio runtime.
-    pub(crate) fn new(engine: Arc<Engine>) -> Self {
+    pub(crate) fn new(engine: Arc<Engine>, rubbish: Arc<Rubbish>) -> Self {
         let (sender, removals) = mpsc::unbounded_channel();
         let queue = RemovalQueue {
             sender,
             pending: Arc::new(watch::Sender::new(0)),
         };
-        let task = tokio::spawn(reap(engine, removals, Arc::clone(&queue.pending))).abort_handle();
+        let parts = (engine, rubbish);
+        let task = tokio::spawn(reap(parts, removals, Arc::clone(&queue.pending))).abort_handle();
         Self { queue, task }
     }
 
-    /// Waits until every container whose guard was dropped is removed.
+    /// Waits until every container whose guard was dropped is removed, and its folder out of the way.
     pub(crate) async fn idle(&self) {
         // An error means that the sender is gone, and it is here.
         drop(
@@ -105,7 +107,7 @@ impl Drop for ContainerGuard {
 }
 
 async fn reap(
-    engine: Arc<Engine>,
+    (engine, rubbish): (Arc<Engine>, Arc<Rubbish>),
     mut removals: mpsc::UnboundedReceiver<Removal>,
     pending: Arc<watch::Sender<usize>>,
 ) {
@@ -115,20 +117,21 @@ async fn reap(
             jobs.join_next().await;
         }
         let (engine, pending) = (Arc::clone(&engine), Arc::clone(&pending));
+        let rubbish = Arc::clone(&rubbish);
         jobs.spawn(async move {
-            remove(engine, removal).await;
+            remove(engine, rubbish, removal).await;
             pending.send_modify(|pending| *pending -= 1);
         });
     }
     while jobs.join_next().await.is_some() {}
 }
 
-async fn remove(engine: Arc<Engine>, Removal { name, folder }: Removal) {
+async fn remove(engine: Arc<Engine>, rubbish: Arc<Rubbish>, Removal { name, folder }: Removal) {
     // The folder last: until it has ended, the container may still write to it.
     if let Err(problem) = engine.remove(&name).await {
         tracing::warn!(container = name, %problem, "a container was not removed");
     }
-    let removed = tokio::task::spawn_blocking(move || folder.remove()).await;
+    let removed = tokio::task::spawn_blocking(move || folder.discard(&rubbish)).await;
     if let Ok(Err(problem)) = removed {
         tracing::warn!(container = name, %problem, "a container's folder was not removed");
     }

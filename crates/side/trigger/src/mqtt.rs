@@ -16,6 +16,7 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesOrdered;
 use pilot_model::ports::NotAccepted;
 use pilot_model::trigger::MqttConfig;
+use pilot_protocols::Pace;
 use rumqttc::v5::mqttbytes::QoS;
 use rumqttc::v5::mqttbytes::v5::{
     Packet, PingReq, PubAck, PubComp, PubRec, Publish, SubAck, SubscribeReasonCode,
@@ -84,6 +85,8 @@ async fn listen(
     let settled = sleep(SETTLED_AFTER);
     tokio::pin!(settled);
     let mut is_settled = false;
+    // Of packets that are no messages: a broker has little to say besides, and each message pays for its own.
+    let others = Pace::default();
     loop {
         let has_place = storing.len() < usize::from(IN_FLIGHT_MAX);
         tokio::select! {
@@ -91,13 +94,20 @@ async fn listen(
             packet = session.read(), if has_place => {
                 heard_at = Instant::now();
                 match packet? {
-                    Packet::Publish(message) => storing.push_back(store(context, &config.connection, &message)),
-                    Packet::SubAck(answer) if answer.pkid == SUBSCRIBE_ID => subscribed(context, config, &answer)?,
+                    Packet::Publish(message) => {
+                        others.allow_more();
+                        storing.push_back(store(context, &config.connection, &message));
+                    }
+                    Packet::SubAck(answer) if answer.pkid == SUBSCRIBE_ID => {
+                        subscribed(context, config, &answer)?;
+                        others.wait().await;
+                    }
                     // What it releases is stored since PUBREC, perhaps by an earlier connection.
                     Packet::PubRel(released) => {
                         session.write(Packet::PubComp(PubComp::new(released.pkid, None))).await?;
+                        others.wait().await;
                     }
-                    Packet::PingResp(_) => {}
+                    Packet::PingResp(_) => others.wait().await,
                     Packet::Disconnect(bye) => {
                         let reason = bye.properties.and_then(|said| said.reason_string).unwrap_or_default();
                         return Err(format!("the broker ends the connection: {:?} {reason}", bye.reason_code));

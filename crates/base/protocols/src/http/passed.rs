@@ -17,8 +17,8 @@ use tokio::time::{Sleep, sleep_until};
 use super::connection::{Connection, Driven};
 use super::hops;
 use super::site::Site;
-use crate::HeldFiles;
 use crate::joined::Joined;
+use crate::{HeldFiles, PiecePace};
 
 /// A response's body and the connection that carries it.
 #[derive(Debug)]
@@ -115,7 +115,7 @@ impl PassedBody {
         if !Joined::is_short(&piece) {
             return Some(Ok(Frame::data(piece)));
         }
-        let mut joined = Joined::new(piece);
+        let mut joined = Joined::new(piece, PiecePace::cost_of_more);
         while joined.takes_more() && !self.incoming.is_end_stream() {
             match self.poll_piece(cx) {
                 Poll::Pending => break,

@@ -168,7 +168,8 @@ impl Streamed {
 
     /// A short part, joined with those that follow at once.
     async fn joined(&mut self, first: Bytes) -> Piece {
-        let mut joined = Joined::new(first);
+        // Each of them takes two changes of tasks.
+        let mut joined = Joined::new(first, PiecePace::cost);
         while joined.takes_more() {
             let frame = match self.body.frame().now_or_never() {
                 Some(frame) => frame,

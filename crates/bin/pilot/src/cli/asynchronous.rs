@@ -5,7 +5,9 @@ use std::time::{Duration, SystemTime};
 use anyhow::ensure;
 use clap::{Args, Subcommand};
 use pilot_model::FunctionName;
-use pilot_model::asynchronous::{AsyncInfo, AsyncShown, DeadLetters, DeadLettersChanged};
+use pilot_model::asynchronous::{
+    AsyncInfo, AsyncShown, DeadLetters, DeadLettersChanged, LISTED_DEFAULT, LISTED_MAX,
+};
 use pilot_model::calendar::unix_ms;
 
 use super::client::Client;
@@ -58,7 +60,7 @@ struct ListArgs {
     #[arg(long, value_name = "NAME")]
     function: Option<FunctionName>,
     /// Maximum number of invocations
-    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=LIMIT_MAX))]
+    #[arg(long, value_name = "N", default_value_t = LISTED_DEFAULT, value_parser = clap::value_parser!(u32).range(1..=i64::from(LISTED_MAX)))]
     limit: u32,
     /// Print as JSON
     #[arg(long)]
@@ -185,8 +187,6 @@ fn short(error: &str) -> String {
 const ASYNC: &str = "/_pilot/v1/async";
 const DLQ: &str = "/_pilot/v1/dlq";
 const ERROR_CHARS_MAX: usize = 60;
-/// As the daemon has it.
-const LIMIT_MAX: i64 = 1000;
 
 #[cfg(test)]
 mod tests {

@@ -66,23 +66,28 @@ pub(super) fn run(client: &Client, args: &DeployArgs) -> anyhow::Result<()> {
     }
     let course = Course::watched([&target.name].into_iter())?;
     let result = deploy(client, &target, show(args.json), &course);
-    if args.json {
-        output::print_json(&outcome_json(&target, &result)?)?;
-    }
+    let mut printed = match args.json {
+        true => output::print_json(&outcome_json(&target, &result)?),
+        false => Ok(()),
+    };
     match result {
-        Ok(report) if !args.json => {
-            output::print(&report::deployed(&report, &client.functions_url()))
+        Ok(report) => {
+            if !args.json {
+                printed = output::print(&report::deployed(&report, &client.functions_url()));
+            }
+            printed
         }
-        Ok(_) => Ok(()),
+        // Whether or not anybody reads the output.
         Err(error) => Err(tell_failure(client, &target.name, error)),
     }
 }
 
-/// Deploys all functions of a manifest, one after another. A failure does not stop the others.
+/// Deploys all functions of a manifest, one after another. Neither a failure nor a closed output stops the others.
 pub(super) fn up(client: &Client, args: &UpArgs) -> anyhow::Result<()> {
     let project = Project::read(&args.file, None)?;
     let mut outcomes = Vec::new();
     let (mut failed, mut refused) = (0, 0);
+    let mut printed = Ok(());
     let course = Course::watched(project.targets.iter().map(|target| &target.name))?;
     for target in &project.targets {
         let result = deploy(client, target, show(args.json), &course);
@@ -91,7 +96,8 @@ pub(super) fn up(client: &Client, args: &UpArgs) -> anyhow::Result<()> {
         }
         match result {
             Ok(report) if !args.json => {
-                output::print(&(report::deployed(&report, &client.functions_url()) + "\n"))?;
+                let text = report::deployed(&report, &client.functions_url()) + "\n";
+                printed = printed.and(output::print(&text));
             }
             Ok(_) => {}
             Err(error) => {
@@ -106,10 +112,10 @@ pub(super) fn up(client: &Client, args: &UpArgs) -> anyhow::Result<()> {
         }
     }
     if args.json {
-        output::print_json(&outcomes)?;
+        printed = output::print_json(&outcomes);
     }
     if failed == 0 {
-        return Ok(());
+        return printed;
     }
     output::error(&format!(
         "{failed} of {} not deployed",

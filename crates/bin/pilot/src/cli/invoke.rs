@@ -71,8 +71,9 @@ pub(super) fn run(client: &Client, args: &InvokeArgs) -> anyhow::Result<()> {
         return Err(refused(client, &args.target, &answer));
     }
     let raised = header(&answer, "x-amz-function-error").is_some();
+    let mut printed = Ok(());
     if args.json {
-        output::print_json(&as_json(&answer, took.as_secs_f64() * 1e3))?;
+        printed = output::print_json(&as_json(&answer, took.as_secs_f64() * 1e3));
         if let Some(path) = &args.output {
             write(path, &answer.body)?;
         }
@@ -86,17 +87,17 @@ pub(super) fn run(client: &Client, args: &InvokeArgs) -> anyhow::Result<()> {
                 output::prose(&format!("{WARN}hint:{WARN:#} {hint}"));
             }
         } else {
-            print(args, &answer.body)?;
+            printed = print(args, &answer.body);
         }
         if args.timeline {
             output::note(timeline(&answer, took).trim_end());
         }
     }
+    // Whether or not anybody reads the output.
     if raised {
-        Err(Failure::Reported.into())
-    } else {
-        Ok(())
+        return Err(Failure::Reported.into());
     }
+    printed
 }
 
 fn event(args: &InvokeArgs) -> anyhow::Result<Vec<u8>> {

@@ -41,6 +41,8 @@ pub(super) struct ClientStream {
     timed: Option<u32>,
     /// Of HTTP/2.
     frames: Option<Frames>,
+    /// Runs while the client's frames have come faster than they are read.
+    frame_timer: Option<Pin<Box<Sleep>>>,
     /// After the end of the client's direction: resolves when the client is gone.
     gone: Option<Pin<Box<dyn Future<Output = io::Error> + Send>>>,
 }
@@ -61,6 +63,7 @@ impl ClientStream {
             head_timer: None,
             timed: None,
             frames: None,
+            frame_timer: None,
             gone: None,
         }
     }
@@ -108,6 +111,27 @@ impl ClientStream {
         ))
     }
 
+    fn wrote(&mut self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        if let (Some(frames), Poll::Ready(Ok(bytes))) = (&mut self.frames, &written) {
+            frames.wrote(*bytes);
+        }
+        written
+    }
+
+    /// Ready when the client's next frames may be read.
+    fn poll_pace(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let Some(next) = self.frames.as_ref().and_then(Frames::next) else {
+            self.frame_timer = None;
+            return Poll::Ready(());
+        };
+        let timer = self
+            .frame_timer
+            .get_or_insert_with(|| Box::pin(sleep_until(next)));
+        ready!(timer.as_mut().poll(cx));
+        self.frame_timer = None;
+        Poll::Ready(())
+    }
+
     /// The bytes as they come. Nothing is read at the end.
     pub(super) fn poll_read_all(
         &mut self,
@@ -132,6 +156,7 @@ impl AsyncRead for ClientStream {
     ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         if this.gone.is_none() || this.usage.is_upgraded() {
+            ready!(this.poll_pace(cx));
             let before = buf.filled().len();
             match this.poll_read_all(cx, buf) {
                 Poll::Ready(result) => result?,
@@ -171,7 +196,8 @@ impl AsyncWrite for ClientStream {
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, buf)
+        let written = Pin::new(&mut self.stream).poll_write(cx, buf);
+        self.wrote(written)
     }
 
     fn poll_write_vectored(
@@ -179,7 +205,8 @@ impl AsyncWrite for ClientStream {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
+        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
+        self.wrote(written)
     }
 
     fn is_write_vectored(&self) -> bool {

@@ -1,5 +1,12 @@
 //! The boundaries of the frames that a client of HTTP/2 sends (RFC 9113 §4.1), so that the time of a frame and of a head can be limited,
 //! as the time of a head of HTTP/1 is. h2 shows a frame only when it is complete, and a head only with its last frame.
+//!
+//! Frames that are no part of a request cost the daemon more than the client: those without end (CVE-2019-9512, -9513, -9515, -9518) are
+//! read at a pace. A request and the bytes of a response pay for those that belong to them.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 /// Follows the bytes of a connection. Its own checks are few: h2 finds what is wrong.
 #[derive(Debug)]
@@ -14,6 +21,7 @@ pub(super) struct Frames {
     /// A head has begun, and its last frame has not come.
     in_head: bool,
     begun: u32,
+    pace: Pace,
 }
 
 impl Frames {
@@ -26,6 +34,9 @@ impl Frames {
             is_data: false,
             in_head: false,
             begun: 0,
+            pace: Pace {
+                due: Instant::now(),
+            },
         }
     }
 
@@ -59,6 +70,15 @@ impl Frames {
         self.header_len = 0;
         self.payload_left = usize::from(a) << 16 | usize::from(b) << 8 | usize::from(c);
         self.is_data = kind == DATA;
+        match kind {
+            HEADERS => self.pace.give(GAP * PER_REQUEST),
+            // A request has one.
+            DATA if flags & END_STREAM != 0 => {}
+            DATA if self.payload_left >= SHORT_LEN => {}
+            // It may change the windows of all streams.
+            SETTINGS => self.pace.take(SETTINGS_GAP),
+            _ => self.pace.take(GAP),
+        }
         if kind == HEADERS || kind == CONTINUATION {
             self.in_head = flags & END_HEADERS == 0;
         }
@@ -70,13 +90,60 @@ impl Frames {
         let within = self.preface_left > 0 || self.header_len > 0 || in_payload || self.in_head;
         within.then_some(self.begun)
     }
+
+    /// The client has taken so many bytes.
+    pub(super) fn wrote(&mut self, bytes: usize) {
+        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+        self.pace.give(GAP * bytes / WRITTEN_PER_FRAME);
+    }
+
+    /// When more may be read; `None`: now.
+    pub(super) fn next(&self) -> Option<Instant> {
+        let from = self.pace.due.checked_sub(AT_ONCE)?;
+        (from > Instant::now()).then_some(from)
+    }
 }
+
+/// The generic cell rate algorithm (ITU-T I.371).
+#[derive(Debug)]
+struct Pace {
+    /// From when on a client that has been quiet since could send again.
+    due: Instant,
+}
+
+impl Pace {
+    fn take(&mut self, time: Duration) {
+        self.due = self.due.max(Instant::now()) + time;
+    }
+
+    fn give(&mut self, time: Duration) {
+        self.due = self.due.checked_sub(time).unwrap_or(self.due);
+    }
+}
+
+/// Between frames without end.
+const GAP: Duration = Duration::from_micros(50);
+const SETTINGS_GAP: Duration = Duration::from_millis(1);
+
+/// What a client that has been quiet may send at once: 4,000 frames, or 200 of SETTINGS.
+const AT_ONCE: Duration = Duration::from_millis(200);
+
+/// A frame of a body with at least so many bytes takes the client as long as the daemon.
+const SHORT_LEN: usize = 64;
+
+/// Frames that a request pays for: its priority, two updates of windows, a ping.
+const PER_REQUEST: u32 = 4;
+
+/// A client updates two windows for some kilobytes that it has read, and may ask with a ping how fast that was.
+const WRITTEN_PER_FRAME: u32 = 1024;
 
 const PREFACE_LEN: usize = 24;
 const HEADER_LEN: usize = 9;
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
+const SETTINGS: u8 = 4;
 const CONTINUATION: u8 = 9;
+const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
 
 #[cfg(test)]
@@ -114,6 +181,71 @@ mod tests {
             let ping = frame(6, 0, 8);
             assert_eq!(feed(&ping[..12]), Some(4));
             assert_eq!(feed(&ping[12..]), None);
+        }
+    }
+
+    /// How long such frames are read.
+    async fn reads(frames: &mut Frames, frame: &[u8], count: usize) -> Duration {
+        let begun = Instant::now();
+        for _ in 0..count {
+            if let Some(next) = frames.next() {
+                tokio::time::sleep_until(next).await;
+            }
+            frames.read(frame);
+        }
+        begun.elapsed()
+    }
+
+    fn opened() -> Frames {
+        let mut frames = Frames::new();
+        frames.read(&[b'P'; PREFACE_LEN]);
+        frames
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn frames_without_end_have_a_pace() {
+        const PRIORITY: u8 = 2;
+        const PING: u8 = 6;
+        const GOAWAY: u8 = 7;
+        const WINDOW_UPDATE: u8 = 8;
+        const UNKNOWN: u8 = 0x20;
+        for (kind, flags, payload) in [
+            (PING, 0, 8),
+            (PING, 1, 8),
+            (PRIORITY, 0, 5),
+            (GOAWAY, 0, 8),
+            (WINDOW_UPDATE, 0, 4),
+            (UNKNOWN, 0, 0),
+            (DATA, 0, 0),
+            (DATA, 0, SHORT_LEN - 1),
+        ] {
+            let took = reads(&mut opened(), &frame(kind, flags, payload), 24_000).await;
+            assert!((990..=1010).contains(&took.as_millis()), "{kind}: {took:?}");
+        }
+        let took = reads(&mut opened(), &frame(SETTINGS, 0, 6), 1_200).await;
+        assert!((990..=1010).contains(&took.as_millis()), "{took:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn requests_and_what_the_client_reads_pay_for_frames() {
+        const WINDOW_UPDATE: u8 = 8;
+        let mut frames = opened();
+        let request = [
+            frame(HEADERS, END_HEADERS, 30),
+            frame(DATA, END_STREAM, 2),
+            frame(WINDOW_UPDATE, 0, 4),
+            frame(WINDOW_UPDATE, 0, 4),
+        ]
+        .concat();
+        let took = reads(&mut frames, &request, 100_000).await;
+        assert_eq!(took, Duration::ZERO);
+        let took = reads(&mut frames, &frame(DATA, 0, SHORT_LEN), 100_000).await;
+        assert_eq!(took, Duration::ZERO);
+        let update = frame(WINDOW_UPDATE, 0, 4);
+        for _ in 0..100_000 {
+            frames.wrote(4096);
+            let took = reads(&mut frames, &update, 2).await;
+            assert_eq!(took, Duration::ZERO);
         }
     }
 }

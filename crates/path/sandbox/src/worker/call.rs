@@ -41,6 +41,8 @@ pub(crate) struct Reader {
     answers: FunctionBudget,
     /// For the frame that is arriving, if it is a long one.
     reserved: Option<Reserved>,
+    /// Nothing was read for the last frame.
+    is_together: bool,
 }
 
 /// Why a call has no answer.
@@ -76,6 +78,7 @@ impl Connection {
                 output,
                 answers,
                 reserved: None,
+                is_together: false,
             },
             first_byte: Instant(0),
             pending: None,
@@ -192,6 +195,7 @@ fn secrets_frame(environment: &BTreeMap<String, String>) -> Result<Vec<u8>, Stri
 impl Reader {
     /// The next complete frame. Reads output while it waits.
     pub(super) async fn frame(&mut self) -> Result<Frame, CallError> {
+        self.is_together = true;
         loop {
             if let Some(mut frame) = self.decoder.next_frame().map_err(broken)? {
                 if let Some(reserved) = self.reserved.take() {
@@ -209,11 +213,17 @@ impl Reader {
             if read.map_err(closed_or_broken)? == 0 {
                 return Err(CallError::Closed { unread: false });
             }
+            self.is_together = false;
         }
     }
 
     pub(super) fn output(&mut self) -> &mut Output {
         &mut self.output
+    }
+
+    /// Whether the last frame had arrived together with the one before it.
+    pub(super) fn is_together(&self) -> bool {
+        self.is_together
     }
 
     /// The channel under another descriptor, for those that write while this reads.
@@ -353,7 +363,7 @@ pub(super) fn with_arrived(
             pending = Some(next);
             break;
         }
-        cost += self::cost(&next);
+        cost += cost_of_more(&next);
         joined
             .get_or_insert_with(|| BytesMut::from(&first.body[..]))
             .extend_from_slice(&next.body);
@@ -373,6 +383,14 @@ pub(super) fn with_arrived(
 pub(super) fn cost(frame: &Frame) -> Duration {
     match frame.kind {
         FrameKind::Chunk => PiecePace::cost(frame.body.len()),
+        _ => Duration::ZERO,
+    }
+}
+
+/// The same of one that has arrived together with the frame before it.
+pub(super) fn cost_of_more(frame: &Frame) -> Duration {
+    match frame.kind {
+        FrameKind::Chunk => PiecePace::cost_of_more(frame.body.len()),
         _ => Duration::ZERO,
     }
 }

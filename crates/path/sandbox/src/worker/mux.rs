@@ -249,7 +249,10 @@ async fn read(mut reader: Reader, streams: Arc<Streams>) {
             .cloned();
         match sender {
             Some(sender) => {
-                let cost = call::cost(&arrived.frame);
+                let cost = match reader.is_together() {
+                    true => call::cost_of_more(&arrived.frame),
+                    false => call::cost(&arrived.frame),
+                };
                 if !call::is_empty_chunk(&arrived.frame) {
                     let _ = sender.send(arrived).await;
                 }

@@ -9,7 +9,9 @@ use axum::{Extension, Json};
 use bytes::Bytes;
 use pilot_model::access::{Caller, Grant, Role};
 use pilot_model::api::ApiError;
-use pilot_model::asynchronous::{AsyncInfo, AsyncShown, DeadLetters, DeadLettersChanged};
+use pilot_model::asynchronous::{
+    AsyncInfo, AsyncShown, DeadLetters, DeadLettersChanged, LISTED_DEFAULT, LISTED_MAX,
+};
 use pilot_model::ports::{AsyncFault, AsyncFilter, MayTouch};
 use pilot_model::{FunctionName, InvalidName};
 use serde::Deserialize;
@@ -27,7 +29,7 @@ pub(crate) struct ListQuery {
     /// Only those of this function.
     function: Option<String>,
     /// At most this many, 1 to 1,000. Default: 100.
-    limit: Option<usize>,
+    limit: Option<u32>,
 }
 
 type Listed = Result<Query<ListQuery>, QueryRejection>;
@@ -79,15 +81,15 @@ async fn listed(
     let function = query.function.map(|name| name.parse()).transpose();
     let function =
         function.map_err(|error: InvalidName| Failure::new("bad_name", error.to_string()))?;
-    let limit = query.limit.unwrap_or(100);
-    if !(1..=LIMIT_MAX).contains(&limit) {
-        let problem = format!("limit is {limit}, must be from 1 to {LIMIT_MAX}");
+    let limit = query.limit.unwrap_or(LISTED_DEFAULT);
+    if !(1..=LISTED_MAX).contains(&limit) {
+        let problem = format!("limit is {limit}, must be from 1 to {LISTED_MAX}");
         return Err(Failure::new("bad_request", problem));
     }
     let filter = AsyncFilter {
         dead,
         function,
-        limit,
+        limit: usize::try_from(limit).unwrap_or(usize::MAX),
     };
     let (queue, may) = (Arc::clone(&admin.inner.parts.queue), may(caller));
     Ok(Json(blocking(move || queue.list(&filter, &may)).await?))
@@ -199,5 +201,3 @@ impl From<AsyncFault> for Failure {
         Self::new(code, fault.to_string())
     }
 }
-
-const LIMIT_MAX: usize = 1000;

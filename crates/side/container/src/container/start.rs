@@ -50,6 +50,13 @@ impl Container {
         }
         let began = now();
         let image = parts.images.look_up(reference).await?;
+        if let Some(problem) = image.unusable() {
+            let problem = format!(
+                "image {}: {problem}",
+                pilot_model::image::familiar(reference)
+            );
+            return Err(sandbox("make a container", problem));
+        }
         let name = parts.next_name();
         let folder = make_folder(&parts, &name, *disk).await?;
         let guard = parts.reaper.guard(name, folder);

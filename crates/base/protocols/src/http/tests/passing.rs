@@ -314,7 +314,7 @@ async fn trailers_are_announced_to_those_that_get_them() {
 
 #[tokio::test]
 async fn short_pieces_that_arrived_together_are_one_and_those_without_end_have_a_pace() {
-    const MANY: usize = 20_000;
+    const MANY: usize = 100_000;
     let rig = rig().await;
     let mut server = rig.accept().await;
     let response = rig.pass(get("/"));

@@ -280,17 +280,19 @@ fn tell(
 ) -> anyhow::Result<()> {
     let Measured { document, ending } = measured;
     let answers = document.complete_us.count;
-    if output.json {
+    let printed = if output.json {
         output::print_json(&ClosedReport {
             kind,
             target: subject.name(),
             connections: plan.connections,
             interrupted: *ending == Ending::Interrupted,
             measured: document,
-        })?;
+        })
     } else if answers > 0 {
-        output::print(&table(kind, subject.name(), plan.connections, document))?;
-    }
+        output::print(&table(kind, subject.name(), plan.connections, document))
+    } else {
+        Ok(())
+    };
     let warm = document.start.get("warm").copied().unwrap_or(0);
     if kind == "cold" && warm > 0 {
         output::note(&format!(
@@ -308,7 +310,7 @@ fn tell(
             Err(Failure::Interrupted.into())
         }
         Ending::Whole if document.failed > 0 => Err(Failure::Reported.into()),
-        Ending::Whole => Ok(()),
+        Ending::Whole => printed,
     }
 }
 

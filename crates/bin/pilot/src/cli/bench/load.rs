@@ -134,11 +134,10 @@ pub(super) fn run(client: &Client, connection: &Connection, args: &LoadArgs) -> 
         took,
         ending,
     );
-    if args.json {
-        output::print_json(&document)?;
-    } else {
-        output::print(&document.table())?;
-    }
+    let printed = match args.json {
+        true => output::print_json(&document),
+        false => output::print(&document.table()),
+    };
     if let Some(failures) = document.failures() {
         output::error(&failures);
     }
@@ -150,7 +149,7 @@ pub(super) fn run(client: &Client, connection: &Connection, args: &LoadArgs) -> 
             Err(Failure::Interrupted.into())
         }
         Ending::Whole if document.failures().is_some() => Err(Failure::Reported.into()),
-        Ending::Whole => Ok(()),
+        Ending::Whole => printed,
     }
 }
 

@@ -6,6 +6,10 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use nix::sys::resource::{Resource, getrlimit};
+use nix::sys::statfs::{
+    BPF_FS_MAGIC, CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC, DEBUGFS_MAGIC, DEVPTS_SUPER_MAGIC,
+    FsType, PROC_SUPER_MAGIC, SECURITYFS_MAGIC, SYSFS_MAGIC, TRACEFS_MAGIC, statfs,
+};
 use nix::unistd::{AccessFlags, access};
 use pilot_container::{VolumeLimit, available};
 use pilot_model::size::Size;
@@ -162,6 +166,13 @@ fn data_dir(dir: &Path) -> Result<(UseOfDataDir, String), String> {
             there.display()
         ));
     }
+    // What their files say of rights does not count.
+    if statfs(there).is_ok_and(|fs| KERNELS_OWN.contains(&fs.filesystem_type())) {
+        return Err(format!(
+            "{shown} cannot be used: {} shows what the kernel has, and keeps no files",
+            there.display()
+        ));
+    }
     match access(there, AccessFlags::W_OK | AccessFlags::X_OK) {
         Ok(()) if is_there => Ok((UseOfDataDir::Free, shown.to_string())),
         Ok(()) => Ok((
@@ -220,6 +231,19 @@ fn descriptors(workers: usize) -> Result<String, String> {
 const DOCKER_SOCKET: &str = "/var/run/docker.sock";
 const DESCRIPTORS_WANTED: u64 = 16_384;
 
+/// File systems that root may write to by their rights, and that keep no files (filesystems(5)).
+const KERNELS_OWN: [FsType; 9] = [
+    PROC_SUPER_MAGIC,
+    SYSFS_MAGIC,
+    CGROUP_SUPER_MAGIC,
+    CGROUP2_SUPER_MAGIC,
+    DEBUGFS_MAGIC,
+    TRACEFS_MAGIC,
+    SECURITYFS_MAGIC,
+    BPF_FS_MAGIC,
+    DEVPTS_SUPER_MAGIC,
+];
+
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::PermissionsExt;
@@ -246,6 +270,10 @@ mod tests {
                 .unwrap_err()
                 .contains("is not a folder")
         );
+        for kernels in ["/proc/data", "/sys/not/there/yet"] {
+            let problem = data_dir(Path::new(kernels)).unwrap_err();
+            assert!(problem.contains("keeps no files"), "{problem}");
+        }
         let wide = tempfile::tempdir().unwrap();
         std::fs::set_permissions(wide.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
         std::fs::write(wide.path().join("thesis.tex"), "").unwrap();
