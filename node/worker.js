@@ -60,6 +60,7 @@ async function main(args) {
     process.exit(2);
   }
   process.argv.length = 2; // functions do not see our arguments
+  process.mainModule = undefined; // nor us as `require.main`, which Lambda's functions do not have
   output.prepare();
   watch();
   const channel = new Channel(CHANNEL_FD);
@@ -75,13 +76,33 @@ async function main(args) {
   await become(channel, line, specifiedNs);
 }
 
-/** Called before user code runs, so that our listeners are called first. */
+/** As in any Node process, and in Lambda, an error for which the function has a listener of its own is the function's affair. */
 function watch() {
-  process.on('uncaughtException', (error) => phase.fail('Uncaught Exception', error, STATUS_EXCEPTION));
+  process.on('uncaughtException', (error) => {
+    if (!isListenedTo('uncaughtException')) {
+      phase.fail('Uncaught Exception', error, STATUS_EXCEPTION);
+    }
+  });
   process.on('unhandledRejection', (reason) => {
+    if (isListenedTo('unhandledRejection')) {
+      return;
+    }
+    if (isListenedTo('uncaughtException')) {
+      // Node raises a rejection that nobody listens to as an exception.
+      /** @type {NodeJS.EventEmitter} */ (process).emit('uncaughtException', reason, 'unhandledRejection');
+      return;
+    }
     phase.fail('Unhandled Promise Rejection', errors.unhandledRejection(reason), STATUS_REJECTION);
   });
   process.on('beforeExit', () => phase.idle());
+}
+
+/**
+ * Whether there is a listener besides ours.
+ * @param {'uncaughtException' | 'unhandledRejection'} event
+ */
+function isListenedTo(event) {
+  return process.listenerCount(event) > 1;
 }
 
 /**

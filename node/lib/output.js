@@ -6,7 +6,7 @@
 'use strict';
 
 const { AsyncLocalStorage } = require('node:async_hooks');
-const fs = require('node:fs');
+const { writeSync } = require('node:fs'); // before a function replaces it, as memfs does
 const { Writable } = require('node:stream');
 const { format } = require('node:util');
 
@@ -98,7 +98,7 @@ function write(fd, data) {
   let rest = typeof data === 'string' ? Buffer.from(data) : data;
   while (rest.length > 0) {
     try {
-      rest = rest.subarray(fs.writeSync(fd, rest));
+      rest = rest.subarray(writeSync(fd, rest));
     } catch (failure) {
       const { code } = /** @type {NodeJS.ErrnoException} */ (failure);
       if (code === 'EAGAIN') {

@@ -255,6 +255,34 @@ test('an error that nobody catches ends all streams of the worker', async () => 
   assert.strictEqual(await worker.ended, 129);
 });
 
+for (const listen of [
+  'process.on("unhandledRejection", (reason) => { global.seen = reason.message; });',
+  'process.on("uncaughtException", (error, origin) => { global.seen = error.message + " " + origin; });',
+]) {
+  test(`an error for which the function has a listener of its own ends nothing: ${listen}`, async () => {
+    const worker = await serving(`${listen} exports.handler = async (run) => {
+      await eval(run);
+      await new Promise((resolve) => setTimeout(resolve, 20));
+      return global.seen;
+    };`);
+    const isRejection = listen.includes('unhandledRejection"');
+    assert.strictEqual(await worker.result('Promise.reject(new Error("lost")); 0'), isRejection ? 'lost' : 'lost unhandledRejection');
+    if (!isRejection) {
+      assert.strictEqual(await worker.result('setImmediate(() => { throw new Error("gone"); })'), 'gone uncaughtException');
+    }
+    assert.strictEqual(await worker.end(), 0);
+  });
+}
+
+test('a function may replace what Node writes with', async () => {
+  const worker = await serving(`const fs = require('fs');
+    for (const name of ['writeSync', 'writevSync', 'readSync']) fs[name] = () => { throw new Error(name); };
+    exports.handler = async (event) => { console.log('printed'); return event; };`);
+  assert.strictEqual(await worker.result('x'.repeat(100_000)), 'x'.repeat(100_000));
+  assert.strictEqual(await worker.result(1), 1);
+  assert.match(worker.log(), /printed/);
+});
+
 test('an error between invocations ends the worker without a word on the channel', async () => {
   const worker = await serving(RUN);
   await worker.result({ run: 'setTimeout(() => { throw new RangeError("late"); }, 20);' });

@@ -137,10 +137,10 @@ test('the working directory is that of the specification', async () => {
 test('a function sees none of our arguments, modules or warm-up', async () => {
   const code = `exports.handler = async () => {
     const left = Object.keys(require.cache).filter((file) => file.includes('warmup/'));
-    return [process.argv.length, left];
+    return [process.argv.length, left, require.main === undefined, process.mainModule === undefined];
   };`;
   const worker = await serving(code);
-  assert.deepStrictEqual(await worker.result(null), [2, []]);
+  assert.deepStrictEqual(await worker.result(null), [2, [], true, true]);
 });
 
 test('NODE_PATH is honoured', async () => {

@@ -8,6 +8,7 @@ has threads and is not forked, and the deployment reports it.
 - `VARIABLES` are set while a template imports.
 - `STOPS` has a function for each module, which ends its threads. It is only called if there are any.
 - `LEFT_BEHIND` are threads that nobody has to end.
+- `OWNED` has a function for each module whose objects remember the process that made them, and are lost in another one.
 
 What a worker has to do itself is done after its descriptors were made (`descriptors.in_child`). A worker of a template without
 such a package runs nothing of this file.
@@ -97,6 +98,10 @@ def begin() -> None:
 
 def stop_threads(has_templates_below: bool) -> int:
     """After the imports of a template. Returns how many threads there are then."""
+    if not has_templates_below:
+        for name, own in OWNED.items():
+            if name in sys.modules:
+                _carry_out(own, sys.modules[name])
     count = count_threads()
     if count > 1:
         gc.unfreeze()  # what a template above has made is looked at, too
@@ -370,6 +375,25 @@ def _stop_openblas(module: Any) -> None:
         os._exit(0)
     posix.waitpid(child, 0)
 
+
+def _own_pony(module: Any) -> Optional[Callable[[], None]]:
+    """pony opens another connection in another process. For a database in memory, that would be an empty database."""
+    pools = [
+        pool
+        for pool in _instances(module.SQLitePool)
+        if pool.con is not None and (pool.filename == ":memory:" or pool.is_shared_memory_db)
+    ]
+
+    def again() -> None:
+        for pool in pools:
+            pool.pid = os.getpid()
+
+    return again if pools else None
+
+
+OWNED: Dict[str, Callable[[Any], Optional[Callable[[], None]]]] = {
+    "pony.orm.dbproviders.sqlite": _own_pony,
+}
 
 STOPS: Dict[str, Callable[[Any], Optional[Callable[[], None]]]] = {
     "concurrent.futures.thread": _stop_executors,

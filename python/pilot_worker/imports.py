@@ -12,12 +12,12 @@ import os
 import sys
 import time
 
-from . import forkable, generators, opened, output
+from . import forkable, generators, opened, output, setters
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import ModuleType, TracebackType
-    from typing import Any, Callable, Dict, List, Optional, Tuple, Type
+    from typing import Any, Callable, Dict, List, Optional, Set, Tuple, Type
 
     from .spec import TemplateSpec
 
@@ -94,7 +94,7 @@ class SingleThreaded:
 def apply(spec: TemplateSpec) -> None:
     """Sets os.environ, sys.path, the format of the log and what SIGINT does."""
     if spec.environment is not None:
-        _set_environment(spec.environment)
+        _set_environment(spec.environment, setters.unused(spec.sys_path) if spec.handler is not None else set())
         output.configure(spec.environment)
         # The interpreter has read it at its start, or was started before there was a function.
         sys.dont_write_bytecode = sys.dont_write_bytecode or bool(spec.environment.get("PYTHONDONTWRITEBYTECODE"))
@@ -126,12 +126,13 @@ def note_environment() -> None:
         _set_by_modules.update((name, value) for name, value in os.environ.items() if _given.get(name) != value)
 
 
-def _set_environment(environment: Dict[str, str]) -> None:
+def _set_environment(environment: Dict[str, str], unused: Set[str]) -> None:
     current = os.environ
     if environment.get("AWS_EXECUTION_ENV") == "AWS_Lambda_python":
         # The daemon does not know the version of its default interpreter.
         environment = {**environment, "AWS_EXECUTION_ENV": "AWS_Lambda_python{}.{}".format(*sys.version_info)}
-    environment = {**_set_by_modules, **environment}
+    set_by_modules = {name: value for name, value in _set_by_modules.items() if name not in unused}
+    environment = {**set_by_modules, **environment}
     for name in [name for name in current if name not in environment]:
         del current[name]
     for name, value in environment.items():

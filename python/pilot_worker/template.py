@@ -32,6 +32,7 @@ from . import (
     kernel,
     native,
     opened,
+    setters,
     variables,
     warmup,
     worker,
@@ -116,8 +117,11 @@ class Template:
         assert self.spec is not None, "a template without one imports nothing"
         if not self.spec.imports:
             return []
-        with variables.Watch():
-            return imports.import_declared(self.spec.imports)
+        try:
+            with variables.Watch():
+                return imports.import_declared(self.spec.imports)
+        finally:
+            setters.imported(self.spec.sys_path)
 
     def _leave_imports_to_another(self, why: str) -> None:
         """Reports `ready` with the reason why this function's template must not be forked from one with packages."""

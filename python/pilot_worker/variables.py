@@ -15,7 +15,7 @@ import importlib.machinery
 import os
 import sys
 
-from . import findings, forkable, imports
+from . import findings, forkable, imports, setters
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -72,17 +72,17 @@ _state = _State()
 
 
 class Watch:
-    """A context, in the template of an environment: notes which variables are asked for, and by which package."""
+    """A context, in the template of an environment: notes which variables are asked for or set, and by which package."""
 
     def __init__(self) -> None:
         self._methods: Any = None
 
     def __enter__(self) -> Watch:
         kind: Any = type(os.environ)
-        if not {"__getitem__", "__iter__"} <= vars(kind).keys():
+        if not {"__getitem__", "__iter__", "__setitem__"} <= vars(kind).keys():
             return self  # something has replaced os.environ
         _state.values = dict(os.environ)
-        read, names = kind.__getitem__, kind.__iter__
+        read, names, write = kind.__getitem__, kind.__iter__, kind.__setitem__
 
         def read_noted(environ: Any, name: Any) -> Any:
             if name not in _state.readers:
@@ -93,16 +93,22 @@ class Watch:
             _note_all()
             return names(environ)
 
-        self._methods = kind, read, names
-        kind.__getitem__, kind.__iter__ = read_noted, names_noted
+        def write_noted(environ: Any, name: Any, value: Any) -> None:
+            text = _text(name)
+            if text is not None:
+                setters.note(text, _reader()[1])
+            write(environ, name, value)
+
+        self._methods = kind, read, names, write
+        kind.__getitem__, kind.__iter__, kind.__setitem__ = read_noted, names_noted, write_noted
         return self
 
     def __exit__(
         self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
     ) -> None:
         if self._methods is not None:
-            replaced, read, names = self._methods
-            replaced.__getitem__, replaced.__iter__ = read, names
+            replaced, read, names, write = self._methods
+            replaced.__getitem__, replaced.__iter__, replaced.__setitem__ = read, names, write
 
 
 class Changes:

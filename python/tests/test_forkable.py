@@ -411,3 +411,40 @@ def test_variables_that_a_module_of_a_template_above_has_set_are_in_the_worker(f
     ):
         worker.ready()
         assert worker.result({}) == {**variables, "OF_LIBRARY": "a"}
+
+
+# As pony: a pool has one connection in each thread, and opens another one in another process.
+SQLITE = """
+import os, sqlite3, threading
+class SQLitePool(threading.local):
+    is_shared_memory_db = False
+    def __init__(self, filename):
+        self.filename, self.con, self.pid = filename, None, None
+    def connect(self):
+        if self.con is None or self.pid != os.getpid():
+            self.con, self.pid = sqlite3.connect(self.filename), os.getpid()
+        return self.con
+"""
+USES_SQLITE = """
+from pony.orm.dbproviders.sqlite import SQLitePool
+memory, file = SQLitePool(":memory:"), SQLitePool("file.db")
+for pool in (memory, file):
+    pool.connect().execute("create table t(x)")
+    pool.connect().execute("insert into t values (1)")
+    pool.connect().commit()
+inherited = [memory.con, file.con]
+def handler(event, context):
+    memory.connect().execute("insert into t values (2)")
+    counts = [pool.connect().execute("select count(*) from t").fetchone()[0] for pool in (memory, file)]
+    return [counts, memory.con is inherited[0], file.con is inherited[1]]
+"""
+
+
+def test_a_database_in_memory_that_belongs_to_a_process_is_each_workers(functions: Functions) -> None:
+    functions.write(SQLITE, "pony/orm/dbproviders/sqlite.py")
+    template = functions.template(USES_SQLITE)
+    for _ in range(2):
+        worker = template.worker(log=functions.log.write_fd)
+        worker.ready()
+        assert worker.result(None) == [[2, 1], True, False]
+        assert worker.result(None) == [[3, 1], True, False]

@@ -136,6 +136,41 @@ def test_a_variable_of_its_own_does_not_matter(functions: Functions) -> None:
     assert worker.result({}) == "unset"
 
 
+def test_a_variable_that_a_package_sets_is_there_only_if_the_function_may_import_it(functions: Functions) -> None:
+    packages = functions.directory / "packages"
+    functions.write("import os\nos.environ['SET_AT_IMPORT'] = '1'\nclass Set: pass\n", "packages/sets/__init__.py")
+    functions.write("from sets import Set\n", "packages/uses/part.py")
+    functions.write("from uses.part import Set as _\n", "packages/uses/__init__.py")
+    functions.write("import uses\ndef f(): pass\n", "packages/outer.py")
+    functions.write("", "packages/other.py")
+    path = {"PATH": os.environ["PATH"]}
+    above = functions.template(
+        handler=None, level="environment", imports=["other", "outer", "sets"], environment=path, sys_path=[str(packages)]
+    )
+    read = "import os, other\n{}\ndef handler(event, context):\n    {}\n    return os.environ.get('SET_AT_IMPORT')\n"
+    for at_import, in_handler, wanted in [
+        ("", "", None),
+        ("# without a setsquare", "", None),
+        ("import sets", "", "1"),
+        ("", "import sets", "1"),
+        ("from uses.part import Set", "", "1"),
+        ("import outer", "", "1"),
+        ("import importlib; importlib.import_module('uses')", "", "1"),
+    ]:
+        folder = functions.directory / "code"
+        functions.write(read.format(at_import, in_handler), "code/app.py")
+        spec = functions.spec(environment=path, cwd=str(folder), sys_path=[str(folder), str(packages)])
+        worker = above.template(spec).worker()
+        worker.ready()
+        assert worker.result({}) == wanted, at_import or in_handler
+    # Its own value stays.
+    functions.write(read.format("", ""), "code/app.py")
+    spec = functions.spec(environment={**path, "SET_AT_IMPORT": "own"}, cwd=str(folder), sys_path=[str(folder), str(packages)])
+    worker = above.template(spec).worker()
+    worker.ready()
+    assert worker.result({}) == "own"
+
+
 def test_os_environ_is_as_before_after_the_imports(functions: Functions) -> None:
     above = environment_of(functions)
     methods = "[vars(type(os.environ))[name].__module__ for name in ('__getitem__', '__iter__', '__setitem__', '__delitem__')]"

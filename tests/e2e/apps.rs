@@ -60,6 +60,12 @@ def app(environ, start_response):
             yield bytes(32_000_000)
             raise ValueError("too late for a status")
         return broken()
+    if path in ("/soon", "/never"):
+        start_response("200 OK", [])
+        def soon():
+            yield b"first" if path == "/soon" else b""
+            raise ValueError("soon")
+        return soon()
     if path == "/environ":
         body = json.dumps({k: v for k, v in environ.items() if isinstance(v, (str, int, tuple, bool))}).encode()
     start_response("201 Made", [("content-type", "application/octet-stream"), ("set-cookie", "a=1"), ("set-cookie", "b=2")])
@@ -496,6 +502,26 @@ fn an_application_that_raises_in_mid_stream_is_cut_off_logged_and_serves_on() {
             log.contains("[ERROR] ValueError: too late for a status")
                 .then_some(())
         });
+    }
+}
+
+/// Whether the exception arrives with the first bytes or after them is chance.
+#[test]
+fn an_application_that_raises_after_its_first_bytes_is_always_cut_off_and_before_them_never() {
+    for concurrency in [1, 4] {
+        let daemon = lab(
+            WSGI,
+            json!({"interface": "wsgi", "handler": "app:app", "concurrency": concurrency}),
+        );
+        for _ in 0..20 {
+            let mut connection = daemon.connect();
+            connection.send(&Request::new("GET", "/fn/lab/soon"));
+            let sent = String::from_utf8(connection.until_the_end()).unwrap();
+            assert!(sent.starts_with("HTTP/1.1 200 OK\r\n"), "{sent}");
+            assert!(sent.contains("\r\n5\r\nfirst\r\n"), "{sent}");
+            assert!(!sent.ends_with("\r\n0\r\n\r\n"), "it looks whole: {sent}");
+            assert_eq!(daemon.get("/fn/lab/never").status, 502);
+        }
     }
 }
 

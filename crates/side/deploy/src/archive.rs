@@ -1,15 +1,17 @@
 //! Unpacks uploaded code or an uploaded layer, an untrusted gzip-compressed tar, into a staging folder. It reads the archive as a
 //! stream, so that memory does not grow with its size.
 //!
-//! It creates only files and folders with fixed modes and a fixed time, so that equal code is equal on disk. It never creates a link
-//! below the folder, so a checked name cannot lead out of it. Sizes and numbers are limited.
+//! It creates only files and folders with fixed modes and a fixed time, and in layers symbolic links, so that equal code is equal on
+//! disk. Links are made last, and no name may lie below one, so a checked name cannot lead out of the folder. Sizes and numbers are
+//! limited.
 
 mod gzip;
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fs::{self, FileTimes, OpenOptions};
 use std::io::{self, BufReader, Read, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt, symlink};
 use std::path::{Component, Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -45,6 +47,15 @@ impl Default for ArchiveLimits {
     fn default() -> Self {
         Self::DEFAULT
     }
+}
+
+/// What is done with symbolic links. Hard links are always refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Links {
+    /// They are errors: the daemon reads code.
+    Refused,
+    /// They are made as they are, wherever they lead. For content that nobody but a function follows.
+    Kept,
 }
 
 /// Why an archive cannot be unpacked.
@@ -90,12 +101,15 @@ pub enum ArchiveError {
 pub fn unpack(
     archive: impl Read,
     folder: &Path,
+    links: Links,
     limits: &ArchiveLimits,
 ) -> Result<Content, ArchiveError> {
     let mut unpacking = Unpacking {
         folder,
+        kept: links,
         limits,
         content: Content::default(),
+        links: Vec::new(),
         sizes: Vec::new(),
         folders: BTreeSet::new(),
         bytes: 0,
@@ -107,32 +121,42 @@ pub fn unpack(
     let mut tar = tar::Archive::new(plain);
     // Raw, because otherwise the library reads extended headers of any size into memory.
     let entries = tar.entries().map_err(unreadable)?.raw(true);
-    let mut long_name = LongName::default();
+    let mut long = LongNames::default();
     for entry in entries {
         let mut entry = entry.map_err(unreadable)?;
-        if !long_name.read(&mut entry)? {
-            let name = std::mem::take(&mut long_name).of(&entry)?;
-            unpacking.entry(&name, entry)?;
+        if !long.read(&mut entry)? {
+            let names = std::mem::take(&mut long).of(&entry)?;
+            unpacking.entry(&names, entry)?;
         }
     }
     // Reads to the end, because a gzip stream that is truncated after the tar's end mark is still a broken upload.
     io::copy(&mut tar.into_inner(), &mut io::sink()).map_err(unreadable)?;
+    unpacking.make_links()?;
     Ok(unpacking.content)
 }
 
-/// The extended headers before an entry. Only its name is used.
+/// The extended headers before an entry. Only its name and the target of a link are used.
 #[derive(Default)]
-struct LongName {
+struct LongNames {
     pax: Option<Vec<u8>>,
     gnu: Option<Vec<u8>>,
-    /// The target of a link, which is refused.
     link: Option<Vec<u8>>,
+}
+
+/// What an entry and its extended headers say.
+struct Names {
+    name: Vec<u8>,
+    /// Of a link.
+    target: Vec<u8>,
 }
 
 struct Unpacking<'a> {
     folder: &'a Path,
+    kept: Links,
     limits: &'a ArchiveLimits,
     content: Content,
+    /// Links that are not made yet, with their targets.
+    links: Vec<(PathBuf, PathBuf)>,
     /// Of its files.
     sizes: Vec<(PathBuf, u64)>,
     folders: BTreeSet<PathBuf>,
@@ -142,15 +166,16 @@ struct Unpacking<'a> {
 impl Unpacking<'_> {
     fn entry<R: Read>(
         &mut self,
-        raw: &[u8],
+        names: &Names,
         mut entry: tar::Entry<'_, R>,
     ) -> Result<(), ArchiveError> {
+        let raw = names.name.as_slice();
         let fail = |problem: String| ArchiveError::Entry {
             entry: printable(raw),
             problem,
         };
         let kind = entry.header().entry_type();
-        check_kind(kind).map_err(fail)?;
+        check_kind(kind, self.kept).map_err(fail)?;
         let path = checked_path(raw).map_err(fail)?;
         if path.as_os_str().is_empty() || !content::counts(&path) {
             return Ok(());
@@ -168,6 +193,10 @@ impl Unpacking<'_> {
         }
         if let Some(parent) = path.parent() {
             self.make_folders(parent, raw)?;
+        }
+        if kind.is_symlink() {
+            let target = checked_target(&names.target).map_err(fail)?;
+            return self.add_link(path, target, raw);
         }
         let executable = entry.header().mode().map_err(unreadable)? & 0o111 != 0;
         let digest = self.write_file(&path, raw, executable, &mut entry)?;
@@ -198,6 +227,39 @@ impl Unpacking<'_> {
         Ok(())
     }
 
+    fn add_link(&mut self, path: PathBuf, target: PathBuf, raw: &[u8]) -> Result<(), ArchiveError> {
+        self.check_new(&path, raw)?;
+        let bytes = target.as_os_str().len() as u64;
+        self.bytes += bytes;
+        if self.bytes > self.limits.unpacked_bytes_max {
+            return Err(self.too_large(&path, bytes));
+        }
+        self.sizes.push((path.clone(), bytes));
+        self.content.add_link(path.clone(), &target);
+        self.links.push((path, target));
+        Ok(())
+    }
+
+    fn make_links(&self) -> Result<(), ArchiveError> {
+        for (path, target) in &self.links {
+            let full = self.folder.join(path);
+            symlink(target, &full).map_err(|source| {
+                disk_or_name(source, full, path.as_os_str().as_encoded_bytes())
+            })?;
+        }
+        Ok(())
+    }
+
+    fn check_new(&self, path: &Path, raw: &[u8]) -> Result<(), ArchiveError> {
+        if self.content.has(path) || self.folders.contains(path) {
+            return Err(ArchiveError::Entry {
+                entry: printable(raw),
+                problem: "appears twice; pack the code again".to_owned(),
+            });
+        }
+        Ok(())
+    }
+
     fn write_file(
         &mut self,
         path: &Path,
@@ -206,12 +268,7 @@ impl Unpacking<'_> {
         content: &mut impl Read,
     ) -> Result<FileDigest, ArchiveError> {
         let full = self.folder.join(path);
-        if self.content.has(path) || self.folders.contains(path) {
-            return Err(ArchiveError::Entry {
-                entry: printable(raw),
-                problem: "appears twice; pack the code again".to_owned(),
-            });
-        }
+        self.check_new(path, raw)?;
         let mode = if executable { 0o755 } else { 0o644 };
         let mut file = OpenOptions::new()
             .write(true)
@@ -261,7 +318,7 @@ impl Unpacking<'_> {
     }
 }
 
-impl LongName {
+impl LongNames {
     /// Reads the entry if it describes the next one; returns whether it does.
     fn read<R: Read>(&mut self, entry: &mut tar::Entry<'_, R>) -> Result<bool, ArchiveError> {
         let (kind, size) = (entry.header().entry_type(), entry.size());
@@ -294,16 +351,17 @@ impl LongName {
         Ok(true)
     }
 
-    /// The name of the entry that it describes.
-    fn of<R: Read>(self, entry: &tar::Entry<'_, R>) -> Result<Vec<u8>, ArchiveError> {
+    /// The names of the entry that they describe.
+    fn of<R: Read>(self, entry: &tar::Entry<'_, R>) -> Result<Names, ArchiveError> {
         let unreadable = |problem: &str| ArchiveError::Unreadable {
             problem: problem.to_owned(),
         };
-        let mut name = None;
+        let (mut name, mut target) = (None, None);
         for extension in tar::PaxExtensions::new(self.pax.as_deref().unwrap_or_default()) {
             let extension = extension.map_err(|error| unreadable(&error.to_string()))?;
             match extension.key_bytes() {
                 b"path" => name = Some(extension.value_bytes().to_vec()),
+                b"linkpath" => target = Some(extension.value_bytes().to_vec()),
                 b"size" => {
                     let told = extension.value().ok().and_then(|text| text.parse().ok());
                     if told != Some(entry.size()) {
@@ -316,20 +374,28 @@ impl LongName {
                 _ => {}
             }
         }
-        let gnu = self.gnu.map(|mut bytes| {
+        let ended = |mut bytes: Vec<u8>| {
             if bytes.last() == Some(&0) {
                 bytes.pop();
             }
             bytes
-        });
-        Ok(name
-            .or(gnu)
-            .unwrap_or_else(|| entry.header().path_bytes().into_owned()))
+        };
+        let header = entry.header();
+        Ok(Names {
+            name: name
+                .or(self.gnu.map(ended))
+                .unwrap_or_else(|| header.path_bytes().into_owned()),
+            target: target
+                .or(self.link.map(ended))
+                .or_else(|| header.link_name_bytes().map(Cow::into_owned))
+                .unwrap_or_default(),
+        })
     }
 }
 
-fn check_kind(kind: EntryType) -> Result<(), String> {
+fn check_kind(kind: EntryType, links: Links) -> Result<(), String> {
     match kind {
+        EntryType::Symlink if links == Links::Kept => Ok(()),
         EntryType::Regular | EntryType::Continuous | EntryType::Directory => Ok(()),
         EntryType::GNUSparse => {
             Err("is stored as a sparse file; pack it without --sparse".to_owned())
@@ -386,6 +452,27 @@ fn checked_path(raw: &[u8]) -> Result<PathBuf, String> {
         }
     }
     Ok(path)
+}
+
+/// The target of a link. It may lead anywhere: only a function follows it, in its sandbox.
+fn checked_target(raw: &[u8]) -> Result<PathBuf, String> {
+    let text = std::str::from_utf8(raw)
+        .map_err(|_| "is a link to a name that is not UTF-8; rename it".to_owned())?;
+    if text.is_empty() || text.contains('\0') {
+        return Err("is a link without a target; leave it out".to_owned());
+    }
+    if text.len() > NAME_BYTES_MAX {
+        return Err(format!(
+            "is a link to a name of more than {NAME_BYTES_MAX} bytes; shorten it"
+        ));
+    }
+    if let Some(hidden) = text.chars().find(|c| is_unsafe(*c)) {
+        return Err(format!(
+            "is a link to a name with the character U+{:04X}, which hides or moves other text where names are shown; rename it",
+            u32::from(hidden)
+        ));
+    }
+    Ok(PathBuf::from(text))
 }
 
 /// A name that the file system refuses is an error of the archive. Everything else is an error of the disk.

@@ -19,9 +19,18 @@ pub struct Content {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct File {
-    executable: bool,
+    form: Form,
     digest: [u8; 32],
     bytes: u64,
+}
+
+/// What a path of the content is. Part of its hash.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Form {
+    File = 0,
+    Program = 1,
+    /// A symbolic link. Its content is its target.
+    Link = 2,
 }
 
 /// Computes a file's part of a content while the file is copied.
@@ -51,33 +60,50 @@ pub fn counts(path: &Path) -> bool {
 impl Content {
     /// Adds a file. `path` is relative to the folder.
     pub fn add(&mut self, path: PathBuf, executable: bool, digest: FileDigest) {
+        let form = if executable {
+            Form::Program
+        } else {
+            Form::File
+        };
+        self.insert(path, form, digest);
+    }
+
+    /// Adds a symbolic link.
+    pub fn add_link(&mut self, path: PathBuf, target: &Path) {
+        let mut digest = FileDigest::default();
+        digest.update(target.as_os_str().as_encoded_bytes());
+        self.insert(path, Form::Link, digest);
+    }
+
+    fn insert(&mut self, path: PathBuf, form: Form, digest: FileDigest) {
         let file = File {
-            executable,
+            form,
             bytes: digest.bytes,
             digest: digest.digest.finalize().into(),
         };
         self.files.insert(path, file);
     }
 
-    /// Whether it has a file with this path.
+    /// Whether it has a file or a link with this path.
     #[must_use]
     pub fn has(&self, path: &Path) -> bool {
         self.files.contains_key(path)
     }
 
-    /// Hash over every file's path, executable bit and bytes; independent of order, times and owners.
+    /// Hash over every file's path, executable bit and bytes, and every link's path and target; independent of order, times and
+    /// owners.
     #[must_use]
     pub fn hash(&self) -> String {
         let mut hash = Fields::default();
         for (path, file) in &self.files {
             hash.add(path.as_os_str().as_encoded_bytes())
-                .add([u8::from(file.executable)])
+                .add([file.form as u8])
                 .add(file.digest);
         }
         hash.hex()
     }
 
-    /// Number of files.
+    /// Number of files and links.
     #[must_use]
     pub fn files(&self) -> usize {
         self.files.len()
@@ -249,5 +275,21 @@ mod tests {
         let (a, b): ((_, &[u8]), (_, &[u8])) = (("a", b"1"), ("b", b"2"));
         assert_eq!(of(&[a, b]), of(&[b, a]));
         assert_ne!(of(&[a, b]), of(&[("a", b"2"), ("b", b"1")]));
+    }
+
+    #[test]
+    fn a_link_is_another_content_than_a_file_with_its_target() {
+        let (mut link, mut file) = (Content::default(), Content::default());
+        link.add_link(PathBuf::from("a"), Path::new("b"));
+        file.add(
+            PathBuf::from("a"),
+            false,
+            FileDigest::of(&b"b"[..]).unwrap(),
+        );
+        assert_ne!(link.hash(), file.hash());
+        assert_eq!((link.files(), link.bytes()), (1, 1));
+        let mut other = Content::default();
+        other.add_link(PathBuf::from("a"), Path::new("c"));
+        assert_ne!(link.hash(), other.hash());
     }
 }

@@ -12,7 +12,7 @@ use flate2::write::GzEncoder;
 use pilot_model::manifest::Manifest;
 use tempfile::TempDir;
 
-use crate::archive::{ArchiveLimits, unpack};
+use crate::archive::{ArchiveLimits, Links, unpack};
 use crate::environment;
 use crate::registry::Registry;
 
@@ -32,8 +32,8 @@ fn folder() -> TempDir {
         .expect("a folder for temporary files")
 }
 
-/// An archive, as tar (it is compressed here) and as it is. Whatever is in it, nothing but files and folders appears, only in the
-/// folder, and no more than the limits allow.
+/// An archive, as tar (it is compressed here) and as it is, of code and of a layer. Whatever is in it, nothing but files and folders
+/// appears, and in a layer links, only in the folder, and no more than the limits allow.
 ///
 /// # Panics
 /// Something else appears.
@@ -41,15 +41,20 @@ pub fn archives(data: &[u8]) {
     let mut packed = GzEncoder::new(Vec::new(), Compression::fast());
     packed.write_all(data).expect("memory can be written");
     let packed = packed.finish().expect("memory can be written");
-    for archive in [data, &packed] {
+    for (archive, links) in [
+        (data, Links::Refused),
+        (data, Links::Kept),
+        (&packed[..], Links::Refused),
+        (&packed[..], Links::Kept),
+    ] {
         let place = folder();
         let inside = place.path().join("inside");
         fs::create_dir(&inside).expect("a new folder");
-        let content = unpack(archive, &inside, &LIMITS);
+        let content = unpack(archive, &inside, links, &LIMITS);
         let beside = fs::read_dir(place.path()).expect("it can be read").count();
         assert_eq!(beside, 1, "something was written beside the folder");
         let (mut files, mut bytes) = (0, 0);
-        walk(&inside, &mut files, &mut bytes);
+        walk(&inside, links, &mut files, &mut bytes);
         assert!(files <= LIMITS.entries_max && bytes <= LIMITS.unpacked_bytes_max);
         if let Ok(content) = content {
             assert_eq!(content.files(), files);
@@ -57,14 +62,19 @@ pub fn archives(data: &[u8]) {
     }
 }
 
-fn walk(folder: &Path, files: &mut usize, bytes: &mut u64) {
+fn walk(folder: &Path, links: Links, files: &mut usize, bytes: &mut u64) {
     for entry in fs::read_dir(folder).expect("it can be read") {
         let path = entry.expect("it can be read").path();
         let metadata = fs::symlink_metadata(&path).expect("it is there");
         if metadata.is_dir() {
-            walk(&path, files, bytes);
+            walk(&path, links, files, bytes);
         } else {
-            assert!(metadata.is_file(), "{} is no file", path.display());
+            let is_link = metadata.is_symlink() && links == Links::Kept;
+            assert!(
+                metadata.is_file() || is_link,
+                "{} is no file",
+                path.display()
+            );
             *files += 1;
             *bytes += metadata.len();
         }

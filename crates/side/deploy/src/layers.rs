@@ -1,8 +1,9 @@
 //! Layers on disk. An uploaded layer is unpacked, checked against its id and kept in `layers/ID`. The layers of a version are
 //! merged, in their order, into one folder of hard links (`layers/merged-HASH`), which sandboxes show at `/opt`.
 //!
-//! Invariants: a folder in `layers/` is complete, because it is made in the staging folder and renamed. A layer has files and
-//! folders only, and none of Pilotlight's own names at its top. A layer that no version uses is removed by the sweep, unless it was
+//! Invariants: a folder in `layers/` is complete, because it is made in the staging folder and renamed. A layer has files, folders
+//! and symbolic links only, and none of Pilotlight's own names at its top. A link may lead anywhere, also out of the data directory or
+//! to nothing: only functions follow it, in their sandboxes, and nothing here does. A layer that no version uses is removed by the sweep, unless it was
 //! uploaded or asked for a short time ago ([`HELD_FOR`]): the deployment that needs it is then on its way.
 
 pub(crate) mod merged;
@@ -10,6 +11,7 @@ pub(crate) mod merged;
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::{self, File};
 use std::io::{self, Seek};
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,7 +23,7 @@ use pilot_model::layer::RESERVED;
 use pilot_model::{Layer, LayerId};
 use pilot_sys::tree;
 
-use crate::archive::{self, ArchiveLimits};
+use crate::archive::{self, ArchiveLimits, Links};
 use crate::content::Part;
 use crate::data_dir::{DataDir, Stage, make_dir};
 use crate::durable;
@@ -96,7 +98,7 @@ impl LayerStore {
         let folder = stage.path().join("layer");
         make_dir(&folder).map_err(disk)?;
         archive.rewind().map_err(disk)?;
-        let content = archive::unpack(archive, &folder, &self.limits)
+        let content = archive::unpack(archive, &folder, Links::Kept, &self.limits)
             .map_err(|error| errors::from_archive(&error))?;
         if content.files() == 0 {
             return Err(bad_layer("the layer has no files".to_owned()));
@@ -107,7 +109,8 @@ impl LayerStore {
                 "the content that arrived has the id {hash}, not {id}; it changed on the way or while it was packed: send it again"
             )));
         }
-        if let Some(name) = RESERVED.iter().find(|name| folder.join(name).exists()) {
+        let has = |name: &&&str| folder.join(name).symlink_metadata().is_ok();
+        if let Some(name) = RESERVED.iter().find(has) {
             return Err(bad_layer(format!(
                 "the layer has '{name}' at its top, which would be /opt/{name}; Pilotlight needs that name itself: rename it"
             )));
@@ -203,10 +206,11 @@ impl LayerStore {
 }
 
 impl StagedLayers {
-    /// Where Python modules of the layers are, if there are any.
+    /// Where Python modules of the layers are, if they have a folder for them. A link is none: it may lead anywhere.
     pub(crate) fn python(&self) -> Option<PathBuf> {
         let python = self.folder.join("python");
-        python.is_dir().then_some(python)
+        let found = python.symlink_metadata();
+        found.is_ok_and(|found| found.is_dir()).then_some(python)
     }
 
     /// Makes the folder durable and moves it to its place. `replace`: an existing folder there may be damaged. Blocks.
@@ -239,6 +243,7 @@ struct Merging<'a> {
 enum Kind {
     File,
     Folder,
+    Link,
 }
 
 impl Kind {
@@ -246,7 +251,21 @@ impl Kind {
         match self {
             Self::File => "file",
             Self::Folder => "folder",
+            Self::Link => "symbolic link",
         }
+    }
+
+    fn of(found: fs::FileType) -> Self {
+        match () {
+            () if found.is_dir() => Self::Folder,
+            () if found.is_symlink() => Self::Link,
+            () => Self::File,
+        }
+    }
+
+    /// Whether one of them cannot replace the other: what is in a folder would be lost, or be written through a link.
+    fn conflicts(self, other: Self) -> bool {
+        (self == Self::Folder) != (other == Self::Folder)
     }
 }
 
@@ -257,12 +276,9 @@ impl Merging<'_> {
         for entry in fs::read_dir(&from).map_err(disk)? {
             let entry = entry.map_err(disk)?;
             let inside = inside.join(entry.file_name());
-            let kind = match entry.file_type().map_err(disk)?.is_dir() {
-                true => Kind::Folder,
-                false => Kind::File,
-            };
+            let kind = Kind::of(entry.file_type().map_err(disk)?);
             let before = self.made_by.get(&inside);
-            if let Some((before, other)) = before.filter(|(before, _)| *before != kind) {
+            if let Some((before, other)) = before.filter(|(before, _)| before.conflicts(kind)) {
                 return Err(bad_layer(format!(
                     "layer '{}' has the {} '{}', and layer '{other}' has a {} there; rename one of them, or list only one of the \
                      layers",
@@ -278,11 +294,15 @@ impl Merging<'_> {
                     make_dir(&to).map_err(disk)?;
                     self.add(layer, root, &inside)?;
                 }
-                Kind::File => {
+                Kind::File | Kind::Link => {
                     if there {
                         fs::remove_file(&to).map_err(disk)?;
                     }
-                    share(&entry.path(), &to).map_err(disk)?;
+                    match kind {
+                        Kind::Link => fs::read_link(entry.path()).and_then(|at| symlink(at, &to)),
+                        _ => share(&entry.path(), &to),
+                    }
+                    .map_err(disk)?;
                 }
             }
             self.made_by.insert(inside, (kind, layer.name.clone()));
@@ -305,7 +325,7 @@ fn info(id: &LayerId, folder: &Path) -> Result<LayerInfo, DeployError> {
     })
 }
 
-/// The files below a folder, with their sizes.
+/// The files and links below a folder, with their sizes: those of the links themselves.
 fn files_of(root: &Path) -> io::Result<Vec<(PathBuf, u64)>> {
     let (mut files, mut folders) = (Vec::new(), vec![PathBuf::new()]);
     while let Some(inside) = folders.pop() {

@@ -31,6 +31,7 @@ pub(super) struct ReadLayer {
     source: LayerSource,
     /// Its files; for a zip file the folder in which it is unpacked.
     folder: PathBuf,
+    kind: Kind,
     _unpacked: Option<TempDir>,
     content: Content,
     id: LayerId,
@@ -43,18 +44,19 @@ impl LayerSource {
     }
 
     fn try_read(&self) -> anyhow::Result<ReadLayer> {
-        let (folder, unpacked) = if self.path.is_dir() {
-            (self.path.clone(), None)
+        let (folder, kind, unpacked) = if self.path.is_dir() {
+            (self.path.clone(), Kind::Layer, None)
         } else {
             let unpacked = tempfile::tempdir().context("cannot make a temporary folder")?;
             unzip::unzip(&self.path, unpacked.path())?;
-            (unpacked.path().to_owned(), Some(unpacked))
+            (unpacked.path().to_owned(), Kind::Unzipped, Some(unpacked))
         };
-        let content = pack::content(&folder, Kind::Layer)?;
+        let content = pack::content(&folder, kind)?;
         if content.files() == 0 {
             anyhow::bail!("it has no file");
         }
-        if let Some(name) = RESERVED.iter().find(|name| folder.join(name).exists()) {
+        let has = |name: &&&str| folder.join(name).symlink_metadata().is_ok();
+        if let Some(name) = RESERVED.iter().find(has) {
             anyhow::bail!(
                 "it has '{name}' at its top, which would be /opt/{name}; Pilotlight needs that name itself: rename it"
             );
@@ -63,6 +65,7 @@ impl LayerSource {
         Ok(ReadLayer {
             source: self.clone(),
             folder,
+            kind,
             _unpacked: unpacked,
             content,
             id,
@@ -96,7 +99,7 @@ impl ReadLayer {
             tell(&format!("layer '{name}' is there already"));
             return Ok(());
         }
-        let archive = pack::pack(&self.folder, Kind::Layer)?;
+        let archive = pack::pack(&self.folder, self.kind)?;
         if archive.content != self.content {
             anyhow::bail!(
                 "{}: changed while it was packed; try again",

@@ -1,12 +1,13 @@
 //! Packs the folder of a function or of a layer into a tar.gz, in a temporary file: memory does not grow with its size. The same files always give the same bytes: entries are sorted by name and have no
 //! times, no owners and one of two modes (executable or not).
 //!
-//! Symbolic links are stored as the files that they point to, which must be in the folder. [`ignore`] decides what is left out.
+//! Symbolic links of code are stored as the files that they point to, which must be in the folder. Those of layers are stored as they
+//! are, because only functions follow them, at `/opt`. [`ignore`] decides what is left out.
 
 use std::fs::{self, File, Metadata};
 use std::io::{self, BufWriter, Read, Seek, Write};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use flate2::{Compression, GzBuilder};
 use pilot_deploy::content::{self, Content, FileDigest};
@@ -34,6 +35,8 @@ pub(super) enum Kind {
     Code,
     /// A layer.
     Layer,
+    /// A layer's zip file that was unpacked. Somebody else may have made it: its links may lead anywhere, and nothing follows them.
+    Unzipped,
 }
 
 /// Why a folder cannot be packed.
@@ -53,6 +56,17 @@ pub(super) enum PackError {
         path.display(), target.display()
     )]
     LinkLeaves {
+        /// The link.
+        path: PathBuf,
+        /// Its target.
+        target: PathBuf,
+    },
+    /// A symbolic link of a layer points out of `/opt`.
+    #[error(
+        "{}: is a symbolic link to {}, outside the layer; copy the file here, link to {}, or list it in .pilotignore",
+        path.display(), target.display(), LAYERS_INSIDE
+    )]
+    LinkLeavesLayer {
         /// The link.
         path: PathBuf,
         /// Its target.
@@ -123,6 +137,10 @@ pub(super) fn pack(folder: &Path, kind: Kind) -> Result<Archive, PackError> {
                 .append_data(&mut header, &entry.inside, io::empty())
                 .map_err(io_error);
         }
+        if let Some(target) = &entry.target {
+            content.add_link(entry.inside.clone(), target);
+            return append_link(&mut tar, &entry.inside, target).map_err(io_error);
+        }
         let file = File::open(&entry.path).map_err(io_error)?;
         let length = file.metadata().map_err(io_error)?.len();
         let mode = if entry.is_executable() { 0o755 } else { 0o644 };
@@ -165,7 +183,9 @@ pub(super) fn pack(folder: &Path, kind: Kind) -> Result<Archive, PackError> {
 pub(super) fn content(folder: &Path, kind: Kind) -> Result<Content, PackError> {
     let mut content = Content::default();
     walk(folder, kind, &mut |entry| {
-        if !entry.metadata.is_dir() {
+        if let Some(target) = &entry.target {
+            content.add_link(entry.inside.clone(), target);
+        } else if !entry.metadata.is_dir() {
             let digest = File::open(&entry.path).and_then(FileDigest::of);
             entry.add_to(
                 &mut content,
@@ -214,8 +234,10 @@ struct Entry {
     path: PathBuf,
     /// Its path inside the archive.
     inside: PathBuf,
-    /// Its metadata, with links followed.
+    /// Its metadata, with links followed if they are not stored.
     metadata: Metadata,
+    /// The target of a link that is stored as one.
+    target: Option<PathBuf>,
 }
 
 impl Entry {
@@ -238,7 +260,7 @@ fn walk(folder: &Path, kind: Kind, visit: Visit<'_>) -> Result<(), PackError> {
     let walk = Walk {
         ignore: Ignore::of(folder, kind)?,
         root: root.clone(),
-        inside: (kind == Kind::Layer).then_some(LAYERS_INSIDE),
+        kind,
     };
     walk.folder(folder, Path::new(""), &mut vec![root], visit)
 }
@@ -247,8 +269,7 @@ struct Walk {
     ignore: Ignore,
     /// The folder's canonical path, which links must not leave.
     root: PathBuf,
-    /// Where the content will be, if links may name that place.
-    inside: Option<&'static str>,
+    kind: Kind,
 }
 
 impl Walk {
@@ -302,34 +323,107 @@ impl Walk {
                 path,
                 inside,
                 metadata: own,
+                target: None,
             }));
         }
-        let named = fs::read_link(&path).map_err(|error| io_error(&path, error))?;
-        let below = self.inside.and_then(|there| named.strip_prefix(there).ok());
-        let link = path.clone();
-        let path = below.map_or(path, |below| self.root.join(below));
-        let target = fs::metadata(&path);
-        let is_folder = target.as_ref().is_ok_and(Metadata::is_dir);
+        let target = fs::read_link(&path).map_err(|error| io_error(&path, error))?;
+        match self.kind {
+            Kind::Code => self.followed(path, inside, target),
+            Kind::Layer | Kind::Unzipped => self.kept(path, inside, own, target),
+        }
+    }
+
+    /// A link of code: what it points to.
+    fn followed(
+        &self,
+        path: PathBuf,
+        inside: PathBuf,
+        named: PathBuf,
+    ) -> Result<Option<Entry>, PackError> {
+        let found = fs::metadata(&path);
+        let is_folder = found.as_ref().is_ok_and(Metadata::is_dir);
         if self.ignore.matches(&inside, is_folder) {
             return Ok(None);
         }
         let dangles = |error| PackError::LinkDangles {
-            path: link.clone(),
+            path: path.clone(),
             target: named.clone(),
             error,
         };
-        let metadata = target.map_err(dangles)?;
+        let metadata = found.map_err(dangles)?;
         let target = fs::canonicalize(&path).map_err(dangles)?;
         if !target.starts_with(&self.root) {
-            return Err(PackError::LinkLeaves { path: link, target });
+            return Err(PackError::LinkLeaves { path, target });
         }
         check_kind(&path, &metadata)?;
         Ok(Some(Entry {
             path,
             inside,
             metadata,
+            target: None,
         }))
     }
+
+    /// A link of a layer, as it is. It need not lead to anything here: the file may be in another layer.
+    fn kept(
+        &self,
+        path: PathBuf,
+        inside: PathBuf,
+        metadata: Metadata,
+        mut target: PathBuf,
+    ) -> Result<Option<Entry>, PackError> {
+        // A pattern for folders is also one for links, whatever they lead to here or at /opt.
+        if self.ignore.matches(&inside, false) || self.ignore.matches(&inside, true) {
+            return Ok(None);
+        }
+        if self.kind == Kind::Layer {
+            if let Ok(below) = target.strip_prefix(&self.root) {
+                // Where the same file will be.
+                target = Path::new(LAYERS_INSIDE).join(below);
+            }
+            if leaves_layer(&inside, &target) {
+                return Err(PackError::LinkLeavesLayer { path, target });
+            }
+        }
+        Ok(Some(Entry {
+            path,
+            inside,
+            metadata,
+            target: Some(target),
+        }))
+    }
+}
+
+/// Whether a link at `inside` of a layer would lead out of `/opt`. In a folder this is a mistake: what it leads to on this machine is
+/// not there in a sandbox.
+fn leaves_layer(inside: &Path, target: &Path) -> bool {
+    let (mut depth, rest) = match target.strip_prefix(LAYERS_INSIDE) {
+        Ok(below) => (0, below),
+        Err(_) => (inside.components().count() - 1, target),
+    };
+    for component in rest.components() {
+        depth = match component {
+            Component::Normal(_) => depth + 1,
+            Component::CurDir => depth,
+            Component::ParentDir if depth > 0 => depth - 1,
+            Component::ParentDir | Component::RootDir | Component::Prefix(_) => return true,
+        };
+    }
+    false
+}
+
+/// The library would write the target without `.` and doubled slashes.
+fn append_link(tar: &mut tar::Builder<impl Write>, inside: &Path, target: &Path) -> io::Result<()> {
+    let bytes = target.as_os_str().as_encoded_bytes();
+    let mut link = header(0o777, tar::EntryType::Symlink, 0);
+    if link.set_link_name_literal(bytes).is_err() {
+        let length = bytes.len() as u64 + 1;
+        let mut long = header(0o644, tar::EntryType::GNULongLink, length);
+        long.set_path("././@LongLink")?;
+        long.set_cksum();
+        tar.append(&long, bytes.chain(&b"\0"[..]))?;
+    }
+    tar.append_data(&mut link, inside, io::empty())
 }
 
 fn check_kind(path: &Path, metadata: &Metadata) -> Result<(), PackError> {

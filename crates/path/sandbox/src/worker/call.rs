@@ -133,6 +133,10 @@ impl Connection {
             return Ok(answer);
         };
         expect_stream(&next, call.stream)?;
+        if comes_later(&next) {
+            self.pending = Some(next);
+            return Ok(answer);
+        }
         let output = &mut self.reader.output;
         let next = part(next, self.first_byte, || output.take())?;
         Ok(with_next(answer, next))
@@ -409,8 +413,13 @@ pub(super) fn may_be_joined(answer: &Answer) -> bool {
 /// Switching Protocols (RFC 9110 §15.2.2).
 const SWITCHING: u16 = 101;
 
-/// Joins the head of a streamed answer with the part that arrived with it. Nothing of the answer has been sent yet, so an
-/// exception of the application replaces it.
+/// Whether the frame behind a head is heard after the head, even if both have arrived. An exception is: how soon it arrives is chance,
+/// and the application has sent status and headers before it. So the answer always begins, and breaks off.
+pub(super) fn comes_later(frame: &Frame) -> bool {
+    frame.kind == FrameKind::Error
+}
+
+/// Joins the head of a streamed answer with the part that arrived with it, which does not come later.
 pub(super) fn with_next(answer: Answer, next: Part) -> Answer {
     let Answer::Http { head, first, .. } = answer else {
         return answer;

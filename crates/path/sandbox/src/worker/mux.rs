@@ -102,8 +102,12 @@ impl Mux {
         if call::may_be_joined(&answer)
             && let Ok(next) = stream.frames.try_recv()
         {
-            let next = call::part(next.frame, stream.first_byte, || next.output)?;
-            answer = call::with_next(answer, next);
+            if call::comes_later(&next.frame) {
+                stream.pending = Some(next);
+            } else {
+                let next = call::part(next.frame, stream.first_byte, || next.output)?;
+                answer = call::with_next(answer, next);
+            }
         }
         if let Answer::Http { done: None, .. } = answer {
             self.streams

@@ -51,10 +51,18 @@ fn tar_gz(entries: &[Entry<'_>]) -> Vec<u8> {
 }
 
 fn try_unpack(entries: &[Entry<'_>]) -> (tempfile::TempDir, Result<Content, ArchiveError>) {
+    try_unpack_with(entries, Links::Refused)
+}
+
+fn try_unpack_with(
+    entries: &[Entry<'_>],
+    links: Links,
+) -> (tempfile::TempDir, Result<Content, ArchiveError>) {
     let folder = tempfile::tempdir().unwrap();
     let code = folder.path().join("code");
     fs::create_dir(&code).unwrap();
-    let unpacked = unpack(tar_gz(entries).as_slice(), &code, &ArchiveLimits::default());
+    let archive = tar_gz(entries);
+    let unpacked = unpack(archive.as_slice(), &code, links, &ArchiveLimits::default());
     (folder, unpacked)
 }
 
@@ -171,6 +179,67 @@ fn links_and_devices_are_refused_by_name() {
 }
 
 #[test]
+fn links_of_a_layer_are_kept_as_they_are() {
+    let long = format!("/opt/{}", "folder/".repeat(30));
+    let gnu = format!("{long}\0").into_bytes();
+    let (folder, unpacked) = try_unpack_with(
+        &[
+            of_kind("a", EntryType::Symlink),
+            of(EntryType::GNULongLink, &gnu),
+            of_kind("b", EntryType::Symlink),
+            of(EntryType::XHeader, &pax("linkpath", "../x/./y")),
+            of_kind("lib/c", EntryType::Symlink),
+            file("lib/d", b"1"),
+        ],
+        Links::Kept,
+    );
+    let content = unpacked.unwrap();
+    let target = |path: &str| fs::read_link(folder.path().join("code").join(path)).unwrap();
+    assert_eq!(target("a"), Path::new("/etc/passwd"));
+    assert_eq!(target("b").as_os_str(), long.as_str());
+    assert_eq!(target("lib/c").as_os_str(), "../x/./y");
+    assert_eq!(content.files(), 4);
+    assert_eq!(content.bytes(), (11 + long.len() + 8 + 1) as u64);
+}
+
+#[test]
+fn nothing_is_written_through_a_link_of_a_layer() {
+    let link = || of_kind("a", EntryType::Symlink);
+    for (entries, wanted) in [
+        (
+            &[link(), file("a/x", b"1")][..],
+            "lies below 'a', which is a file",
+        ),
+        (&[file("a/x", b"1"), link()], "appears twice"),
+        (&[link(), file("a", b"1")], "appears twice"),
+        (&[file("a", b"1"), link()], "appears twice"),
+        (&[link(), link()], "appears twice"),
+        (
+            &[of_kind("../a", EntryType::Symlink)],
+            "leads out of the code",
+        ),
+        (&[of_kind("a", EntryType::Link)], "is a link;"),
+        (
+            &[
+                of(EntryType::XHeader, &pax("linkpath", "x\u{202e}y")),
+                link(),
+            ],
+            "the character U+202E",
+        ),
+        (
+            &[of(EntryType::GNULongLink, b"\0"), link()],
+            "is a link without a target",
+        ),
+    ] {
+        let told = try_unpack_with(entries, Links::Kept)
+            .1
+            .unwrap_err()
+            .to_string();
+        assert!(told.contains(wanted), "{told}");
+    }
+}
+
+#[test]
 fn an_entry_twice_is_refused() {
     assert!(refusal(&[file("app.py", b"1"), file("./app.py", b"2")]).contains("appears twice"));
     assert!(
@@ -187,7 +256,7 @@ fn every_limit_names_itself() {
     let message = |limits: ArchiveLimits, into: &str| {
         let code = folder.path().join(into);
         fs::create_dir(&code).unwrap();
-        let error = unpack(archive.as_slice(), &code, &limits).unwrap_err();
+        let error = unpack(archive.as_slice(), &code, Links::Refused, &limits).unwrap_err();
         assert!(matches!(error, ArchiveError::TooLarge { .. }), "{error}");
         error.to_string()
     };
@@ -221,6 +290,7 @@ fn a_bomb_stops_at_the_limit() {
     let error = unpack(
         tar_gz(&[file("zeros", &zeros)]).as_slice(),
         folder.path(),
+        Links::Refused,
         &limits,
     )
     .unwrap_err();
@@ -260,7 +330,13 @@ fn an_extended_header_over_its_limit_is_refused_before_it_is_read() {
         assert!(archive.len() < 1 << 20);
         let folder = tempfile::tempdir().unwrap();
         let mut rest = archive.as_slice();
-        let error = unpack(&mut rest, folder.path(), &ArchiveLimits::default()).unwrap_err();
+        let error = unpack(
+            &mut rest,
+            folder.path(),
+            Links::Refused,
+            &ArchiveLimits::default(),
+        )
+        .unwrap_err();
         assert_eq!(
             error.to_string(),
             "the archive cannot be read: an extended header of 100 MB is larger than the limit of 64 KB; send the code as a \
@@ -319,7 +395,12 @@ fn what_is_no_archive_is_said_to_be_none() {
         &whole[..40],
     ] {
         let code = tempfile::tempdir_in(folder.path()).unwrap();
-        match unpack(bytes, code.path(), &ArchiveLimits::default()) {
+        match unpack(
+            bytes,
+            code.path(),
+            Links::Refused,
+            &ArchiveLimits::default(),
+        ) {
             Err(ArchiveError::Unreadable { .. }) => {}
             // An empty upload has no files.
             Ok(unpacked) => assert_eq!((bytes.len(), unpacked.files()), (0, 0)),
@@ -350,7 +431,8 @@ fn a_program_stays_one() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// With any names and kinds of entries, nothing is created outside the folder, and only files and folders inside.
+    /// With any names and kinds of entries, nothing is created outside the folder, and only files and folders inside, and in layers
+    /// links.
     #[test]
     fn no_entry_ever_escapes_the_folder(
         entries in prop::collection::vec(
@@ -366,13 +448,14 @@ proptest! {
                 ][..]),
             ),
             1..6,
-        )
+        ),
+        links in prop::sample::select(&[Links::Refused, Links::Kept][..]),
     ) {
         let entries: Vec<Entry<'_>> = entries
             .iter()
             .map(|(name, kind)| Entry { name, kind: *kind, mode: 0o777, content: b"content" })
             .collect();
-        let (folder, _) = try_unpack(&entries);
+        let (folder, _) = try_unpack_with(&entries, links);
         let outside: Vec<_> = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         prop_assert_eq!(outside, ["code"]);
         let mut folders = vec![folder.path().join("code")];
@@ -380,7 +463,7 @@ proptest! {
             for entry in fs::read_dir(path).unwrap() {
                 let entry = entry.unwrap();
                 let kind = entry.file_type().unwrap();
-                prop_assert!(kind.is_dir() || kind.is_file());
+                prop_assert!(kind.is_dir() || kind.is_file() || kind.is_symlink() && links == Links::Kept);
                 if kind.is_dir() {
                     folders.push(entry.path());
                 }

@@ -23,7 +23,7 @@ use tokio::sync::OwnedMutexGuard;
 
 use super::tried::Tried;
 use super::{Inner, VERSIONS_KEPT, hints, url_path};
-use crate::archive::{self, ArchiveError};
+use crate::archive::{self, ArchiveError, Links};
 use crate::blocking::blocking;
 use crate::content::{self, Content};
 use crate::data_dir::{Stage, make_dir};
@@ -200,12 +200,14 @@ impl Inner {
             make_dir(&code).map_err(disk)?;
             archive.rewind().map_err(disk)?;
             let unpacked =
-                archive::unpack(archive, &code, &self.limits).map_err(|error| match error {
-                    ArchiveError::TooLarge { problem } => {
-                        let problem = format!("function '{name}': {problem}");
-                        errors::from_archive(&ArchiveError::TooLarge { problem })
+                archive::unpack(archive, &code, Links::Refused, &self.limits).map_err(|error| {
+                    match error {
+                        ArchiveError::TooLarge { problem } => {
+                            let problem = format!("function '{name}': {problem}");
+                            errors::from_archive(&ArchiveError::TooLarge { problem })
+                        }
+                        error => errors::from_archive(&error),
                     }
-                    error => errors::from_archive(&error),
                 })?;
             environment::link_commands(&code).map_err(disk)?;
             Ok(Staged {

@@ -30,8 +30,10 @@ pub(crate) fn merged(
         hash.add(layer.id.as_str());
     }
     let dir = layers.join(format!("{MERGED}{}", hash.hex()));
+    let lib = dir.join("lib").symlink_metadata();
     Some(MergedLayers {
-        has_lib: dir.join("lib").is_dir(),
+        // A link may lead to a folder in the sandbox. Here, nobody follows it.
+        has_lib: lib.is_ok_and(|found| found.is_dir() || found.is_symlink()),
         dir,
     })
 }

@@ -1,5 +1,5 @@
 use std::io::Write as _;
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -42,6 +42,19 @@ impl Bench {
         }
     }
 
+    fn add_links(&self, name: &str, files: &[(&str, &str)], links: &[(&str, &str)]) -> Layer {
+        let mut content = content_of(files);
+        for (path, target) in links {
+            content.add_link(PathBuf::from(path), Path::new(target));
+        }
+        let id: LayerId = content.hash().parse().unwrap();
+        self.store.add(&id, archive_with(files, links)).unwrap();
+        Layer {
+            name: name.to_owned(),
+            id,
+        }
+    }
+
     fn sweep(&self) {
         let rubbish = self.data_dir.stage().unwrap();
         let parents = [self.data_dir.layers()];
@@ -57,15 +70,23 @@ impl Bench {
 }
 
 fn id_of(files: &[(&str, &str)]) -> LayerId {
+    content_of(files).hash().parse().unwrap()
+}
+
+fn content_of(files: &[(&str, &str)]) -> Content {
     let mut content = Content::default();
     for (path, text) in files {
         let digest = FileDigest::of(text.as_bytes()).unwrap();
         content.add(PathBuf::from(path), false, digest);
     }
-    content.hash().parse().unwrap()
+    content
 }
 
 fn archive(files: &[(&str, &str)]) -> File {
+    archive_with(files, &[])
+}
+
+fn archive_with(files: &[(&str, &str)], links: &[(&str, &str)]) -> File {
     let mut tar = tar::Builder::new(GzEncoder::new(
         tempfile::tempfile().unwrap(),
         Compression::fast(),
@@ -75,6 +96,12 @@ fn archive(files: &[(&str, &str)]) -> File {
         header.set_mode(0o644);
         header.set_size(text.len() as u64);
         tar.append_data(&mut header, path, text.as_bytes()).unwrap();
+    }
+    for (path, target) in links {
+        let mut header = tar::Header::new_gnu();
+        header.set_entry_type(tar::EntryType::Symlink);
+        header.set_size(0);
+        tar.append_link(&mut header, path, target).unwrap();
     }
     tar.into_inner().unwrap().finish().unwrap()
 }
@@ -206,6 +233,81 @@ fn a_file_where_another_layer_has_a_folder_names_both_layers() {
         let (code, message) = refusal(bench.store.merge(&layers));
         assert_eq!(code, "bad_layer");
         assert!(message.starts_with(wanted), "{message}");
+    }
+}
+
+/// Only functions follow links of layers. Nothing of what they lead to is read, shared, changed or counted here.
+#[test]
+fn links_of_layers_are_merged_as_links_that_nobody_follows() {
+    let bench = Bench::new();
+    let outside = tempfile::tempdir().unwrap();
+    let secret = outside.path().join("secret.py");
+    fs::write(&secret, "secret").unwrap();
+    fs::set_permissions(&secret, fs::Permissions::from_mode(0o600)).unwrap();
+    let (secret_text, outside_text) = (secret.to_str().unwrap(), outside.path().to_str().unwrap());
+    let layers = [
+        bench.add_links(
+            "a",
+            &[("both", "a"), ("x", "1")],
+            &[("file", secret_text), ("gone", "/opt/bin/b")],
+        ),
+        bench.add_links(
+            "b",
+            &[("bin/b", "b"), ("file.txt", "1")],
+            &[
+                ("both", "bin/b"),
+                ("python", outside_text),
+                ("lib", outside_text),
+            ],
+        ),
+        bench.add("c", &[("x", "2")]),
+        bench.add_links("d", &[("y", "1")], &[("x", outside_text)]),
+        bench.add("e", &[("x", "5")]),
+    ];
+    let info = bench.store.find(&layers[0].id).unwrap().unwrap();
+    assert_eq!(info.bytes, (2 + secret_text.len() + 10) as u64);
+    assert_eq!(info.files, 4);
+    let place = bench.data_dir.layers().join("merged-x");
+    let staged = bench.store.merge(&layers).unwrap();
+    assert_eq!(staged.python(), None, "it leads out of the data directory");
+    staged.settle(&place, false).unwrap();
+    let target = |path: &str| fs::read_link(place.join(path)).unwrap();
+    assert_eq!(target("file"), secret);
+    assert_eq!(target("gone"), Path::new("/opt/bin/b"));
+    assert_eq!(target("both"), Path::new("bin/b"));
+    assert_eq!(target("python"), outside.path());
+    assert_eq!(fs::read_to_string(place.join("x")).unwrap(), "5");
+    let own = fs::metadata(&secret).unwrap();
+    assert_eq!((own.mode() & 0o777, own.nlink()), (0o600, 1));
+    // What is removed is the link.
+    tree::remove(&place).unwrap();
+    assert_eq!(fs::read_to_string(&secret).unwrap(), "secret");
+}
+
+#[test]
+fn a_link_does_not_take_the_place_of_a_folder_or_of_our_own() {
+    let bench = Bench::new();
+    let folder = bench.add("folder", &[("python/x.py", "1")]);
+    let link = bench.add_links("link", &[("x", "1")], &[("python", "/etc")]);
+    let (code, message) = refusal(bench.store.merge(&[link.clone(), folder.clone()]));
+    assert_eq!(code, "bad_layer");
+    let wanted =
+        "layer 'folder' has the folder 'python', and layer 'link' has a symbolic link there";
+    assert!(message.starts_with(wanted), "{message}");
+    let (_, message) = refusal(bench.store.merge(&[folder, link]));
+    let wanted =
+        "layer 'link' has the symbolic link 'python', and layer 'folder' has a folder there";
+    assert!(message.starts_with(wanted), "{message}");
+    for name in RESERVED {
+        let mut content = Content::default();
+        content.add_link(PathBuf::from(name), Path::new("/nowhere"));
+        let id: LayerId = content.hash().parse().unwrap();
+        let archive = archive_with(&[], &[(name, "/nowhere")]);
+        let (_, message) = refusal(bench.store.add(&id, archive));
+        assert!(
+            message.contains(&format!("has '{name}' at its top")),
+            "{message}"
+        );
     }
 }
 

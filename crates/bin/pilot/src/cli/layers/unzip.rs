@@ -1,8 +1,8 @@
 //! Unpacks a zip file into a new folder. Zip files come from elsewhere, so nothing in them is trusted: names are plain paths below the
 //! folder, nothing is written through a link, and sizes and numbers are limited by what is unpacked, not by what the zip says.
 //!
-//! Symbolic links, which zip files of libraries often have, are made last. Each must lead to a file or folder of the zip; packing then
-//! stores what it leads to.
+//! Symbolic links, which zip files of libraries often have, are made last and as they are, wherever they lead. Nothing here follows
+//! them: packing stores the links themselves.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
@@ -11,7 +11,6 @@ use std::os::unix::fs::{OpenOptionsExt, symlink};
 use std::path::{Component, Path, PathBuf};
 
 use pilot_deploy::ArchiveLimits;
-use pilot_model::layer::LAYERS_INSIDE;
 use pilot_model::size::Size;
 use zip::ZipArchive;
 use zip::result::ZipError;
@@ -116,8 +115,8 @@ impl Unzipping<'_> {
         }
         match kind {
             LINK => {
-                let target = self.link_target(&path, content)?;
-                self.links.push((path.clone(), target));
+                self.links
+                    .push((path.clone(), link_target(&path, content)?));
             }
             // Zip files that were not made on Unix have no kind.
             0 | REGULAR => self.write(&path, mode, content)?,
@@ -177,55 +176,32 @@ impl Unzipping<'_> {
         }
     }
 
-    /// The target of a link: its content.
-    fn link_target(&self, path: &Path, content: &mut impl Read) -> Result<PathBuf, UnzipError> {
-        let mut target = String::new();
-        content
-            .take(LINK_BYTES_MAX)
-            .read_to_string(&mut target)
-            .map_err(|error| wrong(path, &format!("is a link that cannot be read: {error}")))?;
-        let mut depth = path.components().count() - 1;
-        let target = match Path::new(&target).strip_prefix(LAYERS_INSIDE) {
-            // Where it would lead in Lambda: the layer itself is there.
-            Ok(inside) => Path::new(&"../".repeat(depth)).join(inside),
-            Err(_) => PathBuf::from(target),
-        };
-        for component in target.components() {
-            depth = match component {
-                Component::Normal(_) => depth + 1,
-                Component::CurDir => depth,
-                Component::ParentDir if depth > 0 => depth - 1,
-                Component::ParentDir | Component::RootDir | Component::Prefix(_) => {
-                    return Err(leaves(path, &target));
-                }
-            };
-        }
-        Ok(target)
-    }
-
     fn make_links(&self) -> Result<(), UnzipError> {
         for (path, target) in &self.links {
             let full = self.folder.join(path);
             symlink(target, &full).map_err(|error| disk(full, error))?;
         }
-        let root =
-            fs::canonicalize(self.folder).map_err(|error| disk(self.folder.to_owned(), error))?;
-        // A link may lead through other links, so this is looked at when all of them are there.
-        for (path, target) in &self.links {
-            match fs::canonicalize(self.folder.join(path)) {
-                Ok(real) if real.starts_with(&root) => {}
-                Ok(_) => return Err(leaves(path, target)),
-                Err(error) => {
-                    let problem = format!(
-                        "is a symbolic link to '{}', which cannot be followed ({error}); leave it out",
-                        shown(target)
-                    );
-                    return Err(wrong(path, &problem));
-                }
-            }
-        }
         Ok(())
     }
+}
+
+/// The target of a link: its content.
+fn link_target(path: &Path, content: &mut impl Read) -> Result<PathBuf, UnzipError> {
+    let mut target = String::new();
+    content
+        .take(LINK_BYTES_MAX + 1)
+        .read_to_string(&mut target)
+        .map_err(|error| wrong(path, &format!("is a link that cannot be read: {error}")))?;
+    if target.is_empty() || target.contains('\0') {
+        return Err(wrong(path, "is a link without a target; leave it out"));
+    }
+    if target.len() as u64 > LINK_BYTES_MAX {
+        return Err(wrong(
+            path,
+            "is a link to a name that is too long; shorten it",
+        ));
+    }
+    Ok(PathBuf::from(target))
 }
 
 /// The name as a path below the folder, with plain components only.
@@ -267,14 +243,6 @@ fn checked_path(raw: &[u8]) -> Result<PathBuf, UnzipError> {
     Ok(path)
 }
 
-fn leaves(path: &Path, target: &Path) -> UnzipError {
-    let problem = format!(
-        "is a symbolic link to '{}', outside the layer; put the file itself there",
-        shown(target)
-    );
-    wrong(path, &problem)
-}
-
 fn wrong(path: &Path, problem: &str) -> UnzipError {
     UnzipError::Entry {
         entry: shown(path),
@@ -307,8 +275,8 @@ const FOLDER: u32 = 0o040_000;
 const LINK: u32 = 0o120_000;
 
 const NAME_BYTES_MAX: usize = 1024;
-/// The longest path (`PATH_MAX`).
-const LINK_BYTES_MAX: u64 = 4096;
+/// The daemon's limit, too.
+const LINK_BYTES_MAX: u64 = 1024;
 const BUFFER_BYTES: usize = 64 * 1024;
 
 #[cfg(test)]

@@ -24,6 +24,13 @@ impl Ignore {
     /// The built-in patterns and those of the folder's `.pilotignore`.
     pub(in super::super) fn of(folder: &Path, kind: Kind) -> Result<Self, PackError> {
         let path = folder.join(FILE);
+        if kind == Kind::Unzipped && path.is_symlink() {
+            return Self::parse("", kind).map_err(|(line, problem)| PackError::Ignore {
+                path,
+                line,
+                problem,
+            });
+        }
         let text = match fs::read_to_string(&path) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
@@ -42,7 +49,7 @@ impl Ignore {
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let built_in = match kind {
             Kind::Code => ALWAYS,
-            Kind::Layer => LAYER,
+            Kind::Layer | Kind::Unzipped => LAYER,
         };
         let always = built_in.iter().copied().zip(std::iter::repeat(0));
         for (line, number) in always.chain(text.lines().zip(1..)) {

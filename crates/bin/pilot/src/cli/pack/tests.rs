@@ -131,25 +131,90 @@ fn links_into_the_folder_become_what_they_point_to() {
     assert_eq!(content("same/a.py"), Some("a = 1"));
 }
 
+/// The target of each link.
+fn links(archive: &Archive) -> BTreeMap<String, String> {
+    let bytes = bytes(archive);
+    let mut tar = tar::Archive::new(GzDecoder::new(bytes.as_slice()));
+    let text = |path: std::borrow::Cow<'_, Path>| path.to_str().unwrap().to_owned();
+    let entries = tar.entries().unwrap().map(Result::unwrap);
+    entries
+        .filter(|entry| entry.header().entry_type().is_symlink())
+        .map(|entry| {
+            let target = entry.link_name().unwrap().unwrap();
+            (text(entry.path().unwrap()), text(target))
+        })
+        .collect()
+}
+
 #[test]
-fn a_link_of_a_layer_may_name_the_place_where_the_layer_will_be() {
+fn links_of_a_layer_stay_links_whether_they_lead_to_something_or_not() {
     let folder = tempfile::tempdir().unwrap();
+    let long = format!("./{}//x", "folder/".repeat(30));
     write(folder.path(), "lib/x.so.1", "library");
-    symlink("/opt/lib/x.so.1", folder.path().join("lib/x.so")).unwrap();
-    symlink("/opt/lib", folder.path().join("same")).unwrap();
-    let entries = unpack(&pack(folder.path(), Kind::Layer).unwrap());
-    for name in ["lib/x.so", "same/x.so", "same/x.so.1"] {
-        let found = entries.iter().find(|entry| entry.0 == name).unwrap();
-        assert_eq!(found.2, "library", "{name}");
+    write(folder.path(), ".pilotignore", "left-out/\n");
+    let own = fs::canonicalize(folder.path()).unwrap();
+    for (link, target) in [
+        ("lib/x.so", "x.so.1"),
+        ("same", "/opt/lib"),
+        ("up", "."),
+        ("lib/other", "../of/another/layer"),
+        ("other", "/opt/of/another/layer"),
+        ("long", long.as_str()),
+        ("left-out", "/etc"),
+        ("own", own.join("lib").to_str().unwrap()),
+    ] {
+        symlink(target, folder.path().join(link)).unwrap();
     }
-    let problem = pack(folder.path(), Kind::Code).unwrap_err().to_string();
-    assert!(problem.contains("cannot be followed"), "{problem}");
-    symlink("/opt/nowhere", folder.path().join("wrong")).unwrap();
-    let problem = pack(folder.path(), Kind::Layer).unwrap_err().to_string();
-    assert!(
-        problem.contains("wrong: is a symbolic link to /opt/nowhere"),
-        "{problem}"
+    let archive = pack(folder.path(), Kind::Layer).unwrap();
+    let found = links(&archive);
+    let wanted = [
+        ("lib/other", "../of/another/layer"),
+        ("lib/x.so", "x.so.1"),
+        ("long", long.as_str()),
+        ("other", "/opt/of/another/layer"),
+        ("own", "/opt/lib"),
+        ("same", "/opt/lib"),
+        ("up", "."),
+    ];
+    let wanted = wanted.map(|(link, target)| (link.to_owned(), target.to_owned()));
+    assert_eq!(found, BTreeMap::from(wanted));
+    assert_eq!(
+        archive.content,
+        content(folder.path(), Kind::Layer).unwrap()
     );
+    assert_eq!(archive.content.files(), 8);
+    let problem = pack(folder.path(), Kind::Code).unwrap_err().to_string();
+    assert!(problem.contains("is a symbolic link to"), "{problem}");
+}
+
+#[test]
+fn a_link_out_of_a_layers_folder_is_an_error_but_not_one_of_a_zip_file() {
+    for (link, target) in [
+        ("x", "/etc/passwd"),
+        ("x", ".."),
+        ("lib/x", "../../etc"),
+        ("x", "/opt/../etc"),
+        ("x", "lib/../../lib"),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        write(folder.path(), "lib/a", "");
+        symlink(target, folder.path().join(link)).unwrap();
+        let problem = pack(folder.path(), Kind::Layer).unwrap_err().to_string();
+        let wanted = format!("is a symbolic link to {target}, outside the layer");
+        assert!(problem.contains(&wanted), "{problem}");
+        let kept = pack(folder.path(), Kind::Unzipped).unwrap();
+        assert_eq!(links(&kept)[link], target);
+    }
+}
+
+/// Somebody else made it: what it leads to may be anything.
+#[test]
+fn a_list_of_a_zip_file_that_is_a_link_is_not_read() {
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path(), "a", "");
+    symlink("/dev/zero", folder.path().join(".pilotignore")).unwrap();
+    let archive = pack(folder.path(), Kind::Unzipped).unwrap();
+    assert_eq!(names(&archive), ["a"]);
 }
 
 #[test]

@@ -38,15 +38,22 @@ fn pair() -> (Connection, UnixStream) {
 }
 
 #[tokio::test]
-async fn an_application_that_raises_right_behind_its_head_is_heard_as_if_before_it() {
+async fn an_application_that_raises_right_behind_its_head_has_begun_its_answer() {
     let (mut daemon, mut worker) = pair();
     let frames = [
         frame(FrameKind::Head, HEAD, b"half"),
         frame(FrameKind::Error, DONE, RAISED),
     ];
     worker.write_all(&frames.concat()).await.unwrap();
-    match daemon.call(&call()).await {
-        Ok(Answer::Error(body, done)) => {
+    let call = call();
+    match daemon.call(&call).await {
+        Ok(Answer::Http {
+            first, done: None, ..
+        }) => assert_eq!(first, "half"),
+        other => panic!("{other:?}"),
+    }
+    match daemon.next_part(call.stream).await {
+        Ok(Part::Error(body, done)) => {
             assert_eq!(body, RAISED);
             assert_eq!(done.returned, Instant(2));
         }

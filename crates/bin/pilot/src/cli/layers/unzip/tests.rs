@@ -62,18 +62,32 @@ fn files_programs_and_links_come_out() {
         Entry::Program("bin/x"),
         Entry::Link("current", "./lib/../lib"),
         Entry::Link("lib/sub/y.so", "/opt/lib/x.so"),
+        Entry::Link("bin/python", "/usr/bin/python3"),
+        Entry::Link("a/up", "../../etc"),
+        Entry::Link("of/another", "/opt/other/layer"),
+        Entry::Link("self", "self"),
     ]));
     result.unwrap();
     let layer = dir.path().join("layer");
-    for path in ["current/x.so", "lib/sub/y.so"] {
-        assert_eq!(fs::read(layer.join(path)).unwrap(), b"library");
+    assert_eq!(fs::read(layer.join("current/x.so")).unwrap(), b"library");
+    for (path, target) in [
+        ("lib/x.so", "x.so.1"),
+        ("current", "./lib/../lib"),
+        ("lib/sub/y.so", "/opt/lib/x.so"),
+        ("bin/python", "/usr/bin/python3"),
+        ("a/up", "../../etc"),
+        ("of/another", "/opt/other/layer"),
+        ("self", "self"),
+    ] {
+        let found = fs::read_link(layer.join(path)).unwrap();
+        assert_eq!(found.as_os_str(), target, "{path}");
     }
     let mode = |path: &str| layer.join(path).metadata().unwrap().permissions().mode() & 0o777;
     assert_eq!((mode("bin/x"), mode("lib/x.so.1")), (0o700, 0o600));
 }
 
 #[test]
-fn names_and_links_that_lead_out_are_refused_by_name() {
+fn names_that_lead_out_are_refused_by_name() {
     for (entries, wanted) in [
         (
             &[Entry::File("../evil", b"")][..],
@@ -81,15 +95,10 @@ fn names_and_links_that_lead_out_are_refused_by_name() {
         ),
         (&[Entry::File("a/../../evil", b"")], "leads out"),
         (&[Entry::File("a\\..\\evil", b"")], "has a backslash"),
-        (
-            &[Entry::Link("x", "/etc/passwd")],
-            "the entry 'x' is a symbolic link to '/etc/passwd', outside",
-        ),
-        (&[Entry::Link("a/x", "../../etc")], "outside the layer"),
-        (&[Entry::Link("x", "/opt/../etc")], "outside the layer"),
-        (&[Entry::Link("x", "/opt/missing")], "cannot be followed"),
-        (&[Entry::Link("x", "missing")], "cannot be followed"),
-        (&[Entry::Link("x", "x")], "cannot be followed"),
+        (&[Entry::Link("../x", "a")], "leads out of the layer"),
+        (&[Entry::Link("x", "")], "is a link without a target"),
+        (&[Entry::Link("x", "a\0b")], "is a link without a target"),
+        (&[Entry::Link("x", &"a".repeat(1025))], "is too long"),
         // Nothing is written through a link, whatever it leads to.
         (
             &[
@@ -99,14 +108,9 @@ fn names_and_links_that_lead_out_are_refused_by_name() {
             ],
             "lies below 'a', which is a file",
         ),
-        // Each link alone stays inside; together they would lead out.
         (
-            &[
-                Entry::File("d/e/f", b""),
-                Entry::Link("a", "."),
-                Entry::Link("b", "a/.."),
-            ],
-            "outside the layer",
+            &[Entry::Link("a", "/etc"), Entry::File("a/evil", b"")],
+            "lies below 'a', which is a file",
         ),
     ] {
         let told = refusal(entries);
@@ -160,7 +164,7 @@ fn what_is_no_zip_is_said_to_be_none() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// With any names and links, nothing is made outside of the folder, and no link leads out of a layer that is accepted.
+    /// With any names and links, nothing is made outside of the folder.
     #[test]
     fn no_entry_ever_escapes_the_folder(
         entries in prop::collection::vec(
@@ -184,22 +188,8 @@ proptest! {
                 None => zip.start_file(name.as_str(), options),
             };
         }
-        let (dir, result) = unzipped(&zip.finish().unwrap().into_inner());
+        let (dir, _) = unzipped(&zip.finish().unwrap().into_inner());
         let outside: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         prop_assert_eq!(outside, ["layer"]);
-        if result.is_ok() {
-            let root = fs::canonicalize(dir.path().join("layer")).unwrap();
-            let mut folders = vec![root.clone()];
-            while let Some(folder) = folders.pop() {
-                for entry in fs::read_dir(folder).unwrap() {
-                    let entry = entry.unwrap();
-                    let real = fs::canonicalize(entry.path()).unwrap();
-                    prop_assert!(real.starts_with(&root));
-                    if entry.file_type().unwrap().is_dir() {
-                        folders.push(entry.path());
-                    }
-                }
-            }
-        }
     }
 }
