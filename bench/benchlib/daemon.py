@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import io
+import itertools
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -15,12 +18,17 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+_numbers = itertools.count()
+
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
+    """A port that is free at the moment, below those that the kernel gives to clients (`ip_local_port_range`, ip(7)): no connection of
+    another program can take it before its server does. Each process begins somewhere else."""
+    while True:
+        port = 30_000 + (37 * os.getpid() + next(_numbers)) % 2_700
+        with contextlib.suppress(OSError), socket.socket() as free:
+            free.bind(("127.0.0.1", port))
+            return port
 
 
 def wait_for_port(port: int, process: subprocess.Popen[bytes], limit_s: float = 20.0) -> None:

@@ -31,6 +31,8 @@ class Worker {
   #readers = [];
   #isClosed = false;
   #next = 1;
+  /** @type {Promise<number | string>} */
+  #ended;
 
   /**
    * A pre-warmed process; `files` are the function's code.
@@ -54,12 +56,9 @@ class Worker {
       cwd: '/',
     });
     fs.closeSync(log);
-    /** The exit status, or the name of the signal. @type {Promise<number | string>} */
-    const ended = new Promise((resolve) => {
+    this.#ended = new Promise((resolve) => {
       this.process.on('exit', (code, signal) => resolve(code ?? signal ?? ''));
     });
-    this.ended = patient(ended, 'the end of the process');
-    this.ended.catch(() => {}); // not every test waits for it
     this.channel = /** @type {import('node:net').Socket} */ (this.process.stdio[3]);
     this.control = /** @type {import('node:net').Socket} */ (/** @type {any} */ (this.process.stdio)[4]);
     for (const socket of [this.channel, this.control]) {
@@ -91,6 +90,11 @@ class Worker {
     this.channel.on('data', (chunk) => this.#received(/** @type {any} */ (chunk)));
     this.channel.on('close', () => this.#closed());
     started.push(this);
+  }
+
+  /** The exit status, or the name of the signal. The time limit begins when it is asked for: a test may take long. */
+  get ended() {
+    return patient(this.#ended, 'the end of the process');
   }
 
   /** @param {Record<string, unknown>} [specification] */

@@ -81,8 +81,12 @@ class Functions:
             each.close()
 
 
-def pytest_configure() -> None:
-    """Compiles the native loop beside the package, where the binary unpacks it. Without a compiler its tests cannot run."""
+def pytest_configure(config: pytest.Config) -> None:
+    """Compiles the native loop beside the package, where the binary unpacks it. Without a compiler its tests cannot run.
+
+    Once: the processes of pytest-xdist begin after that, and each would replace what the others use."""
+    if hasattr(config, "workerinput"):
+        return
     source = REPOSITORY / "crates/base/sys/native/fork_server.c"
     compiler = shutil.which("cc")
     if compiler is None:

@@ -173,14 +173,14 @@ def test_what_nobody_takes_is_closed_with_the_invocation(start: Start) -> None:
 
 
 KEEPS = """
-import pilotlight, time
-kept = []
+import pilotlight, threading
+kept, both = [], threading.Barrier(2)
 def handler(event, context):
     try:
         raise ValueError
     except ValueError as problem:
         kept.append(problem)  # so the frame, and all that the invocation had, outlive it
-    time.sleep(event)
+    if event == "meets": both.wait(20)
     try:
         return bytes(pilotlight.init.recv_msg(0)).decode()
     except pilotlight.init.NoMessage as error:
@@ -192,21 +192,26 @@ def test_messages_are_those_of_one_invocation(start: Start) -> None:
     """Also if something refers to the invocation that had them, and if two run at a time."""
     given: list[dict[str, object]] = [{"name": "init.0", "kind": "memory", "len": 5}]
     worker = start(KEEPS)
-    send(worker, 1, invoke_meta(id="first", inputs=given), b"0", [memory(b"alice")])
+    send(worker, 1, invoke_meta(id="first", inputs=given), b"{}", [memory(b"alice")])
     assert answer_text(worker) == "alice"
-    send(worker, 1, invoke_meta(id="second"), b"0", [])
+    send(worker, 1, invoke_meta(id="second"), b"{}", [])
     assert "no initscript ran" in answer_text(worker)
     worker = start(KEEPS, concurrency=2)
-    send(worker, 1, invoke_meta(id="first", inputs=given), b"0.5", [memory(b"alice")])
-    send(worker, 2, invoke_meta(id="second"), b"0", [])
-    assert "no initscript ran" in answer_text(worker)
-    assert answer_text(worker) == "alice"
+    send(worker, 1, invoke_meta(id="first", inputs=given), b'"meets"', [memory(b"alice")])
+    send(worker, 2, invoke_meta(id="second"), b'"meets"', [])
+    answers = dict(answer_of_any(worker) for _ in range(2))
+    assert answers[1] == "alice" and "no initscript ran" in answers[2], answers
 
 
 def answer_text(worker: Stream) -> str:
-    kind, _, _, body = worker.frame()
+    return answer_of_any(worker)[1]
+
+
+def answer_of_any(worker: Stream) -> tuple[int, str]:
+    """The next answer, and its stream."""
+    kind, stream, _, body = worker.frame()
     assert kind == wire.RESULT, body
-    return str(json.loads(body))
+    return stream, str(json.loads(body))
 
 
 def test_threads_wait_at_the_same_time(start: Start) -> None:

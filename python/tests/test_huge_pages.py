@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from conftest import Functions
-from harness import PATIENCE_S
+from harness import PATIENCE_S, Template
 
 from pilot_worker import huge_pages, kernel
 
@@ -108,8 +108,13 @@ def test_a_templates_heap_becomes_huge_and_its_workers_see_the_same(functions: F
 
 
 def test_the_rest_of_a_large_heap_waits_until_no_worker_has_its_pages(functions: Functions) -> None:
-    template = functions.template(QUICK)
+    functions.write(QUICK)
+    _, sock = functions.root.fork("template", functions.spec())
+    template = Template(sock)
+    # The worker is asked for before its template is ready: a template of which nobody wants anything makes all of it huge.
+    template.report = {"native": True}
     worker = template.worker()
+    template.message("ready")
     worker.ready()
     pid = worker.result({})
     before = huge_bytes(pid)
@@ -118,6 +123,7 @@ def test_the_rest_of_a_large_heap_waits_until_no_worker_has_its_pages(functions:
     worker.close()
     template.message("exited")
     until_huge(pid, 240 * MB)
+    template.close()
 
 
 def test_no_more_is_done_at_once_than_there_is_time_for() -> None:

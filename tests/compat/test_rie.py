@@ -71,17 +71,17 @@ def test_exception_returned(client):
 
 def test_context_get_remaining_time_in_three_seconds(client):
     """7. AWS_LAMBDA_FUNCTION_TIMEOUT=3. Here: `timeout_s = 3`."""
-    assert 1000 < body(client, "three-seconds") < 3000
+    assert 0 < body(client, "three-seconds") < 3000
 
 
 def test_context_get_remaining_time_in_ten_seconds(client):
     """8. AWS_LAMBDA_FUNCTION_TIMEOUT=10. Here: `timeout_s = 10`."""
-    assert 8000 < body(client, "ten-seconds") < 10_000
+    assert 5000 < body(client, "ten-seconds") < 10_000
 
 
 def test_context_get_remaining_time_in_default_deadline(client):
     """9. The default timeout: 300 s in the emulator, 30 s here."""
-    assert 28_000 < body(client, "default-deadline") < 30_000
+    assert 20_000 < body(client, "default-deadline") < 30_000
 
 
 def test_invoke_with_pre_runtime_api_runtime(client):

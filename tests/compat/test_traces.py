@@ -7,7 +7,6 @@ import os
 import re
 import secrets
 import shutil
-import socket
 import subprocess
 import tempfile
 import time
@@ -20,7 +19,7 @@ from opentelemetry import trace as api
 from opentelemetry.propagators.aws import AwsXRayPropagator
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from otlp_collector import Collector, Span
-from pilot_daemon import ROOT, Daemon
+from pilot_daemon import ROOT, Daemon, free_port
 
 HERE = Path(__file__).resolve().parent
 FLAG_IS_REMOTE, FLAG_HAS_IS_REMOTE = 0x200, 0x100
@@ -435,9 +434,7 @@ def test_the_opentelemetry_collector_takes_our_spans(tmp_path: Path) -> None:
             "there is no OpenTelemetry collector: `scripts/otelcol` builds one (needs Go, some minutes), or set PILOT_OTELCOL"
         )
     config, log = tmp_path / "collector.yaml", tmp_path / "collector.log"
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
+    address = f"127.0.0.1:{free_port()}"
     config.write_text(
         f"receivers: {{otlp: {{protocols: {{http: {{endpoint: '{address}'}}}}}}}}\n"
         "exporters: {debug: {verbosity: detailed}}\n"

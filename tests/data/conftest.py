@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 import boto3
 import pytest
 from botocore.config import Config
-from pilot_daemon import ROOT, Daemon
+from pilot_daemon import ROOT, Daemon, free_port
 
 HERE = Path(__file__).resolve().parent
 KEY_ID, SECRET = "AKIAPILOT", "a secret for tests"
@@ -63,13 +63,6 @@ class Bucket:
         self.put(keys[0], body)
         for key in keys[1:]:
             os.link(first, self.folder / key)
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-        return port
 
 
 @pytest.fixture(scope="session")

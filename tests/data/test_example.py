@@ -7,8 +7,8 @@ import re
 import subprocess
 
 import pytest
-from conftest import free_port, versitygw
-from pilot_daemon import ROOT, binary
+from conftest import versitygw
+from pilot_daemon import ROOT, binary, free_port
 from wasm import needs_rust
 
 # Packages may have to be installed.

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from conftest import Bucket, eventually
 from pilot_daemon import ROOT, Daemon, binary
-from test_initscripts import HERE, Site, cold, logs, site
+from test_initscripts import HERE, Site, cold, logged, site
 from test_inputs import MIB, invoke, timing
 from wasm import module, needs_rust
 
@@ -66,6 +66,11 @@ def runs(daemon: Daemon, function: str) -> dict[str, int]:
     return {end: int(count) for end, count in re.findall(pattern, text, re.MULTILINE)}
 
 
+def ran(daemon: Daemon, function: str, expected: dict[str, int]) -> None:
+    """A script that goes on may end, and be counted, a moment after the answer."""
+    eventually(f"the runs to be {expected}", lambda: runs(daemon, function) == expected, 20)
+
+
 def test_a_shared_script_runs_once_for_cold_and_warm_invocations(daemon: Daemon, bucket: Bucket, tmp_path: Path) -> None:
     own = module(CONNECT, ("send_rpc", 0, 1, b"GET shared/own"), ("send_reply", 0, 0, 1), ("send_msg", 8, b"own"))
     manifest = (PLAIN + OWN + SHARED).format(name="shared", age=3600)
@@ -85,7 +90,7 @@ def test_a_shared_script_runs_once_for_cold_and_warm_invocations(daemon: Daemon,
     assert "fetch.init.7" in timing(response) and "fetch.init.shared" not in timing(response)
     _, told = cold(daemon, "shared", {"ids": [7]})
     assert told["7"] == encoded(weights)
-    assert runs(daemon, "shared") == {"ok": 3}
+    ran(daemon, "shared", {"ok": 3})
 
 
 def test_a_shared_message_that_is_too_old_is_fetched_again(daemon: Daemon, bucket: Bucket, tmp_path: Path) -> None:
@@ -111,7 +116,7 @@ def test_a_shared_script_runs_when_a_worker_is_started_ahead(daemon: Daemon, sit
     response, told = invoke(daemon, "client-ahead", {"ids": [7]})
     assert told["7"] == encoded(b"task 7")
     assert Site.asked.count(("GET", "/ahead", b"")) == before + 1
-    assert runs(daemon, "ahead") == {"ok": 1}
+    ran(daemon, "ahead", {"ok": 1})
 
 
 def test_a_shared_script_that_fails_is_left_behind_and_says_why(daemon: Daemon, bucket: Bucket, tmp_path: Path) -> None:
@@ -124,7 +129,7 @@ def test_a_shared_script_that_fails_is_left_behind_and_says_why(daemon: Daemon, 
         "8": encoded(b"shared"),
         "9": f"message 9: {problem}",
     }
-    assert problem in logs(daemon, "weightless")
+    logged(daemon, "weightless", problem)
 
 
 def test_metrics_count_runs_by_their_end(daemon: Daemon, tmp_path: Path) -> None:
@@ -139,7 +144,7 @@ def test_metrics_count_runs_by_their_end(daemon: Daemon, tmp_path: Path) -> None
         deploy(daemon, tmp_path, (PLAIN + OWN).format(name="ends"), own=script)
         before = runs(daemon, "ends")
         cold(daemon, "ends", {"ids": []})
-        assert runs(daemon, "ends") == {**before, end: 1}
+        ran(daemon, "ends", {**before, end: 1})
     text = daemon.request("GET", "/metrics").read().decode()
     assert f'pilot_initscript_duration_seconds_count{{faas_name="client-ends"}} {len(scripts)}\n' in text
 
@@ -231,7 +236,8 @@ def test_a_script_in_c_is_small_and_fetches_two_objects(daemon: Daemon, bucket: 
     _, told = cold(daemon, "in-c", {"key": "scripts/of the event", "ids": [0, 1]})
     assert told == {"0": encoded(b"a cat"), "1": encoded(b"[]")}
     _, told = cold(daemon, "in-c", {"ids": [0]})
-    assert "status 1" in told["0"] and "no string, number or boolean there" in logs(daemon, "in-c")
+    assert "status 1" in told["0"]
+    logged(daemon, "in-c", "no string, number or boolean there")
 
 
 CRATE = """
@@ -273,4 +279,4 @@ def test_a_reply_that_is_too_large_is_a_failure_of_its_message(daemon: Daemon, b
     deploy(daemon, tmp_path, (PLAIN + OWN).format(name="large"), own=own)
     _, told = cold(daemon, "large", {"ids": [7, 8]})
     assert told["8"] == encoded(b"own") and "data.input_mb" in str(told["7"]), told
-    assert "data.input_mb" in logs(daemon, "large")
+    logged(daemon, "large", "data.input_mb")

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from conftest import Echo, eventually
 from pilot_daemon import Daemon
-from test_initscript_kit import runs
-from test_initscripts import Site, cold, logs, site
+from test_initscript_kit import ran, runs
+from test_initscripts import Site, cold, logged, site
 from test_inputs import invoke, timing
 from wasm import module
 
@@ -90,7 +90,7 @@ def test_a_node_handler_waits_for_a_message_of_a_script_that_goes_on(
     }
     assert told["known"] == [0, 1, 2]
     assert {"fetch.init.script", "fetch.init.0", "fetch.init.1", "fetch.init.2"} <= set(timing(response))
-    assert runs(daemon, name) == {"ok": before + 1}
+    ran(daemon, name, {"ok": before + 1})
     # A warm invocation has none, and waits for nothing.
     _, told = invoke(daemon, f"client-{name}", {"ids": [0]})
     assert "no initscript ran for this invocation" in told["messages"]["0"] and told["known"] == []
@@ -124,7 +124,7 @@ def test_a_node_function_learns_why_its_script_failed_and_either_side_may_crash(
     response, _ = invoke(daemon, f"client-{name}", {"do": [0], "die_after": 0})
     assert response.getheader("x-amz-function-error")
     # Its script learns that nothing comes any more and goes on to its end, or the invocation ends before. It does not wait on.
-    assert "exit status 3" in logs(daemon, name)
+    logged(daemon, name, "exit status 3")
     assert cold(daemon, name, {"do": [[5, "hello", 1], 6]})[1] == ["sent", "hello"]
 
 

@@ -13,7 +13,7 @@ import pytest
 from conftest import KEY_ID, SECRET, Bucket
 from pilot_daemon import ROOT, Daemon
 from test_initscript_kit import deploy, encoded
-from test_initscripts import HERE, cold, logs
+from test_initscripts import HERE, cold, logged
 from test_inputs import invoke, timing
 from wasm import module, needs_rust
 
@@ -107,7 +107,8 @@ def test_a_script_takes_a_task_and_fetches_the_object_that_it_names(
     assert entries["fetch.init.0"]["hidden"] > 0
     # Without a task, the script ends and the function does not.
     _, told = cold(daemon, "task", {"ids": [0, 1]})
-    assert "status 1" in told["1"] and "the reply has no string, number or boolean there" in logs(daemon, "task")
+    assert "status 1" in told["1"]
+    logged(daemon, "task", "the reply has no string, number or boolean there")
 
 
 SENDS = """
@@ -183,7 +184,7 @@ def test_a_script_reaches_only_the_queues_that_it_may_and_never_the_secret(daemo
     _, told = cold(daemon, "queues", {"ids": [0, 2, 3, 4, 5, 9]})
     assert json.loads(base64.b64decode(told["0"][1]))["Messages"][0]["Body"] == "a task"
     assert (counts(sqs, scripted), counts(sqs, other)) == (("0", "1"), ("1", "0"))
-    assert "sqs://jobs/other: initscript.allow of pilot.toml has no beginning of this key" in logs(daemon, "queues")
+    logged(daemon, "queues", "sqs://jobs/other: initscript.allow of pilot.toml has no beginning of this key")
     for id, problem in [
         ("2", '"PurgeQueue" is not for initscripts'),
         ("3", 'has an empty, "." or ".." part'),

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import SECRET, free_port
-from pilot_daemon import Daemon
+from conftest import SECRET
+from pilot_daemon import Daemon, free_port
 from test_triggers import ask, eventually, trigger
 
 pytestmark = pytest.mark.timeout(240)

@@ -185,15 +185,15 @@ def test_the_target_starts_while_its_data_arrives(nodes: Nodes) -> None:
 
 def test_a_part_is_on_its_way_while_the_next_one_is_made(nodes: Nodes) -> None:
     nodes.invoke("first", {"to": "next", "size": 1})  # workers and the connection are there
-    # 20 MiB take 1.7 s on the link, and 4 s until they are made. One after the other, the second call would take 4 s more than the first.
-    nodes.cable.rate(100)
+    # 20 MiB take 4.2 s on the link, and 4 s until they are made. One after the other, the second call would take 4 s more than the first.
+    nodes.cable.rate(40)
     took = []
     for pause_s in (0, 0.2):
         began = time.monotonic()
         said = nodes.invoke("first", {"to": "next", "parts": 20, "pause_s": pause_s})
         took.append(time.monotonic() - began)
         assert said["answer"]["got"] == said["made"] and said["answer"]["bytes"] == 20 * MIB, said
-    assert took[1] < took[0] + 3.2, took
+    assert took[1] < took[0] + 2.5, took
     # The function there is not called with a part of it.
     last = described(nodes.b, "next")["last"]["id"]
     said = nodes.invoke("first", {"to": "next", "parts": 4, "pause_s": 0.05, "fails": True})

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
+import socket
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -48,22 +47,15 @@ def test_node_reads_what_is_there_and_leaves(node: Daemon, origin: Origin) -> No
     assert answer.left.wait(30), "the transfer ends with the invocation"
 
 
-def busy(daemon: Daemon, function: str) -> int:
-    description = json.loads(daemon.request("GET", f"/_pilot/v1/functions/{function}").read())
-    count: int = description["workers"]["busy"]
-    return count
-
-
-def called_before(rest: threading.Event, daemon: Daemon, event: object) -> Any:
-    """The answer of `node-use`, whose input goes on only when a worker has its invocation."""
-    with ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(invoke, daemon, "node-use", event)
-        deadline = time.monotonic() + 20
-        while busy(daemon, "node-use") == 0:
-            assert time.monotonic() < deadline, "the handler is called before the rest is there"
-            time.sleep(0.02)
-        time.sleep(0.3)  # from the lease to the handler's first line
-        rest.set()
+def called_before(rest: threading.Event, daemon: Daemon, event: dict[str, Any]) -> Any:
+    """The answer of `node-use`, whose input goes on only when its handler runs."""
+    with socket.create_server(("127.0.0.1", 0)) as ear, ThreadPoolExecutor(1) as pool:
+        ear.settimeout(20)
+        asked = pool.submit(invoke, daemon, "node-use", {**event, "tell": ear.getsockname()[1]})
+        try:
+            ear.accept()[0].close()
+        finally:
+            rest.set()
         return asked.result()
 
 

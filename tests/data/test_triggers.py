@@ -138,10 +138,11 @@ def dead(daemon: Daemon, name: str) -> Any:
 def test_messages_of_a_queue_are_deleted_when_they_are_done_and_poison_becomes_a_dead_letter(
     sqs: Any, triggered: Daemon, tmp_path: Path
 ) -> None:
-    queue = sqs.create_queue(QueueName="jobs", Attributes={"VisibilityTimeout": "1"})["QueueUrl"]
+    queue = sqs.create_queue(QueueName="jobs", Attributes={"VisibilityTimeout": "6"})["QueueUrl"]
     for text in ("one", "poison", "two"):
         sqs.send_message(QueueUrl=queue, MessageBody=text)
-    keys = 'timeout_s = 1\n[[functions.jobs.triggers]]\ntype = "sqs"\nreport_batch_item_failures = true\nmax_receives = 1\n'
+    # Nothing is received twice because the machine is slow.
+    keys = 'timeout_s = 5\n[[functions.jobs.triggers]]\ntype = "sqs"\nreport_batch_item_failures = true\nmax_receives = 1\n'
     deploy(triggered, tmp_path, "jobs", keys + f'queue = "{queue}"\n')
     letters = eventually("a dead letter", lambda: dead(triggered, "jobs"))
     assert len(letters) == 1 and "max_receives" in letters[0]["error"], letters
@@ -196,9 +197,9 @@ def test_entries_of_a_stream_are_acknowledged_and_those_of_a_dead_consumer_are_t
     for text in (b"one", b"poison", b"two"):
         redis.ask(b"XADD", b"mails", b"*", b"text", text)
     keys = (
-        'timeout_s = 1\n[[functions.mails.triggers]]\ntype = "redis"\nconnection = "main"\nstream = "mails"\ngroup = "team"\n'
+        'timeout_s = 5\n[[functions.mails.triggers]]\ntype = "redis"\nconnection = "main"\nstream = "mails"\ngroup = "team"\n'
     )
-    deploy(triggered, tmp_path, "mails", keys + "claim_idle_s = 2\nmax_receives = 1\nreport_batch_item_failures = true\n")
+    deploy(triggered, tmp_path, "mails", keys + "claim_idle_s = 6\nmax_receives = 1\nreport_batch_item_failures = true\n")
     eventually("the entries", lambda: {"one", "two"} <= set(got(triggered, "mails")))
     letters = eventually("dead letters", lambda: len(found := dead(triggered, "mails")) == 2 and found)
     # The other consumer had had its entry once already.

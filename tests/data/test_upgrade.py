@@ -260,6 +260,8 @@ def test_a_stopped_daemon_is_not_reported_alive(tmp_path: Path) -> None:
         supervisor.hear(b"READY=1")
         supervisor.hear(b"WATCHDOG=1")
         supervisor.process.send_signal(signal.SIGSTOP)
+        # When all its threads have stopped (waitpid(2)).
+        os.waitpid(supervisor.process.pid, os.WUNTRACED)
         # What it said before.
         supervisor.notified.setblocking(False)
         with pytest.raises(BlockingIOError):

@@ -49,8 +49,7 @@ fn mode(path: &Path) -> u32 {
 
 /// A port that is free at the moment.
 pub(crate) fn free_port() -> u16 {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap().port()
+    pilot_harness::free_address().port()
 }
 
 /// A daemon with an address for the control API, too.

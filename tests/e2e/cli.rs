@@ -4,7 +4,7 @@ use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use pilot_harness::{Daemon, Project, eventually, eventually_within};
+use pilot_harness::{Daemon, Project, eventually, eventually_within, free_address};
 use serde_json::{Value, json};
 
 use crate::{ECHO, answer, daemon, lab, plain};
@@ -388,11 +388,7 @@ fn dev_serves_and_answers_an_edit_within_a_second() {
         "",
     );
     let home = tempfile::tempdir().unwrap();
-    let port = std::net::TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .port();
+    let port = free_address().port();
     let log = std::fs::File::create(home.path().join("dev.log")).unwrap();
     let _dev = Ended(
         Command::new(env!("CARGO_BIN_EXE_pilot"))
@@ -459,11 +455,11 @@ fn describe_shows_the_figures_that_simulate_takes() {
     );
     assert!(!daemon.cli_ok(&["describe", "lab"]).contains("  newest "));
     answer(&daemon, "lab", json!({}));
-    let described = daemon.cli_ok(&["describe", "lab"]);
-    let line = described
-        .lines()
-        .find_map(|line| line.strip_prefix("  newest       service "))
-        .unwrap_or_else(|| panic!("no figures: {described}"));
+    let line = eventually("its figures are described", || {
+        let described = daemon.cli_ok(&["describe", "lab"]);
+        let mut lines = described.lines();
+        lines.find_map(|line| Some(line.strip_prefix("  newest       service ")?.to_owned()))
+    });
     let (service, rest) = line.split_once(" ms, start ").unwrap();
     assert!(service.parse::<f64>().unwrap() >= 50.0, "{line}");
     let (start, _) = rest.split_once(" ms").unwrap();

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use pilot_harness::{
-    ArchiveEntry, Daemon, Request, Response, archive, eventually, group_with, groups_of, is_root,
-    needs_root,
+    ArchiveEntry, Daemon, Request, Response, archive, descendants, eventually, group_with,
+    groups_of, is_root, needs_root,
 };
 use serde_json::json;
 
@@ -246,6 +246,16 @@ if __name__ == '__main__':
     ThreadingHTTPServer(('127.0.0.1', int(os.environ['PORT'])), Server).serve_forever()
 ";
 
+/// CPU time of all processes below the daemon (Documentation/scheduler/sched-stats.rst).
+fn computed_ns(daemon: &Daemon) -> u64 {
+    let of_process = |pid: i32| {
+        let text = fs::read_to_string(format!("/proc/{pid}/schedstat")).ok()?;
+        text.split(' ').next()?.parse::<u64>().ok()
+    };
+    let all = descendants(daemon.pid()).into_iter();
+    all.filter_map(of_process).sum()
+}
+
 #[test]
 fn calls_of_every_kind_have_their_memory_and_cpu_time() {
     let daemon = lab(GREEDY, json!({"memory_mb": 256, "timeout_s": 30}));
@@ -277,7 +287,10 @@ fn calls_of_every_kind_have_their_memory_and_cpu_time() {
     let path = "/2015-03-31/functions/lab/invocations";
     hangs_up.send(&Request::new("POST", path).body(event));
     // What it computes until then is what is measured.
-    std::thread::sleep(std::time::Duration::from_millis(500));
+    let before = computed_ns(&daemon);
+    eventually("it computes", || {
+        (computed_ns(&daemon) > before + 300_000_000).then_some(())
+    });
     hangs_up.hang_up();
     wait_for("lab", 3);
     let memory = records("lab", "memory_used_bytes");

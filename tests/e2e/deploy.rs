@@ -3,8 +3,9 @@
 use std::io::{BufRead as _, BufReader};
 use std::process::Stdio;
 use std::thread;
+use std::time::Duration;
 
-use pilot_harness::{ArchiveEntry, Project, archive, eventually};
+use pilot_harness::{ArchiveEntry, Project, archive, eventually_within};
 use serde_json::json;
 
 use crate::{ECHO, answer, daemon, lab, plain};
@@ -267,7 +268,7 @@ fn a_removed_function_is_gone_and_can_come_back() {
 #[test]
 fn ctrl_c_says_how_far_a_deployment_is() {
     let daemon = daemon();
-    let project = Project::function("slow", &format!("import time\ntime.sleep(2)\n{ECHO}"), "");
+    let project = Project::function("slow", &format!("import time\ntime.sleep(5)\n{ECHO}"), "");
     let mut child = daemon
         .command(&["deploy", &project.path().display().to_string()])
         .stdout(Stdio::null())
@@ -288,7 +289,7 @@ fn ctrl_c_says_how_far_a_deployment_is() {
         "{said:?}"
     );
     assert_eq!(child.wait().unwrap().code(), Some(130));
-    eventually("the daemon deploys it", || {
+    eventually_within(Duration::from_secs(30), "the daemon deploys it", || {
         (daemon.cli(&["describe", "slow"]).status.success()).then_some(())
     });
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::thread;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use pilot_harness::{Daemon, descendants, eventually, is_gone};
 use serde_json::json;
@@ -198,9 +198,15 @@ fn a_second_daemon_on_the_same_data_is_refused() {
         let sizes = files.map(|file| file.unwrap().metadata().unwrap().len());
         sizes.sum::<u64>()
     };
-    // The records of the deployment are written within a second.
-    std::thread::sleep(Duration::from_millis(1500));
-    let before = usage();
+    // The records of the deployment are written within a second; on a slow machine, a little later.
+    let (mut before, mut since) = (usage(), Instant::now());
+    eventually("nothing more is written", || {
+        let now = usage();
+        if now != before {
+            (before, since) = (now, Instant::now());
+        }
+        (since.elapsed() > Duration::from_secs(3)).then_some(())
+    });
     let output = daemon
         .command(&[
             "serve",

@@ -2,14 +2,37 @@
 //! program seeded. `tests/fidelity` has the tests with real packages.
 
 use std::collections::HashSet;
+use std::net::TcpListener;
 use std::thread;
+use std::time::Duration;
 
-use pilot_harness::Daemon;
+use pilot_harness::{Daemon, eventually_within};
 use serde_json::{Value, json};
 
 use crate::{answer, lab};
 
-/// The answers of calls that run at the same time, so that each has a worker of its own.
+/// Python code that waits until all calls of [`together`] run. Its function needs `network = "host"`.
+const MEET: &str = "import socket\ndef meet(event):\n    socket.create_connection(('127.0.0.1', event['meet'])).recv(1)\n";
+
+/// The answers of calls that all run until the last one has begun, so each has a worker of its own. `calls` are at most 20.
+#[track_caller]
+fn together(daemon: &Daemon, calls: usize, mut event: Value) -> Vec<Value> {
+    let ear = TcpListener::bind("127.0.0.1:0").unwrap();
+    ear.set_nonblocking(true).unwrap();
+    event["meet"] = ear.local_addr().unwrap().port().into();
+    thread::scope(|scope| {
+        let answers = scope.spawn(|| at_once(daemon, calls, &event));
+        let mut here = Vec::new();
+        eventually_within(Duration::from_secs(25), "all calls run", || {
+            here.extend(std::iter::from_fn(|| ear.accept().ok()));
+            (here.len() == calls).then_some(())
+        });
+        drop(here);
+        answers.join().unwrap()
+    })
+}
+
+/// The answers of calls that are made at the same time.
 #[track_caller]
 fn at_once(daemon: &Daemon, calls: usize, event: &Value) -> Vec<Value> {
     thread::scope(|scope| {
@@ -25,11 +48,12 @@ fn at_once(daemon: &Daemon, calls: usize, event: &Value) -> Vec<Value> {
 
 #[test]
 fn no_worker_has_the_process_id_of_its_template_or_of_a_running_worker() {
-    let code = "import os, time\nTEMPLATE = os.getpid()\ndef handler(event, context):\n    time.sleep(0.3)\n    return [TEMPLATE, os.getpid()]\n";
-    let daemon = lab(code, json!({"scale": {"max": 20}}));
+    let code = "import os\nTEMPLATE = os.getpid()\ndef handler(event, context):\n    meet(event)\n    return [TEMPLATE, os.getpid()]\n";
+    let keys = json!({"network": "host", "scale": {"max": 20}});
+    let daemon = lab(&format!("{MEET}{code}"), keys);
     // The sandboxes of the second round were used before.
     for _ in 0..3 {
-        let seen = at_once(&daemon, 20, &json!({}));
+        let seen = together(&daemon, 20, json!({}));
         let template = seen[0][0].to_string();
         let workers: HashSet<String> = seen.iter().map(|pids| pids[1].to_string()).collect();
         assert_eq!(workers.len(), 20, "{seen:?}");
@@ -85,16 +109,17 @@ def handler(event, context):
     open("/tmp/cache/deep/note", "w").write("changed")
     os.rename("/tmp/model.bin", "/tmp/moved.bin")
     open("/dev/shm/shared", "a").write("!")
-    time.sleep(event.get("sleep", 0))
+    if "meet" in event: meet(event)
     return seen
 "#;
 
 #[test]
 fn every_worker_sees_the_files_that_its_template_wrote_and_no_change_of_another() {
     for reuse in ["always", "once"] {
-        let daemon = lab(FILES, json!({"reuse": reuse, "scale": {"max": 4}}));
+        let keys = json!({"reuse": reuse, "network": "host", "scale": {"max": 4}});
+        let daemon = lab(&format!("{MEET}{FILES}"), keys);
         for round in 0..3 {
-            for seen in at_once(&daemon, 4, &json!({"word": "worker", "sleep": 0.2})) {
+            for seen in together(&daemon, 4, json!({"word": "worker"})) {
                 assert_eq!(seen["model"], 3_000_000, "round {round}");
                 assert_eq!(seen["note"], "from import", "round {round}");
                 assert_eq!(seen["shm"], "shm", "round {round}");
@@ -138,7 +163,7 @@ def handler(event, context):
 #[test]
 fn a_generator_that_the_program_seeded_keeps_its_state() {
     let code = "import random, time\nrandom.seed(7)\nOWN = random.Random(8)\nOTHER = random.Random()\ndef handler(event, context):\n    time.sleep(0.2)\n    return [random.random(), OWN.random(), OTHER.random()]\n";
-    let daemon = lab(code, json!({"scale": {"max": 4}}));
+    let daemon = lab(code, json!({"reuse": "once", "scale": {"max": 4}}));
     let seen = at_once(&daemon, 4, &json!({}));
     for at in 0..2 {
         assert!(

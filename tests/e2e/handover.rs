@@ -411,7 +411,7 @@ fn the_error_of_the_next_function_is_the_callers_exception() {
         said,
         json!(["failed", "next", "KeyError", "'what the next one says'"])
     );
-    daemon.upload_code("next", &json!({"timeout_s": 0.3}), NEXT);
+    daemon.upload_code("next", &json!({"timeout_s": 1}), NEXT);
     let said = to(json!({"do": "to", "to": "next", "then": "sleeps", "data": true}));
     assert_eq!(
         (&said[0], &said[2]),

@@ -54,7 +54,8 @@ fn a_frozen_worker_uses_no_cpu_time_and_wakes_for_the_next_invocation() {
     // The kernel freezes a process when it next enters the kernel.
     eventually("it stands still", || {
         let before = cpu_ns(spinner);
-        answer(&daemon, "other", json!(1));
+        // On a busy machine, it may wait for its turn for as long as some calls take.
+        std::thread::sleep(Duration::from_millis(500));
         (cpu_ns(spinner) == before).then_some(())
     });
     let before = cpu_ns(spinner);

@@ -88,7 +88,7 @@ fn the_daemon_says_how_long_requests_wait_if_their_function_does_not() {
         daemon.upload_code(name, &json!({"scale": scale, "timeout_s": 30}), SLEEPER);
         answer(&daemon, name, json!(0.01));
         let mut running = daemon.connect();
-        running.send(&invocation(name, &json!(1)));
+        running.send(&invocation(name, &json!(4)));
         eventually("it runs", || {
             (daemon.workers(name, "busy") == 1).then_some(())
         });
@@ -110,7 +110,7 @@ fn a_clients_deadline_bounds_its_wait_and_does_not_end_what_runs() {
         ("prefer", "wait=1", "respond-async, wait=25"),
     ] {
         let mut running = daemon.connect();
-        running.send(&invocation("lab", &json!(1)));
+        running.send(&invocation("lab", &json!(4)));
         eventually("it runs", || {
             (daemon.workers("lab", "busy") == 1).then_some(())
         });

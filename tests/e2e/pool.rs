@@ -44,7 +44,8 @@ fn each_of_many_slow_requests_gets_its_own_worker() {
     let daemon = lab(SLEEP, json!({"memory_mb": 64}));
     let (responses, took) = burst(&daemon, 12, &json!(1));
     assert_eq!(different(&responses), 12);
-    assert!(took < Duration::from_secs(3), "{took:?}");
+    // One after another, they would take twelve.
+    assert!(took < Duration::from_secs(6), "{took:?}");
 }
 
 #[test]
@@ -82,7 +83,8 @@ fn one_worker_serves_several_at_once_when_concurrency_says_so() {
     answer(&daemon, "lab", json!(0));
     let (responses, took) = burst(&daemon, 8, &json!(1));
     assert_eq!(different(&responses), 1);
-    assert!(took < Duration::from_secs(3), "{took:?}");
+    // One after another, they would take eight.
+    assert!(took < Duration::from_secs(5), "{took:?}");
 }
 
 #[test]
@@ -93,7 +95,7 @@ fn a_queue_that_overflows_answers_429_with_a_reason_and_serves_the_others() {
     });
     daemon.upload_code("lab", &json!({"scale": {"max": 1}, "timeout_s": 30}), SLEEP);
     thread::scope(|scope| {
-        let first = scope.spawn(|| answer(&daemon, "lab", json!(2)));
+        let first = scope.spawn(|| answer(&daemon, "lab", json!(6)));
         eventually("the worker is busy", || {
             (daemon.workers("lab", "busy") == 1).then_some(())
         });
@@ -109,7 +111,7 @@ fn a_queue_that_overflows_answers_429_with_a_reason_and_serves_the_others() {
             assert!(kind.starts_with("TooManyRequestsException"), "{response:?}");
             assert!(response.json()["Reason"].is_string(), "{}", response.text());
             assert!(
-                response.head_after < Duration::from_secs(1),
+                response.head_after < Duration::from_secs(3),
                 "it waited: {response:?}"
             );
         }
@@ -119,13 +121,14 @@ fn a_queue_that_overflows_answers_429_with_a_reason_and_serves_the_others() {
 
 #[test]
 fn a_request_that_waits_past_its_deadline_is_answered_and_not_run() {
-    let daemon = lab(SLEEP, json!({"scale": {"max": 1}, "timeout_s": 2}));
+    let daemon = lab(SLEEP, json!({"scale": {"max": 1}, "timeout_s": 4}));
     answer(&daemon, "lab", json!(0));
+    // All of them would take nine seconds.
     let (responses, took) = burst(&daemon, 6, &json!(1.5));
-    assert!(took < Duration::from_secs(9), "{took:?}");
+    assert!(took < Duration::from_secs(12), "{took:?}");
     let mut kinds: Vec<u16> = responses.iter().map(|response| response.status).collect();
     kinds.sort_unstable();
-    assert_eq!(kinds[0], 200);
+    assert_eq!((kinds[0], kinds[5]), (200, 429));
     for response in &responses {
         assert!(
             matches!(response.status, 200 | 429),
@@ -167,7 +170,7 @@ fn a_client_that_hangs_up_frees_its_slot() {
 fn a_client_that_hangs_up_while_it_waits_leaves_the_queue() {
     let daemon = lab(SLEEP, json!({"scale": {"max": 1}, "timeout_s": 60}));
     thread::scope(|scope| {
-        let busy = scope.spawn(|| answer(&daemon, "lab", json!(2)));
+        let busy = scope.spawn(|| answer(&daemon, "lab", json!(5)));
         eventually("it runs", || {
             (daemon.workers("lab", "busy") == 1).then_some(())
         });
@@ -195,8 +198,14 @@ fn a_client_that_hangs_up_while_it_waits_leaves_the_queue() {
 #[test]
 fn idle_workers_are_reaped_after_idle_s() {
     let daemon = lab(SLEEP, json!({"scale": {"idle_s": 0.3}}));
-    burst(&daemon, 4, &json!(0.2));
-    let before = pilot_harness::descendants(daemon.pid()).len();
+    // Counted while they run: when they are idle, some may be gone already.
+    let before = thread::scope(|scope| {
+        scope.spawn(|| burst(&daemon, 4, &json!(3)));
+        eventually("all run", || {
+            (daemon.workers("lab", "busy") == 4).then_some(())
+        });
+        pilot_harness::descendants(daemon.pid()).len()
+    });
     eventually("nobody is idle", || {
         (daemon.workers("lab", "idle") == 0).then_some(())
     });
@@ -256,6 +265,14 @@ fn metric(daemon: &Daemon, series: &str) -> Option<f64> {
     line.rsplit(' ').next()?.parse().ok()
 }
 
+/// One worker of the function ends because memory is short. That is counted when its process has ended.
+fn ends_for_memory(daemon: &Daemon, function: &str) {
+    let ends = format!("pilot_worker_ends_total{{faas_name=\"{function}\",reason=\"pressure\"}}");
+    eventually("its end is counted", || {
+        (metric(daemon, &ends) == Some(1.0)).then_some(())
+    });
+}
+
 /// Memory is measured every five seconds.
 const SEVERAL_SAMPLES: Duration = Duration::from_secs(30);
 
@@ -270,8 +287,7 @@ fn over_the_memory_budget_the_coldest_idle_worker_goes_and_its_function_still_an
     eventually_within(SEVERAL_SAMPLES, "the first one's worker goes", || {
         (daemon.workers("first", "idle") == 0).then_some(())
     });
-    let ends = "pilot_worker_ends_total{faas_name=\"first\",reason=\"pressure\"}";
-    assert_eq!(metric(&daemon, ends), Some(1.0));
+    ends_for_memory(&daemon, "first");
     assert_eq!(
         daemon.workers("second", "idle"),
         1,
@@ -299,9 +315,9 @@ fn over_the_memory_budget_templates_of_cold_functions_go_after_the_workers() {
     eventually_within(SEVERAL_SAMPLES, "one template goes", || {
         (metric(&daemon, "pilot_templates{level=\"function\"}") == Some(1.0)).then_some(())
     });
+    // Workers go first.
     for name in ["first", "second"] {
-        let ends = format!("pilot_worker_ends_total{{faas_name=\"{name}\",reason=\"pressure\"}}");
-        assert_eq!(metric(&daemon, &ends), Some(1.0), "workers go first");
+        ends_for_memory(&daemon, name);
     }
     // The warmer one still runs; the other one imports again.
     assert_eq!(answer(&daemon, "second", json!({})), said[1]);

@@ -168,7 +168,7 @@ fn prune_survives_a_restart() {
 fn prune_takes_nothing_from_a_deployment_or_a_rollback_that_is_under_way() {
     let daemon = three_versions();
     // A slow import: the deployment holds its function until it is over.
-    let slow = format!("import time\ntime.sleep(2)\n{}", says("four"));
+    let slow = format!("import time\ntime.sleep(5)\n{}", says("four"));
     thread::scope(|scope| {
         let deploying = scope.spawn(|| daemon.upload_code("lab", &plain(), &slow));
         let busy = loop {

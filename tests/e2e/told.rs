@@ -2,6 +2,7 @@
 
 use pilot_harness::{Daemon, eventually, eventually_within, groups_of, needs_root};
 use serde_json::{Value, json};
+use std::net::TcpListener;
 use std::time::Duration;
 
 use crate::access::with_control_address;
@@ -152,7 +153,7 @@ fn a_log_of_an_earlier_version_is_read_and_claims_no_source() {
 #[test]
 fn the_daemons_log_says_what_was_deployed_and_what_failed() {
     let code = "import os, time\ndef handler(event, context):\n    if event == 'exit': os._exit(3)\n    time.sleep(60)\n";
-    let daemon = lab(code, json!({"timeout_s": 0.3}));
+    let daemon = lab(code, json!({"timeout_s": 2}));
     daemon.invoke("lab", &json!("sleep"));
     let crash = daemon.invoke("lab", &json!("exit"));
     let id = crash.header("x-amzn-requestid").unwrap();
@@ -169,7 +170,7 @@ fn the_daemons_log_says_what_was_deployed_and_what_failed() {
     let timed_out = line("an invocation timed out");
     let (_, after) = timed_out.split_once("handler_ms=").unwrap();
     let handler_ms: u32 = after.split(' ').next().unwrap().parse().unwrap();
-    assert!((300..1_000).contains(&handler_ms), "{timed_out}");
+    assert!((2_000..60_000).contains(&handler_ms), "{timed_out}");
     let (status, _) = daemon.upload("bad", &json!({"handler": "app.missing"}), b"no archive");
     assert!(status >= 200);
     assert!(
@@ -209,26 +210,35 @@ fn a_function_that_crashes_again_and_again_does_not_flood_the_daemons_log() {
 #[test]
 fn a_template_cannot_flood_the_daemons_log() {
     needs_root!();
-    // At import, a thread-less loop after the fork server has begun is not possible; a child process keeps the control socket.
+    // At import, a thread-less loop after the fork server has begun is not possible; a child process keeps the control socket. It waits
+    // until the template has served: a flood before would fail the deployment.
+    let ear = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = ear.local_addr().unwrap().port();
     let code = "import os, socket, stat\n\
         def sockets():\n    for fd in range(3, 64):\n        try:\n            if stat.S_ISSOCK(os.fstat(fd).st_mode): yield fd\n        except OSError: pass\n\
-        if os.fork() == 0:\n    import time\n    time.sleep(1.0)\n    for fd in list(sockets()):\n        try:\n            s = socket.socket(fileno=os.dup(fd))\n            for n in range(3000):\n                s.send(b'{\"nonsense\": %d}' % n)\n        except OSError: pass\n    os._exit(0)\n\
+        if os.fork() == 0:\n    try: socket.create_connection(('127.0.0.1', PORT)).recv(1)\n    except OSError: pass\n    for fd in list(sockets()):\n        try:\n            s = socket.socket(fileno=os.dup(fd))\n            for n in range(3000):\n                s.send(b'{\"nonsense\": %d}' % n)\n        except OSError: pass\n    os._exit(0)\n\
         def handler(event, context):\n    return 1\n";
-    let daemon = lab(code, plain());
-    daemon.invoke("lab", &json!(1));
-    let log = eventually_within(Duration::from_secs(20), "the flood is noticed", || {
-        let log = daemon.log();
-        log.contains("invalid message").then_some(log)
+    let code = code.replace("PORT", &port.to_string());
+    let daemon = lab(&code, json!({"network": "host"}));
+    daemon.invoke("lab", &json!(1)).ok();
+    // What waits now goes on. A process of the next template waits in vain.
+    ear.set_nonblocking(true).unwrap();
+    eventually_within(Duration::from_secs(20), "the flood is noticed", || {
+        let noticed = daemon.log().contains("invalid message");
+        while !noticed && ear.accept().is_ok() {}
+        noticed.then_some(())
     });
+    // What else would be logged.
     std::thread::sleep(Duration::from_millis(500));
-    let _ = log;
     let count = daemon
         .log()
         .matches("a template sent an invalid message")
         .count();
     assert!(count <= 10, "{count} lines");
     // It goes on with a new template.
-    assert_eq!(daemon.invoke("lab", &json!(1)).ok().status, 200);
+    eventually("it is served again", || {
+        (daemon.invoke("lab", &json!(1)).status == 200).then_some(())
+    });
 }
 
 #[test]

@@ -60,8 +60,10 @@ fn a_schedule_invokes_its_function_with_the_event_of_eventbridge() {
     // A version without it ends it.
     daemon.upload_code("lab", &plain(), ECHO);
     assert_eq!(trigger(&daemon), Value::Null);
-    let metrics = daemon.get("/metrics").text();
-    assert!(!metrics.contains("pilot_trigger_received_total{function"));
+    eventually("its series are gone", || {
+        let metrics = daemon.get("/metrics").text();
+        (!metrics.contains("pilot_trigger_received_total{function")).then_some(())
+    });
 }
 
 #[test]

@@ -213,7 +213,7 @@ fn what_a_component_prints_is_in_its_log_also_after_its_response() {
 #[test]
 fn a_component_that_fails_or_is_too_slow_is_counted_as_such() {
     needs_root!();
-    let Some(daemon) = wasm_lab("timeout_s = 1") else {
+    let Some(daemon) = wasm_lab("timeout_s = 3") else {
         return;
     };
     for (path, status) in [("trap", 500), ("loop", 504), ("count", 200)] {
@@ -221,6 +221,10 @@ fn a_component_that_fails_or_is_too_slow_is_counted_as_such() {
         assert_eq!(response.status, status, "{}", response.text());
         assert_eq!(response.header("pilot-component-failed"), None);
     }
+    eventually("the log says how it ended", || {
+        let log = daemon.log_texts("lab");
+        (log.contains("Status: function_error") && log.contains("Status: timeout")).then_some(())
+    });
     let metrics = daemon.get("/metrics").ok().text();
     for expected in [
         "faas_timeouts_total{faas_name=\"lab\",faas_trigger=\"http\"} 1\n",
@@ -228,10 +232,6 @@ fn a_component_that_fails_or_is_too_slow_is_counted_as_such() {
     ] {
         assert!(metrics.contains(expected), "{expected}: {metrics}");
     }
-    eventually("the log says how it ended", || {
-        let log = daemon.log_texts("lab");
-        (log.contains("Status: function_error") && log.contains("Status: timeout")).then_some(())
-    });
 }
 
 #[test]

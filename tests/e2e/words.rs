@@ -5,7 +5,7 @@ use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use pilot_harness::{Daemon, DaemonOptions, Project, eventually, terminate};
+use pilot_harness::{Daemon, DaemonOptions, Project, eventually, free_address, terminate};
 use serde_json::json;
 
 use crate::{ECHO, daemon, failure, lab, plain};
@@ -92,7 +92,7 @@ fn only_names_that_are_near_are_suggested() {
 fn the_daemon_listens_on_a_name_and_says_why_it_cannot_listen() {
     let home = tempfile::tempdir().unwrap();
     let data = home.path().display().to_string();
-    let port = free_port();
+    let port = free_address().port();
     let mut child = pilot(&["serve", "--data-dir", &data, "--listen"])
         .arg(format!("localhost:{port}"))
         .stdout(Stdio::null())
@@ -478,9 +478,4 @@ fn a_file_that_cannot_be_used_is_not_the_machines_fault() {
     let output = pilot(&["serve", "--data-dir", &data_dir]).output().unwrap();
     let said = stderr(&output);
     assert_eq!(output.status.code(), Some(1), "{said}");
-}
-
-fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap().port()
 }

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pilot_daemon import free_port
 
 PASSWORD = "secret"
 UP_S_MAX = 30
@@ -220,12 +221,6 @@ def certificate(folder: Path) -> Path:
 
 def as_user(user: str | None) -> dict[str, Any]:
     return {} if user is None else {"user": user, "group": user, "extra_groups": []}
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
 
 
 def until(is_true: Callable[[], bool]) -> None:

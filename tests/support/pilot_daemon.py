@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import itertools
 import json
 import os
 import signal
@@ -26,6 +27,19 @@ def binary() -> Path:
     if not built:
         pytest.exit("there is no pilot binary: run `cargo build -p pilot`, or set PILOT_BIN", returncode=3)
     return max(built, key=lambda path: path.stat().st_mtime)
+
+
+_numbers = itertools.count()
+
+
+def free_port() -> int:
+    """A port that is free at the moment, below those that the kernel gives to clients (`ip_local_port_range`, ip(7)): no connection of
+    another test can take it before its server does. Each process begins somewhere else."""
+    while True:
+        port = 30_000 + (37 * os.getpid() + next(_numbers)) % 2_700
+        with contextlib.suppress(OSError), socket.socket() as free:
+            free.bind(("127.0.0.1", port))
+            return port
 
 
 def open_descriptors(pid: int) -> dict[int, str]:
@@ -56,9 +70,7 @@ class Daemon:
     def __init__(self, home: Path, *options: str | Path, within: str | None = None) -> None:
         """`options` are further arguments of `pilot serve`. `within` is the network namespace that it runs in."""
         self.within = within
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.address = f"127.0.0.1:{free.getsockname()[1]}"
+        self.address = f"127.0.0.1:{free_port()}"
         self.endpoint = f"http://{self.address}"
         self.log = home / "daemon.log"
         self.data = home / "data"

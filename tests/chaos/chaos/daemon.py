@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -20,6 +21,16 @@ from .machine import Children
 READY_S = 30
 
 
+def free_address() -> tuple[str, int]:
+    """One that is free at the moment, below the ports that the kernel gives to clients (`ip_local_port_range`, ip(7)): a client that
+    tries again and again while the daemon is down cannot take it, or connect to itself."""
+    while True:
+        address = "127.0.0.1", random.randrange(30_000, 32_700)
+        with suppress(OSError), socket.socket() as free:
+            free.bind(address)
+            return address
+
+
 class Daemon:
     """The daemon and its supervisor, which is a thread."""
 
@@ -27,9 +38,7 @@ class Daemon:
         self, binary: Path, home: Path, config: str, environment: dict[str, str], ledger: Ledger, children: Children
     ) -> None:
         self.binary, self.home, self.data, self.ledger = binary, home, home / "data", ledger
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.address: tuple[str, int] = free.getsockname()
+        self.address = free_address()
         self.temporary = home / "tmp"
         self.temporary.mkdir()
         (home / "pilotd.toml").write_text(config)

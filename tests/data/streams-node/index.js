@@ -3,7 +3,9 @@
 
 const { execFileSync } = require('node:child_process');
 const { createHash } = require('node:crypto');
+const { once } = require('node:events');
 const fs = require('node:fs');
+const net = require('node:net');
 
 const described = (bytes) => ({ sha256: createHash('sha256').update(bytes).digest('hex'), bytes: bytes.length });
 
@@ -13,7 +15,13 @@ exports.first = async (event, { inputs }) => {
   }
 };
 
-exports.use = async ({ how }, { inputs }) => {
+exports.use = async ({ how, tell }, { inputs }) => {
+  if (tell) {
+    // Says that it was called, at this port of the host.
+    const told = net.connect(tell, '127.0.0.1');
+    await once(told, 'connect');
+    told.destroy();
+  }
   try {
     if (how === 'stream') {
       const parts = [];

@@ -1,5 +1,8 @@
 //! `runtime = "node"`: handlers in Node.js, specialised from a running process.
 
+use std::io::Read as _;
+use std::net::TcpListener;
+
 use pilot_harness::{Project, Request, eventually, needs_root};
 use serde_json::{Value, json};
 
@@ -70,16 +73,42 @@ fn an_uncaught_error_is_that_of_its_own_invocation() {
 #[test]
 fn an_error_after_its_invocation_costs_the_next_one_nothing() {
     needs_root!();
-    // The error comes while the next call waits for Node.js to read it.
-    let daemon = node_lab(
-        "exports.handler = async () => { setTimeout(() => { const until = Date.now() + 400; while (Date.now() < until); Promise.reject(new Error('late')); }, 20); return process.pid; };\n",
-        "",
-    );
-    daemon.invoke("lab", &json!({})).ok();
-    for _ in 0..2 {
-        // Node.js is busy from 20 to 420 ms after its answer, so it does not read this call.
-        std::thread::sleep(std::time::Duration::from_millis(100));
-        let (response, tail) = daemon.invoke_tail("lab", &json!({}));
+    // The error comes while the next call waits for Node.js to read it: after its answer, it says so and reads nothing until the test
+    // has made a file.
+    let code = "const fs = require('node:fs'), net = require('node:net');
+exports.handler = async (event) => {
+  const told = net.connect(Number(process.env.TELL), '127.0.0.1');
+  await new Promise((resolve) => told.on('connect', resolve));
+  setTimeout(() => {
+    told.write('busy');
+    while (!fs.existsSync(`/var/task/${event}`));
+    Promise.reject(new Error('late'));
+  }, 20);
+};
+";
+    let ear = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = ear.local_addr().unwrap().port();
+    let keys = format!("network = \"host\"\nenvironment.TELL = \"{port}\"");
+    let daemon = node_lab(code, &keys);
+    let version = daemon.describe("lab")["version"].clone();
+    let deployed = daemon.data_dir().join("code");
+    let deployed = deployed.join(version.as_str().unwrap());
+    let numbers = ["first", "second", "third"];
+    daemon.invoke("lab", &json!(numbers[0])).ok();
+    for at in 1..numbers.len() {
+        let before = numbers[at - 1];
+        let (mut worker, _) = ear.accept().unwrap();
+        worker.read_exact(&mut [0; 4]).unwrap();
+        let (response, tail) = std::thread::scope(|scope| {
+            let next = scope.spawn(|| daemon.invoke_tail("lab", &json!(numbers[at])));
+            eventually("it has the next call", || {
+                (daemon.workers("lab", "busy") == 1).then_some(())
+            });
+            // From the lease to the call in the worker's channel.
+            std::thread::sleep(std::time::Duration::from_millis(300));
+            std::fs::write(deployed.join(before), "").unwrap();
+            next.join().unwrap()
+        });
         assert_eq!(response.start_kind(), "cold", "{tail}");
         assert!(tail.contains("late"), "{tail}");
     }

@@ -128,7 +128,7 @@ fn a_timeout_ends_it_and_the_next_invocation_gets_a_new_worker() {
     needs_root!();
     let code =
         "import time\ndef handler(event, headers):\n    time.sleep(event)\n    return 'awake'\n";
-    let daemon = provided_lab(code, "timeout_s = 0.5");
+    let daemon = provided_lab(code, "timeout_s = 2");
     let begun = Instant::now();
     let error = failure(&daemon, "lab", json!(30));
     assert!(begun.elapsed() < Duration::from_secs(10));

@@ -12,7 +12,7 @@ use crate::daemon;
 #[test]
 fn an_endless_loop_ends_at_its_timeout_while_others_are_served() {
     needs_root!();
-    let Some(daemon) = wasm_lab("timeout_s = 2\nscale.max = 1") else {
+    let Some(daemon) = wasm_lab("timeout_s = 5\nscale.max = 1") else {
         return;
     };
     daemon.get("/fn/lab/").ok();

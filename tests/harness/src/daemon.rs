@@ -705,7 +705,8 @@ fn both(output: &Output) -> String {
 
 /// A port that is free at the moment, below those that the kernel gives to clients (`ip_local_port_range`, ip(7)): a connection of another
 /// test cannot take it before the daemon does. Each process has ten of its own.
-fn free_address() -> SocketAddr {
+#[must_use]
+pub fn free_address() -> SocketAddr {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     loop {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);

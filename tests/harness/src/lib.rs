@@ -18,7 +18,7 @@ mod process;
 mod project;
 mod wait;
 
-pub use daemon::{Daemon, DaemonOptions, Machine, terminate};
+pub use daemon::{Daemon, DaemonOptions, Machine, free_address, terminate};
 pub use groups::{group_with, groups_of};
 pub use http::{Connection, Request, Response, encode_query};
 pub use multipart::{ArchiveEntry, archive, multipart};

@@ -1,5 +1,6 @@
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 
 use super::*;
@@ -48,8 +49,21 @@ fn ok(_: u32) -> Option<String> {
     Some("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok".to_owned())
 }
 
+const FORTY: u32 = 40;
+
+/// Answers nobody before it has forty requests.
+fn after_forty(number: u32) -> Option<String> {
+    static ARRIVED: AtomicU32 = AtomicU32::new(0);
+    ARRIVED.fetch_add(1, Ordering::SeqCst);
+    while ARRIVED.load(Ordering::SeqCst) < FORTY {
+        thread::sleep(Duration::from_millis(1));
+    }
+    ok(number)
+}
+
+/// Longer than it takes to send some requests.
 fn slow(number: u32) -> Option<String> {
-    thread::sleep(Duration::from_millis(300));
+    thread::sleep(Duration::from_secs(2));
     ok(number)
 }
 
@@ -127,10 +141,10 @@ fn every_request_is_told_of_once_and_its_times_follow_one_another() {
 
 #[test]
 fn slow_answers_hold_nothing_back() {
-    // Forty requests in 200 ms, each answered after 300 ms: a closed loop would take twelve seconds.
+    // A closed loop would wait for the first answer in vain.
     let seen = run_all(
-        &plan(server(slow)),
-        every(Duration::from_millis(5), 40),
+        &plan(server(after_forty)),
+        every(Duration::from_millis(5), FORTY),
         get,
     );
     assert!(seen.iter().all(|seen| seen.end == Ok(200)));
@@ -154,15 +168,16 @@ fn connections_are_used_again_and_closed_ones_replaced() {
         ))
     };
     let mut numbers = Vec::new();
-    let shots = every(Duration::from_millis(5), 10);
+    let shots = every(Duration::from_millis(100), 10);
     let control = Control::default();
     run(&plan(server(answer)), &control, shots, get, |outcome| {
         numbers.push(outcome.end.unwrap().header("x").unwrap().to_owned());
     })
     .unwrap();
-    assert_eq!(
-        numbers.iter().filter(|number| *number == "2").count(),
-        5,
+    let count = |wanted: &str| numbers.iter().filter(|number| *number == wanted).count();
+    // Five of each; fewer second ones if an answer took so long that the next request needed another connection.
+    assert!(
+        count("2") >= 3 && count("1") + count("2") == 10,
         "{numbers:?}"
     );
 }
@@ -197,10 +212,10 @@ fn a_silent_server_a_closing_one_one_that_is_not_there_and_one_that_talks_nonsen
         (nobody, Failure::NotConnected),
         (server(nonsense), Failure::NotHttp),
     ] {
-        let plan = Plan {
-            timeout: Duration::from_millis(200),
-            ..plan(address)
-        };
+        let mut plan = plan(address);
+        if failure == Failure::TimedOut {
+            plan.timeout = Duration::from_millis(200);
+        }
         for seen in run_all(&plan, every(Duration::from_millis(1), 5), get) {
             assert_eq!(seen.end, Err(failure), "{seen:?}");
         }

@@ -499,7 +499,7 @@ mod tests {
             (is_set, begun.elapsed())
         });
         let (is_set, took) = closing.join().unwrap();
-        assert!(!is_set && took < Duration::from_secs(1), "{took:?}");
+        assert!(!is_set && took < Duration::from_secs(4), "{took:?}");
     }
 
     #[test]

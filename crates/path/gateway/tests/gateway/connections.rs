@@ -125,8 +125,9 @@ async fn a_client_gets_its_refusal_even_while_it_still_sends() {
 #[tokio::test]
 async fn a_client_that_does_not_take_its_response_is_cut_off() {
     let config = GatewayConfig {
+        // Long enough that the drain finds the connection.
         read_pace: ReadPace {
-            patience: Duration::from_millis(20),
+            patience: Duration::from_secs(1),
             bytes_per_s: 1,
         },
         ..GatewayConfig::default()
@@ -423,8 +424,8 @@ async fn a_drain_lets_requests_finish_and_closes_the_rest() {
     assert_eq!(idle.ask("GET", "/", "", b"").await.text(), "done");
     let mut busy = held.client_in_a_request().await;
     let draining = held.daemon.stop();
-    // A request that was on its way is answered, the first one of a connection as well as the next one.
-    tokio::time::sleep(Duration::from_millis(500)).await;
+    // A request that was on its way is answered, the first one of a connection as well as the next one. It has a second.
+    tokio::time::sleep(Duration::from_millis(50)).await;
     let first = late.ask("GET", "/", "", b"").await;
     let next = idle.ask("GET", "/", "", b"").await;
     for answer in [&first, &next] {

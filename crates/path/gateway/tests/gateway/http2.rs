@@ -58,6 +58,7 @@ async fn daemon(config: GatewayConfig) -> Daemon {
             Reaction::Return(Duration::ZERO, large.clone(), Bytes::new())
         }),
         Function::event("slow", |_| Reaction::after(Duration::from_millis(300))),
+        Function::event("slower", |_| Reaction::after(Duration::from_millis(1300))),
         Function::event("hang", |_| Reaction::Hang),
     ];
     let door = Door {
@@ -77,7 +78,7 @@ async fn daemon(config: GatewayConfig) -> Daemon {
 async fn a_response_that_is_not_taken_is_cancelled_and_the_others_go_on() {
     let daemon = daemon(GatewayConfig {
         read_pace: ReadPace {
-            patience: Duration::from_millis(400),
+            patience: Duration::from_millis(1500),
             bytes_per_s: 1,
         },
         ..GatewayConfig::default()
@@ -91,7 +92,7 @@ async fn a_response_that_is_not_taken_is_cancelled_and_the_others_go_on() {
     let other = client.post("large", whole("1")).await.unwrap();
     let read = soon(other.into_body().collect()).await.unwrap().to_bytes();
     assert_eq!(read.len(), 1_000_000);
-    tokio::time::sleep(Duration::from_millis(800).saturating_sub(begun.elapsed())).await;
+    tokio::time::sleep(Duration::from_millis(3000).saturating_sub(begun.elapsed())).await;
     let unread = soon(response.into_body().collect()).await;
     assert!(unread.is_err(), "it was reset");
     let again = client.post("slow", whole("1")).await.unwrap();
@@ -117,13 +118,13 @@ async fn a_body_that_does_not_come_is_given_up() {
 #[tokio::test]
 async fn a_connection_without_requests_is_closed_and_one_with_a_request_is_not() {
     let daemon = daemon(GatewayConfig {
-        header_timeout: Duration::from_millis(150),
+        header_timeout: Duration::from_millis(1000),
         ..GatewayConfig::default()
     })
     .await;
     let idle = Client::connect(&daemon, 65_535).await;
     let mut busy = Client::connect(&daemon, 65_535).await;
-    let response = busy.post("slow", whole("1")).await.unwrap();
+    let response = busy.post("slower", whole("1")).await.unwrap();
     assert_eq!(response.status(), StatusCode::OK);
     assert!(soon(idle.connection).await.unwrap().is_ok(), "in order");
     assert!(soon(busy.connection).await.unwrap().is_ok(), "later");

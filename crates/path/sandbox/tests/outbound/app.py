@@ -4,7 +4,7 @@ import pathlib
 import socket
 import threading
 
-GIVE_UP_S = 0.5
+GIVE_UP_S = 1.5
 
 
 def handler(event, context):

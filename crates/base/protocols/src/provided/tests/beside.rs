@@ -183,7 +183,7 @@ async fn an_extension_that_never_asks_is_named_by_the_start_that_failed() {
         .await;
     both.poll().await;
     let mut start = start(|_| ());
-    start.ready_max = Duration::from_millis(500);
+    start.ready_max = Duration::from_secs(2);
     let error = ProvidedWorker::when_ready(start, listener, FakeInstance::new())
         .await
         .unwrap_err();
