@@ -448,6 +448,9 @@ fn a_head_without_an_end_is_cut_off_and_a_flood_of_continuations_too() {
     assert!(slowest(&daemon, 5) < Duration::from_secs(2));
 }
 
+/// Bytes that the daemon reads from a connection at once.
+const READ_LEN: u32 = 16 << 10;
+
 /// CVE-2019-9512, -9513, -9515.
 #[test]
 fn frames_of_no_request_are_read_at_a_pace_and_answered() {
@@ -475,12 +478,9 @@ fn frames_of_no_request_are_read_at_a_pace_and_answered() {
             socket.shutdown(std::net::Shutdown::Both).unwrap();
             answers
         });
-        // A fifth of a second's at once.
-        let most = per_s * 22 / 10;
-        assert!(
-            (per_s / 10..=most + per_s / 10).contains(&answers),
-            "{answers}"
-        );
+        // A fifth of a second's at once, and what one read brings.
+        let most = per_s * 23 / 10 + READ_LEN / u32::try_from(flood.len()).unwrap();
+        assert!((per_s / 10..=most).contains(&answers), "{answers}");
     }
 }
 

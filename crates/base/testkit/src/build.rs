@@ -1,5 +1,6 @@
 //! Builds without a sandbox: commands run as the test's own user, on the host.
 
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
@@ -79,9 +80,8 @@ impl BuildSandbox for UnconfinedBuild {
                 }
                 return Ok(BuildEnd::OutOfTime);
             };
-            Ok(status
-                .code()
-                .map_or(BuildEnd::Signalled(0), BuildEnd::Exited))
+            let signal = || BuildEnd::Signalled(status.signal().unwrap_or(0));
+            Ok(status.code().map_or_else(signal, BuildEnd::Exited))
         })
     }
 

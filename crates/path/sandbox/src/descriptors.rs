@@ -1,13 +1,11 @@
 //! Which of the daemon's descriptors are for what. A sandbox takes about sixteen. Without a reserve, sandboxes would take the last ones, and
 //! then connections, files and builds would fail.
 
-use std::fs;
+use std::fs::{self, File};
 use std::os::fd::AsRawFd as _;
 
 use nix::sys::resource::{Resource, getrlimit};
 use pilot_model::ports::StartError;
-
-use crate::machine::dev_null;
 
 /// Whether there are descriptors for a spare sandbox: they have three quarters of all.
 pub(crate) fn has_spare() -> bool {
@@ -40,7 +38,8 @@ fn below(eighths: u64) -> Option<u64> {
 /// a microsecond for each. There it is the number of the next one, the lowest that is free (open(2)): no more than are open.
 fn open() -> u64 {
     match fs::metadata("/proc/self/fd").map_or(0, |folder| folder.len()) {
-        0 => dev_null().map_or(u64::MAX, |null| u64::from(null.as_raw_fd().unsigned_abs())),
+        0 => File::open("/dev/null")
+            .map_or(u64::MAX, |null| u64::from(null.as_raw_fd().unsigned_abs())),
         open => open,
     }
 }

@@ -7,6 +7,7 @@ use axum::extract::State;
 use axum::http::Method;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
+use bytes::Bytes;
 use utoipa::openapi::path::Operation;
 use utoipa::openapi::response::{Response, ResponseBuilder};
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityRequirement, SecurityScheme};
@@ -78,14 +79,18 @@ pub(crate) async fn openapi(
     State(admin): State<Admin>,
     Extension(documents): Extension<Arc<Documents>>,
 ) -> impl IntoResponse {
-    let document = document(admin.inner.config.version, &documents.rows);
-    ([(CONTENT_TYPE, "application/json")], document)
+    let made = documents.openapi.get_or_init(|| {
+        let document = document(admin.inner.config.version, &documents.rows);
+        Bytes::from(document)
+    });
+    ([(CONTENT_TYPE, "application/json")], made.clone())
 }
 
-/// What describes the routes. It is made when somebody asks for it.
+/// What describes the routes. It is made once, when somebody asks for it.
 #[derive(Debug)]
 pub(crate) struct Documents {
     rows: Vec<RouteRow>,
+    openapi: OnceLock<Bytes>,
     page: OnceLock<page::Page>,
 }
 
@@ -93,6 +98,7 @@ impl Documents {
     pub(crate) fn of(rows: Vec<RouteRow>) -> Self {
         Self {
             rows,
+            openapi: OnceLock::new(),
             page: OnceLock::new(),
         }
     }

@@ -39,6 +39,7 @@ pub(crate) fn from_environment(error: &EnvironmentError) -> DeployError {
         }
         EnvironmentError::Failed { tail, .. }
         | EnvironmentError::TooLong { tail, .. }
+        | EnvironmentError::Killed { tail, .. }
         | EnvironmentError::OverLimit { tail, .. } => invalid("requirement_failed", message, tail),
         EnvironmentError::Outcome { .. } => invalid("requirement_failed", message, ""),
         EnvironmentError::Unreachable { tail, .. } => {

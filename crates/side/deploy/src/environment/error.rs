@@ -4,6 +4,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use nix::sys::signal::Signal;
 use pilot_model::ports::{BuildError, MemoryShortage};
 use pilot_model::size::Size;
 
@@ -37,6 +38,12 @@ pub(crate) enum EnvironmentError {
     TooLong {
         file: &'static str,
         time_max: Duration,
+        tail: String,
+    },
+    #[error("the packages of {file} could not be installed: {} ended the installer", signal_name(*.signal))]
+    Killed {
+        file: &'static str,
+        signal: i32,
         tail: String,
     },
     #[error(
@@ -122,6 +129,10 @@ pub(crate) struct InstallFailure {
     pub(crate) at_fault: Option<String>,
     /// The reason, in one line.
     pub(crate) reason: String,
+}
+
+fn signal_name(signal: i32) -> String {
+    Signal::try_from(signal).map_or_else(|_| format!("signal {signal}"), |known| known.to_string())
 }
 
 fn failed_message(failure: &InstallFailure, noun: &str, file: &str) -> String {

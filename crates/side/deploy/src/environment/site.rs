@@ -65,7 +65,10 @@ impl Site<'_> {
             BuildEnd::OutOfMemoryAround(shortage) => BuildLimit::MemoryAround(shortage),
             BuildEnd::OutOfDisk(bytes) => BuildLimit::Disk(bytes),
             BuildEnd::TooMuchOutput(bytes) => BuildLimit::Output(bytes),
-            BuildEnd::Exited(_) | BuildEnd::Signalled(_) => {
+            BuildEnd::Signalled(signal) => {
+                return Err(EnvironmentError::Killed { file, signal, tail });
+            }
+            BuildEnd::Exited(_) => {
                 return Err(match unreachable {
                     Some(unreachable) => EnvironmentError::Unreachable {
                         file,

@@ -90,6 +90,19 @@ async fn a_requirement_that_fails_is_named_and_leaves_nothing() {
 }
 
 #[tokio::test]
+async fn an_installer_that_a_signal_ends_says_so() {
+    let python = python("echo 'Collecting six'; kill -9 $$");
+    let bench = bench("six", python.path().into());
+    let error = bench.obtain(&PYTHON).await.unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "the packages of requirements.txt could not be installed: SIGKILL ended the installer"
+    );
+    assert!(matches!(error, EnvironmentError::Killed { tail, .. } if tail.contains("Collecting")));
+    assert_eq!(bench.staged(), 0);
+}
+
+#[tokio::test]
 async fn an_installer_over_its_time_is_ended() {
     let python = python("sleep 600");
     let requirements = [("requirements.txt", "six")];
