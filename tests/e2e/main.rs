@@ -25,6 +25,7 @@ mod cpu;
 mod deploy;
 mod doctor;
 mod durability;
+mod examples;
 mod fidelity;
 mod forecast;
 mod full_disk;
