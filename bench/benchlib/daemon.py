@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 _numbers = itertools.count()
+_names: list[socket.socket] = []
 
 
 def free_port() -> int:
@@ -26,9 +27,14 @@ def free_port() -> int:
     another program can take it before its server does. Each process begins somewhere else."""
     while True:
         port = 30_000 + (37 * os.getpid() + next(_numbers)) % 2_700
+        # Two processes never get the same one, also before its server has it: who has its name (unix(7)) has the port, until it ends.
+        name = socket.socket(socket.AF_UNIX)
         with contextlib.suppress(OSError), socket.socket() as free:
+            name.bind(f"\0pilot-test-port-{port}")
             free.bind(("127.0.0.1", port))
+            _names.append(name)
             return port
+        name.close()
 
 
 def wait_for_port(port: int, process: subprocess.Popen[bytes], limit_s: float = 20.0) -> None:

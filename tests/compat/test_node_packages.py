@@ -46,11 +46,12 @@ def test_powertools_finds_the_invocation_that_runs(deployed, client, function):
         response = client.invoke(FunctionName=function, Payload=event, LogType="Tail")
         assert "FunctionError" not in response, response["Payload"].read()
         of_context, of_store, has_trace = json.loads(response["Payload"].read())
+        assert of_context == of_store == response["ResponseMetadata"]["RequestId"] and has_trace
         log = base64.b64decode(response["LogResult"]).decode().splitlines()
-        lines = [json.loads(line) for line in log if line.startswith("{")]
-        said = [line["article"] for line in lines if line["function_request_id"] == of_context]
-        return of_context == of_store == response["ResponseMetadata"]["RequestId"], has_trace, said
+        return of_context, [json.loads(line) for line in log if line.startswith("{")]
 
     with ThreadPoolExecutor(2) as threads:
-        answers = list(threads.map(sell, ["pears", "plums"]))
-    assert answers == [(True, True, ["pears"]), (True, True, ["plums"])]
+        (pears, first), (plums, second) = threads.map(sell, ["pears", "plums"])
+    # Two invocations of one worker print into one pipe: the log of the one that ends first may have a line of the other.
+    said = {(line["function_request_id"], line["article"]) for line in first + second}
+    assert said == {(pears, "pears"), (plums, "plums")}

@@ -30,6 +30,7 @@ def binary() -> Path:
 
 
 _numbers = itertools.count()
+_names: list[socket.socket] = []
 
 
 def free_port() -> int:
@@ -37,9 +38,14 @@ def free_port() -> int:
     another test can take it before its server does. Each process begins somewhere else."""
     while True:
         port = 30_000 + (37 * os.getpid() + next(_numbers)) % 2_700
+        # Two processes never get the same one, also before its server has it: who has its name (unix(7)) has the port, until it ends.
+        name = socket.socket(socket.AF_UNIX)
         with contextlib.suppress(OSError), socket.socket() as free:
+            name.bind(f"\0pilot-test-port-{port}")
             free.bind(("127.0.0.1", port))
+            _names.append(name)
             return port
+        name.close()
 
 
 def open_descriptors(pid: int) -> dict[int, str]:
