@@ -256,8 +256,8 @@ impl PoolsInner {
         })
     }
 
-    /// The result of a start or a preparation. While the machine has no room for it, what nobody uses is ended, and it is tried again for a limited time:
-    /// idle workers, those first that were unused longest, and then templates.
+    /// The result of a start or a preparation. While the machine has no room for it, it is tried again for a limited time, and what
+    /// nobody uses is ended: idle workers, those first that were unused longest, and then templates.
     ///
     /// # Errors
     /// Those of the start.
@@ -272,8 +272,11 @@ impl PoolsInner {
         while matches!(result, Err(StartError::Full { .. })) && tokio::time::Instant::now() < until
         {
             let pools = self.pools();
-            let evict = |_: &usize| memory::evict_oldest(&pools, &self.permits);
-            if (0..EVICTED_AT_ONCE).take_while(evict).count() == 0 {
+            let mut evicted = 0;
+            while evicted < EVICTED_AT_ONCE && memory::evict_oldest(&pools, &self.permits) {
+                evicted += 1;
+            }
+            if evicted == 0 {
                 memory::drop_templates(&pools, memory::Share::Some);
             }
             tokio::time::sleep(ROOM_LOOK_EVERY).await;

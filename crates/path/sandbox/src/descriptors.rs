@@ -9,7 +9,7 @@ use pilot_model::ports::StartError;
 
 /// Whether there are descriptors for a spare sandbox: they have three quarters of all.
 pub(crate) fn has_spare() -> bool {
-    below(6).is_none()
+    open() < most() / 8 * 6
 }
 
 /// Checks that there are descriptors for a sandbox that is needed: an eighth is for everything else.
@@ -17,21 +17,21 @@ pub(crate) fn has_spare() -> bool {
 /// # Errors
 /// [`StartError::Full`].
 pub(crate) fn check() -> Result<(), StartError> {
-    match below(7) {
-        None => Ok(()),
-        Some(most) => Err(StartError::Full {
-            problem: format!(
-                "of the {most} files that the daemon may have open, the rest is for connections and files; raise that limit \
-                 (LimitNOFILE)"
-            ),
-        }),
+    let most = most();
+    if open() < most / 8 * 7 {
+        return Ok(());
     }
+    Err(StartError::Full {
+        problem: format!(
+            "the daemon has nearly all of the {most} files open that it may have, and keeps the rest for connections; raise that limit \
+             (LimitNOFILE of its service, or `ulimit -Hn`)"
+        ),
+    })
 }
 
-/// Whether fewer descriptors than these eighths of all are open. If not: how many there may be.
-fn below(eighths: u64) -> Option<u64> {
-    let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).unwrap_or((0, 0));
-    (open() >= most / 8 * eighths).then_some(most)
+/// How many there may be.
+fn most() -> u64 {
+    getrlimit(Resource::RLIMIT_NOFILE).map_or(0, |(_, most)| most)
 }
 
 /// How many are open: the size of that folder (proc_pid_fd(5), Linux 6.2). An older kernel says 0, and to count the entries would take
