@@ -33,7 +33,7 @@ pub use http::HttpWorker;
 pub use inputs::input_variables;
 pub use instance::{Awaited, End, Held, HeldFiles, Instance, Reach, Retire};
 pub use neighbours::OwnProcesses;
-pub use pace::{Pace, PiecePace};
+pub use pace::{CellRate, Pace, PiecePace};
 pub use provided::ProvidedWorker;
 pub use start::Start;
 

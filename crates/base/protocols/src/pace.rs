@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep_until};
 /// The pace of one worker's requests, on all its connections. An invocation gives more than it takes, so that a runtime and its
 /// extensions do not wait, and neither does a function that calls others.
 #[derive(Debug, Default)]
-pub struct Pace(Cells);
+pub struct Pace(CellRate);
 
 impl Pace {
     /// Waits until a request may be answered.
@@ -28,7 +28,7 @@ impl Pace {
 
 /// The pace of the pieces of the answers that one worker streams. A worker that writes one piece after the other does not reach it.
 #[derive(Debug, Default)]
-pub struct PiecePace(Cells);
+pub struct PiecePace(CellRate);
 
 impl PiecePace {
     /// What a piece of `len` bytes takes of the pace.
@@ -67,18 +67,19 @@ impl PiecePace {
     /// When more may be read; `None`: now.
     #[must_use]
     pub fn next(&self) -> Option<Instant> {
-        from(*self.0.due.lock())
+        self.0.next()
     }
 }
 
-/// The generic cell rate algorithm (ITU-T I.371).
+/// The generic cell rate algorithm (ITU-T I.371): what somebody sends takes some time of a pace. Whoever has been quiet may send what takes
+/// a fifth of a second at once.
 #[derive(Debug)]
-struct Cells {
-    /// From when on a worker that has been quiet since could send again. Held for a sum.
+pub struct CellRate {
+    /// From when on a sender that has been quiet since could send again. Held for a sum.
     due: Mutex<Instant>,
 }
 
-impl Default for Cells {
+impl Default for CellRate {
     fn default() -> Self {
         Self {
             due: Mutex::new(Instant::now()),
@@ -86,18 +87,25 @@ impl Default for Cells {
     }
 }
 
-impl Cells {
-    /// Returns from when on a worker that has been quiet since could send this.
-    fn take(&self, time: Duration) -> Instant {
+impl CellRate {
+    /// Something has come that takes so long. Returns from when on a sender that has been quiet since could send it.
+    pub fn take(&self, time: Duration) -> Instant {
         let now = Instant::now();
         let mut due = self.due.lock();
         *due = (*due).max(now) + time;
         *due
     }
 
-    fn give(&self, time: Duration) {
+    /// The sender may send so much more.
+    pub fn give(&self, time: Duration) {
         let mut due = self.due.lock();
         *due = due.checked_sub(time).unwrap_or(*due);
+    }
+
+    /// When more may be read; `None`: now.
+    #[must_use]
+    pub fn next(&self) -> Option<Instant> {
+        from(*self.due.lock())
     }
 }
 

@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use pilot_protocols::CellRate;
 use tokio::time::Instant;
 
 /// Follows the bytes of a connection. Its own checks are few: h2 finds what is wrong.
@@ -21,7 +22,7 @@ pub(super) struct Frames {
     /// A head has begun, and its last frame has not come.
     in_head: bool,
     begun: u32,
-    pace: Pace,
+    pace: CellRate,
 }
 
 impl Frames {
@@ -34,9 +35,7 @@ impl Frames {
             is_data: false,
             in_head: false,
             begun: 0,
-            pace: Pace {
-                due: Instant::now(),
-            },
+            pace: CellRate::default(),
         }
     }
 
@@ -76,8 +75,8 @@ impl Frames {
             DATA if flags & END_STREAM != 0 => {}
             DATA if self.payload_left >= SHORT_LEN => {}
             // It may change the windows of all streams.
-            SETTINGS => self.pace.take(SETTINGS_GAP),
-            _ => self.pace.take(GAP),
+            SETTINGS => _ = self.pace.take(SETTINGS_GAP),
+            _ => _ = self.pace.take(GAP),
         }
         if kind == HEADERS || kind == CONTINUATION {
             self.in_head = flags & END_HEADERS == 0;
@@ -99,34 +98,13 @@ impl Frames {
 
     /// When more may be read; `None`: now.
     pub(super) fn next(&self) -> Option<Instant> {
-        let from = self.pace.due.checked_sub(AT_ONCE)?;
-        (from > Instant::now()).then_some(from)
+        self.pace.next()
     }
 }
 
-/// The generic cell rate algorithm (ITU-T I.371).
-#[derive(Debug)]
-struct Pace {
-    /// From when on a client that has been quiet since could send again.
-    due: Instant,
-}
-
-impl Pace {
-    fn take(&mut self, time: Duration) {
-        self.due = self.due.max(Instant::now()) + time;
-    }
-
-    fn give(&mut self, time: Duration) {
-        self.due = self.due.checked_sub(time).unwrap_or(self.due);
-    }
-}
-
-/// Between frames without end.
+/// Between frames without end. A client that has been quiet may send 4,000 at once, or 200 of SETTINGS.
 const GAP: Duration = Duration::from_micros(50);
 const SETTINGS_GAP: Duration = Duration::from_millis(1);
-
-/// What a client that has been quiet may send at once: 4,000 frames, or 200 of SETTINGS.
-const AT_ONCE: Duration = Duration::from_millis(200);
 
 /// A frame of a body with at least so many bytes takes the client as long as the daemon.
 const SHORT_LEN: usize = 64;
