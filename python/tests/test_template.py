@@ -21,7 +21,8 @@ def test_a_chain_of_templates_ends_in_a_worker(functions: Functions) -> None:
     environment = functions.template(handler=None, level="environment", imports=["library", "no_such_package"])
     assert environment.report["threads"] == 1
     assert [failed["module"] for failed in environment.report["failed"]] == ["no_such_package"]
-    assert environment.report["imports"][0]["module"] == "library"
+    # The report begins with what took longest: on a busy machine that may be the search for the missing one.
+    assert "library" in [imported["module"] for imported in environment.report["imports"]]
     functions.write("import library, os\ndef handler(event, context):\n    return [library.PID, os.getppid(), event]\n")
     function = environment.template(functions.spec())
     worker = function.worker()
