@@ -13,6 +13,9 @@ from typing import Protocol
 
 from vm.image import Image, Unavailable
 
+# Mappings that a process of the host must be allowed for the largest process of the tests, with 4 KiB each: 4 GiB.
+MAPPINGS_MIN = 1 << 20
+
 
 @dataclass(frozen=True)
 class Share:
@@ -48,6 +51,9 @@ class Hypervisor(Protocol):
     def missing(self) -> str | None:
         """Why it cannot be used here, if so, and what to do."""
 
+    def short_of(self) -> str | None:
+        """What this host gives too little of, if so: what then fails in the machine, and what to do."""
+
     def command(self, hardware: Hardware) -> list[str]:
         """Runs the machine in the foreground."""
 
@@ -80,6 +86,9 @@ class Qemu:
             return "qemu-system-x86_64 is not installed: apt-get install --no-install-recommends qemu-system-x86"
         if not self.emulated and not _kvm_works():
             return "KVM does not work here: it needs /dev/kvm, and a processor with vmx or svm"
+        return None
+
+    def short_of(self) -> str | None:
         return None
 
     def command(self, hardware: Hardware) -> list[str]:
@@ -139,6 +148,17 @@ class UserModeLinux:
         if shutil.which("linux.uml") is None:
             return "linux.uml is not installed: apt-get install --no-install-recommends user-mode-linux"
         return None
+
+    def short_of(self) -> str | None:
+        # Each page of a process in the machine is a mapping of a process here, as far as neighbouring ones cannot be merged. Beyond the
+        # limit the machine's kernel kills the process, and no counter of the machine says so.
+        allowed = int(Path("/proc/sys/vm/max_map_count").read_text())
+        if allowed >= MAPPINGS_MIN:
+            return None
+        return (
+            f"vm.max_map_count is {allowed}: User Mode Linux kills processes of more than about {allowed * 4 >> 10} MB, so that tests of "
+            f"memory limits fail. Set it for the time of the run: sysctl -w vm.max_map_count={MAPPINGS_MIN}"
+        )
 
     def command(self, hardware: Hardware) -> list[str]:
         # What the machine writes goes into this file, and the disk stays as it is.

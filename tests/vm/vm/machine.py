@@ -37,6 +37,9 @@ class Machine:
     def __enter__(self) -> Machine:
         if self.patience > 1:
             print(f"\n*** KVM is not used: the machine runs on {self.hypervisor.what}, and is slower ***\n", flush=True)
+        short_of = self.hypervisor.short_of()
+        if short_of is not None:
+            print(f"*** {short_of} ***\n", flush=True)
         began = time.monotonic()
         # If this process is killed, so is timeout(1), and then the hypervisor.
         ends = ["setpriv", "--pdeathsig", "KILL"]

@@ -284,6 +284,37 @@ mod tests {
     }
 
     #[test]
+    fn a_message_whose_descriptors_find_no_number_says_so() {
+        // The limit is one of the process, so the test runs itself again.
+        const ALONE: &str = "PILOT_TEST_ALONE";
+        const NAME: &str = "seqpacket::tests::a_message_whose_descriptors_find_no_number_says_so";
+        if std::env::var_os(ALONE).is_none() {
+            let mut again = std::process::Command::new(std::env::current_exe().unwrap());
+            let again = again.args([NAME, "--exact", "--nocapture"]).env(ALONE, "1");
+            let done = again.output().unwrap();
+            let said = String::from_utf8_lossy(&done.stdout);
+            assert!(done.status.success() && said.contains("1 passed"), "{said}");
+            return;
+        }
+        let (here, there) = pair().unwrap();
+        send(there.as_fd(), b"x", &[there.as_fd()]).unwrap();
+        let next = here.try_clone().unwrap().as_raw_fd();
+        let limit = libc::rlimit {
+            rlim_cur: next.try_into().unwrap(),
+            rlim_max: next.try_into().unwrap(),
+        };
+        // SAFETY: the kernel reads `limit`, which lives until the call returns.
+        assert_eq!(
+            unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) },
+            0
+        );
+        assert_eq!(
+            receive(&here).unwrap_err().raw_os_error(),
+            Some(libc::EMFILE)
+        );
+    }
+
+    #[test]
     fn an_untrusted_peer_sends_bytes_and_no_descriptors() {
         if !descriptors_can_be_refused() {
             eprintln!("SKIPPED: this kernel has no SO_PASSRIGHTS (Linux 6.16)");
