@@ -2,8 +2,8 @@
 
 What the system gives is noted while a template imports. A seed is known by its value, also if it is a part of what was
 given, or a text of it. A short number (`secrets.randbelow(1000)`) would agree with one of the program's own by chance, so
-it does not count if the program names it: as a constant of the code that is running, or in an environment variable. What
-the program has computed has no such value. Then the line of the code may say where it is from (`origins.py`).
+if the program names it, as a constant of the code that is running or in an environment variable, the line of the code must
+say that it is from the system (`origins.py`). What the program has computed has no such value. Then that line may say it, too.
 """
 
 from __future__ import annotations
@@ -113,10 +113,11 @@ def is_of_the_system(seed: Any, parents: List[random.Random]) -> bool:
     have drawn the seed. To be called when the program seeds: its frames are looked at."""
     if seed is None or _is_taken(seed) or _is_drawn(seed, parents) or is_now(seed):
         return True
-    if _is_chosen(seed):
+    is_short, is_chosen = _is_short(seed), _is_chosen(seed)
+    if is_chosen and not is_short:
         return False
-    is_short = _is_short(seed) and not (isinstance(seed, int) and seed in _SMALL_INTS)
-    return is_short or origins.is_of_the_system(getattr(random, "_inst", None) in parents)
+    is_doubtful = is_chosen or (isinstance(seed, int) and seed in _SMALL_INTS)
+    return (is_short and not is_doubtful) or origins.is_of_the_system(getattr(random, "_inst", None) in parents)
 
 
 def is_known(seed: int) -> bool:
@@ -137,8 +138,10 @@ def _note(text: bytes, frame: FrameType) -> None:
         asked = _asked_number(text, number, frame)
         if asked is not None:
             _note_asked(asked)
-    elif len(text) < LENGTH_MIN:
-        for one in (text, number, int.from_bytes(text, "little")):
+    elif len(text) <= LENGTH_MIN:
+        # Four bytes may be a short number, too.
+        texts = [text] if len(text) < LENGTH_MIN else []
+        for one in (*texts, number, int.from_bytes(text, "little")):
             _note_asked(one)
     if len(text) <= _TOTAL_MAX - _state.total:
         _state.total += len(text)

@@ -102,7 +102,7 @@ taken += [random.Random(secrets.randbelow(1000)), random.Random(int.from_bytes(o
 computed = int(time.time() * 1000) ^ os.getpid()
 taken.append(random.Random(computed))
 taken.append(random.Random(datetime.now().microsecond))
-taken.append(random.Random(random.randint(1, 1000)))
+taken.append(random.Random(random.randint(1, 1000) + 10**6))  # no constant of this code
 taken.append(random.Random(
     zlib.crc32(os.urandom(8))))
 drawn_for_numpy = random.getrandbits(128)
@@ -186,7 +186,16 @@ def handler(event, context):
 
 
 @pytest.mark.parametrize(
-    "seed", ["None", "int(time.time())", "secrets.randbelow(1000)", "random.randrange(2**32)", "time.time_ns() % 12345"]
+    "seed",
+    [
+        "None",
+        "int(time.time())",
+        "secrets.randbelow(1000)",
+        "secrets.randbelow(1)",  # a number that the code also has as a constant
+        "random.randrange(2**32)",
+        # More than the constants of the code: a computed number that is one of them counts as chosen.
+        "time.time_ns() % 12345 + 20_000",
+    ],
 )
 def test_what_numpy_was_given_by_the_system_is_each_workers_own(functions: Functions, seed: str) -> None:
     site = os.environ.get("PILOT_TEST_SITE_PACKAGES")

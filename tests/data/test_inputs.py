@@ -269,18 +269,18 @@ def test_a_value_that_changes_while_it_is_read_is_never_mixed(daemon: Daemon, re
     writer.start()
     try:
         whole = {hashlib.sha256(body).hexdigest() for body in bodies}
-        seen = 0
         for _ in range(8):
             _, answer = invoke(daemon, "digest-redis", {"key": "busy"})
             if "sha256" in answer:
                 assert answer["sha256"] in whole
-                seen += 1
             else:
                 assert "it changed while it was read" in answer["errorMessage"]
-        assert seen > 0
     finally:
         stop.set()
         writer.join()
+    # A slow machine may have met a change each time.
+    _, answer = invoke(daemon, "digest-redis", {"key": "busy"})
+    assert answer["sha256"] in whole
 
 
 def test_what_is_no_string_of_redis_is_said(daemon: Daemon, redis: Redis) -> None:

@@ -200,7 +200,7 @@ def test_each_worker_has_its_own_connection(
     environment = {key: str(server.port if of == name else 0) for key, of in ports.items()}
     report = deployed(daemon, folder / "code", library, environment)
     seen = Seen()
-    for wait_s in (0.5, 1.0, 2.0, 4.0):  # until all four run: each call of such a burst keeps its worker busy
+    for wait_s in (0.5, 1.0, 2.0, 4.0, 8.0, 16.0):  # until all four run: each call of such a burst keeps its worker busy
         with ThreadPoolExecutor(WORKERS) as callers:
             until = time.time() + wait_s
             for index in range(WORKERS):

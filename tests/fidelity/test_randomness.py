@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import time
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 
 import pytest
 from pilot_daemon import Daemon
 
 WORKERS = 200
 RUNS = int(os.environ.get("PILOT_FIDELITY_RUNS", "1"))
-# Until then every worker of the burst has started.
-BURST_S = 12.0
+# Less than the function may take.
+MEET_S_MAX = 50.0
 
 
 def call(daemon: Daemon, event: object) -> dict[str, object]:
@@ -26,14 +28,27 @@ def call(daemon: Daemon, event: object) -> dict[str, object]:
     return answer
 
 
+def meet(place: socket.socket, calls: list[Future[dict[str, object]]]) -> None:
+    """Waits until all calls have come, or one has ended, and lets them go."""
+    with ExitStack() as here:
+        deadline, count = time.monotonic() + MEET_S_MAX, 0
+        place.settimeout(0.2)
+        while count < WORKERS and time.monotonic() < deadline and not any(one.done() for one in calls):
+            with suppress(TimeoutError):
+                here.enter_context(place.accept()[0])
+                count += 1
+
+
 @pytest.mark.timeout(1200)
 def test_workers_of_one_burst_share_no_value(daemon: Daemon, deploy: Callable[[str], str]) -> None:
     assert "forkable no" not in deploy("randomness")
     for run in range(RUNS):
         daemon.retire("randomness")
-        event = {"until": time.time() + BURST_S, "slow": run == 0}
-        with ThreadPoolExecutor(WORKERS) as callers:
-            answers = list(callers.map(call, [daemon] * WORKERS, [event] * WORKERS))
+        with socket.create_server(("127.0.0.1", 0), backlog=WORKERS) as place, ThreadPoolExecutor(WORKERS) as callers:
+            event = {"meet": place.getsockname()[1], "slow": run == 0}
+            calls = [callers.submit(call, daemon, event) for _ in range(WORKERS)]
+            meet(place, calls)
+            answers = [one.result() for one in calls]
         assert len({answer["pid"] for answer in answers}) == WORKERS
         for source in answers[0]["values"]:
             seen = Counter(json.dumps(answer["values"][source]) for answer in answers)

@@ -28,6 +28,7 @@ struct Script {
     behaviour: Behaviour,
     pss: u64,
     templates: Vec<TemplateMemory>,
+    kept_so_far: u64,
     pressure: MemoryPressure,
     asked: usize,
     prepared: Vec<VersionId>,
@@ -55,6 +56,7 @@ impl FakeEngine {
                 behaviour: Behaviour::default(),
                 pss: 0,
                 templates: Vec::new(),
+                kept_so_far: 0,
                 pressure: MemoryPressure::None,
                 asked: 0,
                 prepared: Vec::new(),
@@ -94,7 +96,12 @@ impl FakeEngine {
     /// What [`Engine::templates`] returns, until a version is forgotten (its id is the template's name), or a template of level
     /// `prewarmed` is evicted for its memory.
     pub fn templates_are(&self, templates: Vec<TemplateMemory>) {
-        self.script.lock().templates = templates;
+        let mut script = self.script.lock();
+        let kept = templates
+            .iter()
+            .filter(|template| template.level == "prewarmed");
+        script.kept_so_far += kept.count() as u64;
+        script.templates = templates;
     }
 
     /// How short memory is from now on.
@@ -204,6 +211,10 @@ impl Engine for FakeEngine {
             });
             Ok(worker as Arc<dyn Worker>)
         })
+    }
+
+    fn kept_so_far(&self) -> u64 {
+        self.script.lock().kept_so_far
     }
 
     fn relieve(&self, bytes: u64) -> u64 {

@@ -62,6 +62,10 @@ impl Engine for Starting {
         self.engine.templates()
     }
 
+    fn kept_so_far(&self) -> u64 {
+        self.engine.kept_so_far()
+    }
+
     fn relieve(&self, bytes: u64) -> u64 {
         self.engine.relieve(bytes)
     }

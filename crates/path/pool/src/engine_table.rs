@@ -52,6 +52,11 @@ impl Engine for EngineTable {
         engines.flat_map(|(_, engine)| engine.templates()).collect()
     }
 
+    fn kept_so_far(&self) -> u64 {
+        let engines = self.0.iter();
+        engines.map(|(_, engine)| engine.kept_so_far()).sum()
+    }
+
     fn relieve(&self, bytes: u64) -> u64 {
         let engines = self.0.iter().rev();
         engines.fold(0, |relieved, (_, engine)| {

@@ -194,6 +194,10 @@ impl Engine for KeyedPool {
         self.driver.templates()
     }
 
+    fn kept_so_far(&self) -> u64 {
+        self.driver.kept_so_far()
+    }
+
     /// After this, nothing is started ahead of demand for some time.
     fn relieve(&self, bytes: u64) -> u64 {
         self.driver.evict(self.driver.now(), bytes).bytes

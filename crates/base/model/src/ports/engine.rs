@@ -31,6 +31,11 @@ pub trait Engine: Send + Sync + Debug {
     /// Memory of the daemon's templates, for the memory budget.
     fn templates(&self) -> Vec<TemplateMemory>;
 
+    /// How many runtimes have become ready and unused so far. If it has grown, [`Engine::templates`] may have more memory.
+    fn kept_so_far(&self) -> u64 {
+        0
+    }
+
     /// The memory budget is exceeded: ends runtimes that are ready and unused, the oldest first, until their memory adds up to
     /// `bytes` or none is left. Templates are not ended; [`Engine::forget`] does that. Returns the freed bytes. Not for the path.
     fn relieve(&self, bytes: u64) -> u64 {

@@ -187,6 +187,24 @@ async fn what_is_kept_and_has_no_worker_goes_before_idle_workers() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_becomes_ready_long_after_the_last_use_is_counted_too() {
+    let fixture = Fixture::with(Limits {
+        memory_bytes_max: Some(25 << 20),
+        memory_sample_every: Duration::from_secs(5),
+        ..Limits::default()
+    });
+    fixture.deploy(|_| ());
+    pass(Duration::from_secs(20)).await;
+    fixture.engine.templates_are(vec![TemplateMemory {
+        level: "prewarmed".to_owned(),
+        name: "a runtime whose start took long".to_owned(),
+        memory_bytes: 30 << 20,
+    }]);
+    pass(Duration::from_secs(6)).await;
+    assert!(fixture.engine.templates().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
 async fn when_no_idle_worker_is_left_templates_go() {
     let fixture = Fixture::with(Limits {
         memory_bytes_max: Some(1 << 20),

@@ -173,6 +173,10 @@ impl Driver {
         measured.collect()
     }
 
+    pub(super) fn kept_so_far(&self) -> u64 {
+        self.state.lock().runtimes.kept_so_far()
+    }
+
     pub(super) fn status(&self, version: &Version) -> Option<RuntimeStatus> {
         let known = {
             let state = self.state.lock();

@@ -52,6 +52,8 @@ pub(super) struct KeyedState<R> {
     /// The base keys of those keys.
     base_keys: HashMap<Arc<RuntimeKey>, BaseKeyAccount>,
     next: u64,
+    /// How often one became available.
+    kept_so_far: u64,
     /// Nothing is started ahead of demand before this: memory was short.
     hold_until: Instant,
     closed: bool,
@@ -92,6 +94,7 @@ impl<R> KeyedState<R> {
             keys: HashMap::new(),
             base_keys: HashMap::new(),
             next: 0,
+            kept_so_far: 0,
             hold_until: Instant(0),
             closed: false,
         }
@@ -330,6 +333,11 @@ impl<R> KeyedState<R> {
         id
     }
 
+    /// How often a runtime became available.
+    pub(super) fn kept_so_far(&self) -> u64 {
+        self.kept_so_far
+    }
+
     /// Makes a runtime available. It may be one that is evicted at once.
     fn keep(&mut self, now: Instant, id: RuntimeId, runtime: R, gone: &mut Vec<R>) {
         let Some(key) = self.runtimes.get(&id).map(|known| Arc::clone(&known.key)) else {
@@ -348,6 +356,7 @@ impl<R> KeyedState<R> {
                 since: now,
             },
         );
+        self.kept_so_far += 1;
         self.evict_beyond(self.limits.runtimes_max, gone);
     }
 

@@ -20,6 +20,7 @@ pub(crate) async fn sample(shared: Weak<PoolsInner>, every: Duration) {
     let mut ticks = tokio::time::interval(every.max(Duration::from_millis(1)));
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     ticks.tick().await;
+    let mut kept_before = 0;
     loop {
         ticks.tick().await;
         let Some(shared) = shared.upgrade() else {
@@ -31,9 +32,12 @@ pub(crate) async fn sample(shared: Weak<PoolsInner>, every: Duration) {
         let served = workers
             .iter()
             .any(|pooled| pooled.stirred.load(Ordering::Relaxed));
-        if !shared.was_stirred() && !served {
+        // A runtime may become ready long after the last use of any worker: its start took long, or began after a hold.
+        let kept = shared.engine.kept_so_far();
+        if !shared.was_stirred() && !served && kept == kept_before {
             continue;
         }
+        kept_before = kept;
         let budget = shared.limits.memory_bytes_max;
         let engine = Arc::clone(&shared.engine);
         // Reading `/proc` of hundreds of processes takes milliseconds. Templates are measured only if there is a budget.

@@ -91,6 +91,7 @@ async fn prewarmed_runtimes_are_started_ahead_and_serve_any_key_of_the_base_key(
     assert_eq!(bench.host.starts(), 3);
     let kept = bench.pool.templates();
     assert_eq!((kept.len(), kept[0].level.as_str()), (1, "prewarmed"));
+    assert_eq!(bench.pool.kept_so_far(), 2);
 }
 
 #[tokio::test(start_paused = true)]
