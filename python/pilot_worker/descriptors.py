@@ -130,6 +130,7 @@ def _settle(report: findings.Report) -> None:
             ("", f"opened {path} of LMDB at import", "an environment of LMDB cannot be used after a fork")
             for path in unnamed.locks_of_lmdb(rows)
         ]
+        lost += [("", what, "it refuses to work after a fork") for what in forkable.unusable()]
     for where, what, why in lost:
         report.add(where, what, f"{why}, so each worker imports the module itself")
     if lost:

@@ -132,6 +132,15 @@ def _carry_out(stop: Callable[[Any], Optional[Callable[[], None]]], module: Any)
         _state.in_child.append(again)
 
 
+def unusable() -> List[str]:
+    """What the import made and no forked worker could use."""
+    module: Any = sys.modules.get("filelock._core._fork")
+    if module is None:
+        return []
+    names = {type(one).__name__ for one in module._FORK_OBJECTS.values() if hasattr(one, "acquire_read")}
+    return [f"created a {name} of filelock at import" for name in sorted(names)]
+
+
 def has_work() -> bool:
     """Whether a child has to start something."""
     return bool(_state.in_child)

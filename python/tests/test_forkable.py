@@ -515,6 +515,16 @@ def test_a_lock_on_a_file_of_a_template_above_works_at_import_and_in_a_worker(fu
     assert worker.result(None) == 2
 
 
+def test_a_lock_of_readers_and_writers_makes_the_template_not_fork(functions: Functions) -> None:
+    """filelock's own has a connection to SQLite, and refuses to work in a child."""
+    _write_filelock(functions)
+    template = functions.template(
+        "from filelock._core import _fork\nclass ReadWriteLock(_fork.Lock):\n    def acquire_read(self): pass\n"
+        "kept = ReadWriteLock()\ndef handler(e, c): pass\n"
+    )
+    assert template.report["must_not_fork"].startswith("created a ReadWriteLock of filelock at import")
+
+
 BACKGROUND_LOOP = """
 import asyncio, os, threading, warnings
 class BackgroundEventLoop:
