@@ -18,16 +18,21 @@ if TYPE_CHECKING:
     Headers = List[Tuple[str, str]]
 
 
+_WITHOUT_BODY = (204, 304)
+
+
 class HttpAnswer:
     """The response of one stream. It begins when the first body bytes are known, or when it is known that there are none."""
 
-    __slots__ = ("is_complete", "is_head_sent", "_stream", "_head", "_started_ns")
+    __slots__ = ("is_complete", "is_head_sent", "_stream", "_method", "_head", "_sent", "_started_ns")
 
-    def __init__(self, stream: int) -> None:
+    def __init__(self, stream: int, method: str) -> None:
         self.is_complete = False
         self.is_head_sent = False
         self._stream = stream
+        self._method = method
         self._head: Optional[Tuple[int, Headers]] = None
+        self._sent = 0  # bytes of the body
         self._started_ns = time.monotonic_ns()
 
     @property
@@ -44,8 +49,19 @@ class HttpAnswer:
                 return int(value)
         return None
 
+    def check_end(self, last: bytes) -> None:
+        """To be called before the last bytes of the body are sent. Raises Fault if the response would be shorter than its
+        Content-Length, as the response to HEAD may be, and one without a body (RFC 9110, section 8.6)."""
+        length, sent = self.content_length(), self._sent + len(last)
+        if length is None or sent >= length or self._method == "HEAD" or (self._head and self._head[0] in _WITHOUT_BODY):
+            return
+        raise errors.Fault(
+            "Runtime.IncompleteResponse", f"the body of the response has {sent} bytes, and its Content-Length is {length}"
+        )
+
     def body(self, data: bytes, is_last: bool) -> bytes:
         """Frames for these body bytes. Status and headers go out with the first."""
+        self._sent += len(data)
         at = 0
         frames = []
         if not self.is_head_sent:

@@ -40,7 +40,7 @@ class AsgiCall:
     async def __call__(self, kind: int, stream: int, meta_bytes: bytes, body: bytes) -> None:
         meta = decode_meta(stream, meta_bytes)
         output.request_id.set(meta["id"])
-        exchange = _Exchange(stream, self._channel, body)
+        exchange = _Exchange(stream, self._channel, body, meta.get("method", ""))
         if "inputs" in meta:
             if await self._talk(stream, meta):
                 return
@@ -140,8 +140,8 @@ class _Exchange(HttpAnswer):
 
     __slots__ = ("_channel", "_body", "_over", "_rest")
 
-    def __init__(self, stream: int, channel: AsyncChannel, body: bytes) -> None:
-        super().__init__(stream)
+    def __init__(self, stream: int, channel: AsyncChannel, body: bytes, method: str) -> None:
+        super().__init__(stream, method)
         self._channel = channel
         self._body: Optional[bytes] = body
         self._over: Optional[asyncio.Event] = None
@@ -183,9 +183,11 @@ class _Exchange(HttpAnswer):
             if self.is_complete:
                 raise RuntimeError("the application sent http.response.body after its response was complete")
             is_last = not message.get("more_body", False)
+            body = bytes(message.get("body", b""))
             if is_last:
                 output.flush()
-            frames = self.body(bytes(message.get("body", b"")), is_last)
+                self.check_end(body)
+            frames = self.body(body, is_last)
             if frames:
                 rest = self._channel.send(frames)
                 if rest is not None:

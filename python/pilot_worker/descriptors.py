@@ -23,7 +23,7 @@ import re
 import stat
 import sys
 
-from . import connections, findings, forkable, kernel, leftovers, opened, sockets, unnamed
+from . import connections, findings, forkable, hooks, kernel, leftovers, opened, sockets, unnamed
 from .fresh import (
     ACCESS,
     Descriptor,
@@ -123,6 +123,14 @@ def _settle(report: findings.Report) -> None:
             ("", f"opened {path} in WAL mode at import", "SQLite would not know the worker's copy of its index again")
             for path in unnamed.indexes_of_sqlite()
         ]
+    if not hooks.has_after_restore():
+        # An environment keeps the process id of who opened it (lmdb.h, "Do not use it in a process that has been forked").
+        # Without a slot of its own, each read of a worker would take another one, until there is none.
+        lost += [
+            ("", f"opened {path} of LMDB at import", "an environment of LMDB cannot be used after a fork")
+            for path in unnamed.locks_of_lmdb(rows)
+        ]
+        lost += [("", what, "it refuses to work after a fork") for what in forkable.unusable()]
     for where, what, why in lost:
         report.add(where, what, f"{why}, so each worker imports the module itself")
     if lost:

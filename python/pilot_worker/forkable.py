@@ -98,10 +98,9 @@ def begin() -> None:
 
 def stop_threads(has_templates_below: bool) -> int:
     """After the imports of a template. Returns how many threads there are then."""
-    if not has_templates_below:
-        for name, own in OWNED.items():
-            if name in sys.modules:
-                _carry_out(own, sys.modules[name])
+    for name, own in OWNED.items():
+        if name in sys.modules:
+            _carry_out(own, sys.modules[name])
     count = count_threads()
     if count > 1:
         gc.unfreeze()  # what a template above has made is looked at, too
@@ -131,6 +130,15 @@ def _carry_out(stop: Callable[[Any], Optional[Callable[[], None]]], module: Any)
         return
     if again is not None:
         _state.in_child.append(again)
+
+
+def unusable() -> List[str]:
+    """What the import made and no forked worker could use."""
+    module: Any = sys.modules.get("filelock._core._fork")
+    if module is None:
+        return []
+    names = {type(one).__name__ for one in module._FORK_OBJECTS.values() if hasattr(one, "acquire_read")}
+    return [f"created a {name} of filelock at import" for name in sorted(names)]
 
 
 def has_work() -> bool:
@@ -342,6 +350,28 @@ def _stop_file_systems(module: Any) -> Optional[Callable[[], None]]:
     return again
 
 
+def _stop_lancedb(module: Any) -> Optional[Callable[[], None]]:
+    """Its event loop runs in a thread from the import on. Its own function starts it again in each child: too early, since a
+    process with threads cannot enter the sandbox. It would also warn of forks in every worker. A connection has threads in
+    machine code, which stay."""
+    background = module.LOOP
+    if not hasattr(module, "_FORK_WARNED"):
+        return None  # a version that does nothing after a fork
+    background.loop.call_soon_threadsafe(background.loop.stop)
+    background.thread.join(JOIN_S_MAX)
+    if background.thread.is_alive():
+        return None
+    background.loop.close()
+    background._start = lambda: None
+    module._FORK_WARNED = True
+
+    def again() -> None:
+        del background._start
+        background._start()
+
+    return again
+
+
 def _stop_mongo(module: Any) -> None:
     """pymongo's clients watch their servers from threads. The first operation in a child starts them again (Topology.open). Its
     warning about that would be in the log of every worker."""
@@ -376,6 +406,25 @@ def _stop_openblas(module: Any) -> None:
     posix.waitpid(child, 0)
 
 
+def _own_file_locks(module: Any) -> Optional[Callable[[], None]]:
+    """filelock 4 releases in a child what its parent holds, and a lock refuses to work there, also one that nobody held. A
+    worker holds the same locks, on its own copies of the files."""
+    locks = [one for one in module._FORK_OBJECTS.values() if hasattr(one, "lock_counter")]
+    held = [(one, one.lock_counter) for one in locks if one.lock_counter and not hasattr(one, "__aenter__")]
+
+    def again() -> None:  # after the function that filelock itself has registered
+        for lock in locks:
+            lock._creator_pid = os.getpid()
+        for lock, count in held:
+            try:
+                for _ in range(count):
+                    lock.acquire(blocking=False)
+            except Exception:  # the file is not in a folder of the worker's own, so the template has the lock
+                continue
+
+    return again if locks else None
+
+
 def _own_pony(module: Any) -> Optional[Callable[[], None]]:
     """pony opens another connection in another process. For a database in memory, that would be an empty database."""
     pools = [
@@ -392,6 +441,7 @@ def _own_pony(module: Any) -> Optional[Callable[[], None]]:
 
 
 OWNED: Dict[str, Callable[[Any], Optional[Callable[[], None]]]] = {
+    "filelock._core._fork": _own_file_locks,
     "pony.orm.dbproviders.sqlite": _own_pony,
 }
 
@@ -400,6 +450,7 @@ STOPS: Dict[str, Callable[[Any], Optional[Callable[[], None]]]] = {
     "cv2": _stop_opencv,
     "duckdb": _stop_duckdb,
     "fsspec.asyn": _stop_file_systems,
+    "lancedb.background_loop": _stop_lancedb,
     "logging.handlers": _stop_listeners,
     "loguru._handler": _stop_loguru,
     "numexpr": _stop_numexpr,

@@ -16,6 +16,7 @@ import fcntl
 import mmap
 import os
 import posix
+import stat
 
 from . import kernel
 from .fresh import ACCESS, OWN_FOLDERS, ROUNDS, STATUS, identity
@@ -34,6 +35,7 @@ ALL_MAX = 32 << 20
 _PAGE = 4096
 _ZEROS = bytes(_PAGE)
 _DELETED = " (deleted)"
+_MAGIC_OF_LMDB = 0xBEEFC0DE.to_bytes(4, "little")
 _F_GET_SEALS = 1034
 _F_SEAL_WRITE = 8
 _PROT_READ, _PROT_WRITE, _PROT_EXEC = 1, 2, 4
@@ -136,6 +138,19 @@ def indexes_of_sqlite() -> List[str]:
     end = "-shm"
     names = {one.name for one in _shared_mappings() if one.name.startswith(OWN_FOLDERS) and one.name.endswith(end)}
     return sorted(name[: -len(end)] for name in names if os.path.exists(name[: -len(end)]))
+
+
+def locks_of_lmdb(rows: List[Descriptor]) -> List[str]:
+    """The lock files of LMDB's environments that are open (`struct MDB_txninfo` in mdb.c)."""
+    names = set()
+    for row in rows:
+        if row.link.endswith(("/lock.mdb", "-lock")) and stat.S_ISREG(row.mode):
+            try:
+                if os.pread(row.number, len(_MAGIC_OF_LMDB), 0) == _MAGIC_OF_LMDB:
+                    names.add(row.link)
+            except OSError:
+                pass  # it cannot be read
+    return sorted(names)
 
 
 def settle(groups: List[List[Descriptor]], say: Say) -> None:

@@ -62,7 +62,7 @@ class Exchange(HttpAnswer):
     __slots__ = ("_channel", "_messages", "_held", "_is_connected", "_closed", "_writing")
 
     def __init__(self, stream: int, channel: AsyncChannel, messages: Input) -> None:
-        super().__init__(stream)
+        super().__init__(stream, "GET")
         self._channel = channel
         self._messages = socket.socket(fileno=messages.detach())
         self._messages.setblocking(False)

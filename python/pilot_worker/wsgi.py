@@ -36,7 +36,7 @@ class WsgiCall:
         meta = decode_meta(stream, meta_bytes)
         request_id = meta["id"]
         output.request_id.set(request_id)
-        answer = HttpAnswer(stream)
+        answer = HttpAnswer(stream, meta.get("method", ""))
         try:
             if kind != wire.HTTP:
                 raise errors.Fault("Runtime.BadRequest", f"a WSGI application cannot answer a frame of kind {kind}")
@@ -62,6 +62,7 @@ class WsgiCall:
                     self._channel.send(answer.body(chunk, is_last))
             if not answer.is_complete:
                 output.flush()
+                answer.check_end(b"")
                 self._channel.send(answer.body(b"", is_last=True))
         finally:
             close = getattr(chunks, "close", None)

@@ -276,6 +276,33 @@ def test_eventfds_timerfds_and_epolls_are_made_again(functions: Functions) -> No
         assert worker.result("poll") == [[True], True, True, "x"]
 
 
+LMDB = """
+import os, struct, tempfile
+folder = tempfile.mkdtemp()
+for name, magic in (("lock.mdb", 0xBEEFC0DE), ("words-lock", 0xBEEFC0DE), ("yarn-lock", 1)):
+    with open(os.path.join(folder, name), "wb") as file:
+        file.write(struct.pack("<II", magic, 2))
+IMPORTED = os.getpid()
+def handler(event, context): return IMPORTED == os.getpid()
+"""
+
+
+@pytest.mark.parametrize(("name", "is_lmdb"), [("lock.mdb", True), ("words-lock", True), ("yarn-lock", False)])
+def test_an_environment_of_lmdb_that_is_open_makes_the_template_not_fork(
+    functions: Functions, name: str, is_lmdb: bool
+) -> None:
+    """Forked workers would fail after 126 reads with MDB_READERS_FULL."""
+    template = functions.template(LMDB + f"kept = os.open(os.path.join(folder, {name!r}), os.O_RDWR)\n")
+    assert ("LMDB" in template.report.get("must_not_fork", "")) is is_lmdb
+    assert [row[1].endswith(f"/{name} of LMDB at import") for row in findings(template)] == [True] * is_lmdb
+
+
+def test_an_after_restore_hook_may_open_an_environment_of_lmdb_again(functions: Functions) -> None:
+    hook = "from snapshot_restore_py import register_after_restore\nregister_after_restore(lambda: None)\n"
+    template = functions.template(hook + LMDB + 'kept = os.open(os.path.join(folder, "lock.mdb"), os.O_RDWR)\n')
+    assert "must_not_fork" not in template.report
+
+
 SIGNALFD = """
 import ctypes, os, signal
 mask = 1 << (signal.SIGUSR1 - 1)

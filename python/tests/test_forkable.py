@@ -448,3 +448,128 @@ def test_a_database_in_memory_that_belongs_to_a_process_is_each_workers(function
         worker.ready()
         assert worker.result(None) == [[2, 1], True, False]
         assert worker.result(None) == [[3, 1], True, False]
+
+
+# As filelock 4: a child releases what its parent holds, and refuses what its parent has made.
+CORE_FORK = """
+import os, weakref
+_FORK_OBJECTS = weakref.WeakValueDictionary()
+class Lock:
+    def __init__(self):
+        self.lock_counter, self._creator_pid = 0, os.getpid()
+        _FORK_OBJECTS[id(self)] = self
+    def acquire(self, blocking=True):
+        if self._creator_pid != os.getpid():
+            raise RuntimeError("was inherited across fork; construct a new instance")
+        self.lock_counter += 1
+class AsyncLock(Lock):
+    async def __aenter__(self):
+        pass
+class Other:
+    pass
+kept = Other()
+_FORK_OBJECTS[1] = kept
+def after():
+    for lock in _FORK_OBJECTS.values():
+        lock.lock_counter, lock._creator_pid = 0, -1
+os.register_at_fork(after_in_child=after)
+"""
+
+USES_LOCKS = """
+from filelock._core import _fork
+idle, held, other = _fork.Lock(), _fork.Lock(), _fork.AsyncLock()
+held.acquire()
+held.acquire()
+def handler(event, context):
+    idle.acquire()
+    other.acquire()
+    return [idle.lock_counter, held.lock_counter, other.lock_counter]
+"""
+
+
+def _write_filelock(functions: Functions) -> None:
+    functions.write("", "filelock/__init__.py")
+    functions.write("", "filelock/_core/__init__.py")
+    functions.write(CORE_FORK, "filelock/_core/_fork.py")
+
+
+def test_a_lock_on_a_file_works_in_a_worker_and_is_held_as_at_import(functions: Functions) -> None:
+    _write_filelock(functions)
+    template = functions.template(USES_LOCKS)
+    for _ in range(2):
+        worker = template.worker(log=functions.log.write_fd)
+        worker.ready()
+        assert worker.result(None) == [1, 2, 1]
+
+
+def test_a_lock_on_a_file_of_a_template_above_works_at_import_and_in_a_worker(functions: Functions) -> None:
+    _write_filelock(functions)
+    functions.write("from filelock._core import _fork\nlock = _fork.Lock()\n", "shared.py")
+    above = functions.template(handler=None, level="environment", imports=["shared"])
+    functions.write(
+        "import shared\nshared.lock.acquire()\n"
+        "def handler(e, c):\n    shared.lock.acquire()\n    return shared.lock.lock_counter\n"
+    )
+    worker = above.template(functions.spec()).worker()
+    worker.ready()
+    assert worker.result(None) == 2
+
+
+def test_a_lock_of_readers_and_writers_makes_the_template_not_fork(functions: Functions) -> None:
+    """filelock's own has a connection to SQLite, and refuses to work in a child."""
+    _write_filelock(functions)
+    template = functions.template(
+        "from filelock._core import _fork\nclass ReadWriteLock(_fork.Lock):\n    def acquire_read(self): pass\n"
+        "kept = ReadWriteLock()\ndef handler(e, c): pass\n"
+    )
+    assert template.report["must_not_fork"].startswith("created a ReadWriteLock of filelock at import")
+
+
+BACKGROUND_LOOP = """
+import asyncio, os, threading, warnings
+class BackgroundEventLoop:
+    def __init__(self):
+        self._start()
+    def _start(self):
+        self.loop = asyncio.new_event_loop()
+        self.thread = threading.Thread(target=self.loop.run_forever, name="LanceDBBackgroundEventLoop", daemon=True)
+        self.thread.start()
+    def run(self, work):
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(5)
+LOOP = BackgroundEventLoop()
+_FORK_WARNED = False
+def _reset_after_fork():
+    LOOP._start()
+    if not _FORK_WARNED:
+        raise AssertionError("warns")
+os.register_at_fork(after_in_child=_reset_after_fork)
+"""
+
+USES_BACKGROUND_LOOP = """
+import asyncio, threading
+from lancedb.background_loop import LOOP
+async def double(n):
+    await asyncio.sleep(0.001)
+    return 2 * n
+at_import = LOOP.run(double(4))
+def handler(event, context):
+    return [at_import, LOOP.run(double(event)), threading.active_count(), "_start" in vars(LOOP)]
+"""
+
+
+@pytest.mark.parametrize("is_above", [False, True])
+def test_the_loop_of_lancedb_starts_after_a_worker_is_in_its_sandbox(functions: Functions, is_above: bool) -> None:
+    functions.write("", "lancedb/__init__.py")
+    functions.write(BACKGROUND_LOOP, "lancedb/background_loop.py")
+    if is_above:
+        above = functions.template(handler=None, level="environment", imports=["lancedb.background_loop"])
+        assert above.report["threads"] == 1
+        functions.write(USES_BACKGROUND_LOOP)
+        template = above.template(functions.spec())
+    else:
+        template = functions.template(USES_BACKGROUND_LOOP)
+    assert template.report["threads"] == 1 and template.report["findings"] == []
+    for n in range(2):
+        worker = template.worker(log=functions.log.write_fd)
+        worker.ready()
+        assert worker.result(n) == [8, 2 * n, 2, False]

@@ -247,6 +247,39 @@ def test_wsgi_streams_and_reports_errors(start: Start, functions: Functions, con
     assert worker.is_closed()
 
 
+SHORT_WSGI = """
+def handler(environ, start_response):
+    status = environ["QUERY_STRING"] or "200 OK"
+    start_response(status, [("Content-Length", "6")])
+    return {"/whole": [b"abc", b"def"], "/short": [b"abc"], "/empty": []}[environ["PATH_INFO"]]
+"""
+
+SHORT_ASGI = """
+async def handler(scope, receive, send):
+    status = int(scope["query_string"][:3] or 200)
+    parts = {"/whole": [b"abc", b"def"], "/short": [b"abc", b""], "/empty": [b""]}[scope["path"].removeprefix(scope["root_path"])]
+    await send({"type": "http.response.start", "status": status, "headers": [(b"Content-Length", b"6")]})
+    for part in parts[:-1]:
+        await send({"type": "http.response.body", "body": part, "more_body": True})
+    await send({"type": "http.response.body", "body": parts[-1]})
+"""
+
+
+@pytest.mark.parametrize(("interface", "code"), [("wsgi", SHORT_WSGI), ("asgi", SHORT_ASGI)])
+def test_a_body_that_is_shorter_than_its_content_length_never_looks_complete(start: Start, interface: str, code: str) -> None:
+    worker = start(code, interface=interface)
+    assert worker.http(path="/whole")[2] == b"abcdef"
+    worker.ask_http(path="/short")
+    assert worker.frame()[::3] == (wire.HEAD, b"abc")
+    kind, _, _, body = worker.frame()
+    assert kind == wire.ERROR
+    assert json.loads(body)["errorType"] == "Runtime.IncompleteResponse" and b"has 3 bytes, and its Content-Length is 6" in body
+    worker.ask_http(path="/empty")
+    assert worker.frame()[0] == wire.ERROR
+    assert worker.http(path="/empty", method="HEAD")[::2] == (200, b"")
+    assert worker.http(path="/empty", query="304 Not Modified")[0] == 304
+
+
 @pytest.mark.skipif(
     "PILOT_TEST_SITE_PACKAGES" not in os.environ, reason="needs starlette and flask in PILOT_TEST_SITE_PACKAGES"
 )
