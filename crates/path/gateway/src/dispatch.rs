@@ -26,6 +26,7 @@ pub(crate) async fn answer(gate: &Gate, request: Request<Incoming>, line: &Line)
     let usage = line.usage();
     let has_body = !request.body().is_end_stream();
     usage.request_began(request.version(), has_body);
+    usage.turn().await;
     let may_follow = has_body && !request.headers().contains_key(headers::EXPECT);
     let (head, body) = request.into_parts();
     let mut body = Some(body);

@@ -3,6 +3,7 @@
 //!
 //! Functions that are HTTP servers speak the protocol themselves: see `tunnel`.
 
+mod frames;
 mod metered;
 
 use std::io;
@@ -253,6 +254,8 @@ async fn inbound(
             // tungstenite answers pings. They may come between the fragments of a message, which is as unfinished as before.
             gauge.between(CONTROL_HEADER_LEN + bytes.len());
             traffic.alive.fetch_add(1, Ordering::Relaxed);
+            // Many can have come with one read.
+            tokio::task::coop::consume_budget().await;
             continue;
         }
         gauge.finished();

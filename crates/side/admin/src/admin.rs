@@ -11,6 +11,7 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use crate::error::Failure;
+use crate::long_reads::LongReads;
 use crate::observe::Observations;
 use crate::routes::{Arriving, Spool};
 use crate::scrapes::Scrapes;
@@ -106,6 +107,7 @@ pub(crate) struct Inner {
     /// The archives that arrive or wait.
     pub(crate) arriving: Arriving,
     pub(crate) scrapes: Scrapes,
+    pub(crate) long_reads: LongReads,
     /// Running deployments, which continue when their clients disconnect. The lock guards only the set.
     pub(crate) deployments: Mutex<JoinSet<()>>,
 }
@@ -119,6 +121,7 @@ impl Admin {
                 uploads: Arc::new(Semaphore::new(config.uploads_max)),
                 arriving: Arriving::new(config.arriving_bytes_max),
                 scrapes: Scrapes::default(),
+                long_reads: LongReads::default(),
                 parts,
                 config,
                 deployments: Mutex::default(),

@@ -15,6 +15,7 @@ mod error;
 mod fakes;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzed;
+mod long_reads;
 mod openapi;
 mod router;
 mod routes;

@@ -17,6 +17,8 @@ use std::sync::Arc;
 use pilot_model::FunctionName;
 use tokio::sync::watch;
 
+use crate::long_reads::LongReads;
+
 mod stored;
 
 pub(crate) use stored::Stored;
@@ -381,11 +383,11 @@ impl LogFollower {
     ///
     /// # Errors
     /// Those of the disk.
-    pub async fn next(mut self) -> io::Result<Option<(Vec<u8>, Self)>> {
+    pub(crate) async fn next(mut self, reads: &LongReads) -> io::Result<Option<(Vec<u8>, Self)>> {
         loop {
             // Before reading, so that a write during the read wakes the follower again.
             let state = *self.written.borrow_and_update();
-            let (read, reader) = read_aside(self.reader).await;
+            let (read, reader) = read_aside(self.reader, reads).await;
             self.reader = reader;
             let bytes = read?;
             if !bytes.is_empty() {
@@ -399,13 +401,16 @@ impl LogFollower {
     }
 }
 
-/// Reads on a blocking thread.
-pub(crate) async fn read_aside(mut reader: LogReader) -> (io::Result<Vec<u8>>, LogReader) {
-    crate::blocking(move || {
+/// Reads when it is its turn.
+pub(crate) async fn read_aside(
+    mut reader: LogReader,
+    reads: &LongReads,
+) -> (io::Result<Vec<u8>>, LogReader) {
+    let part = reads.part(move || {
         let read = reader.read();
         (read, reader)
-    })
-    .await
+    });
+    part.await
 }
 
 fn open_for_append(path: &Path) -> io::Result<File> {

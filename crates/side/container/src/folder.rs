@@ -123,7 +123,11 @@ impl Folder {
         named(&self.0, rubbish.take(&self.0))
     }
 
-    fn unmount(&self) -> io::Result<()> {
+    /// Unmounts what is mounted in it. Blocks, but not for long.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(crate) fn unmount(&self) -> io::Result<()> {
         secret_files::unmake(&self.secrets())?;
         volume::unmake(&self.volume())
     }

@@ -99,9 +99,13 @@ impl ContainerGuard {
 impl Drop for ContainerGuard {
     fn drop(&mut self) {
         if let Some(removal) = self.removal.take() {
-            // An error means that the host is gone: the next daemon's sweep removes the container.
             self.queue.pending.send_modify(|pending| *pending += 1);
-            drop(self.queue.sender.send(removal));
+            // An error means that the host is gone: the next daemon's sweep removes the container. Nothing stays mounted until then.
+            if let Err(mpsc::error::SendError(removal)) = self.queue.sender.send(removal)
+                && let Err(error) = removal.folder.unmount()
+            {
+                tracing::warn!(container = removal.name, %error, "a container's folder stays mounted");
+            }
         }
     }
 }

@@ -76,8 +76,12 @@ impl Rubbish {
                     return Ok(());
                 }
                 Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-                // One of an earlier daemon.
-                Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => {}
+                // One of an earlier daemon: a file system may say either (rename(2)).
+                Err(error)
+                    if matches!(
+                        error.kind(),
+                        io::ErrorKind::DirectoryNotEmpty | io::ErrorKind::AlreadyExists
+                    ) => {}
                 Err(error) => return Err(error),
             }
         }

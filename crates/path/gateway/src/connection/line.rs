@@ -35,6 +35,8 @@ pub(crate) struct Usage {
     body_malformed: AtomicBool,
     /// How many heads were read.
     requests: AtomicU32,
+    /// A request was answered since everything that the client has sent was read.
+    had_turn: AtomicBool,
     /// The client took too long to send a head.
     too_slow: AtomicBool,
     /// The daemon drains, and does not wait for this client to read.
@@ -57,6 +59,19 @@ impl Usage {
         *self.answers() = None;
         self.ends_by_closing
             .store(version < Version::HTTP_11, Ordering::Relaxed);
+    }
+
+    /// The client has sent nothing that is not read.
+    pub(super) fn nothing_follows(&self) {
+        self.had_turn.store(false, Ordering::Relaxed);
+    }
+
+    /// Lets everybody else go first if the client has sent this request without waiting for the answer to the one before (RFC 9112
+    /// §9.3.2). hyper would answer many of them at once, and a client that sends them without end would keep a thread busy.
+    pub(crate) async fn turn(&self) {
+        if self.had_turn.swap(true, Ordering::Relaxed) {
+            tokio::task::yield_now().await;
+        }
     }
 
     /// The state of one stream of an HTTP/2 connection.

@@ -116,7 +116,11 @@ impl Read for Socket {
         cx: &mut Context<'_>,
         buf: ReadBufCursor<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_read(cx, buf)
+        let read = Pin::new(&mut self.io).poll_read(cx, buf);
+        if read.is_pending() {
+            self.usage.nothing_follows();
+        }
+        read
     }
 }
 

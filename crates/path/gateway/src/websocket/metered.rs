@@ -1,16 +1,21 @@
 //! A client's stream whose unfinished message is counted: what is longer than [`FREE_LEN`] has its memory reserved from the function's
 //! share before more is read. The reservation lasts as long as the connection, because the reader of messages keeps its buffer.
+//!
+//! Its frames are read at a pace ([`Frames`]).
 
+use std::future::Future as _;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use pilot_protocols::Reserved;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
-use tokio::time::timeout;
+use tokio::time::{Sleep, sleep_until, timeout};
+
+use super::frames::Frames;
 
 /// See the module.
 #[derive(Debug)]
@@ -18,6 +23,9 @@ pub(super) struct Metered<S> {
     stream: S,
     reserved: Reserved,
     gauge: Arc<Gauge>,
+    frames: Frames,
+    /// Until the next frames may be read.
+    rest: Option<Pin<Box<Sleep>>>,
 }
 
 /// What the reader of the messages knows.
@@ -55,8 +63,22 @@ impl<S> Metered<S> {
             stream,
             reserved,
             gauge: Arc::clone(&gauge),
+            frames: Frames::default(),
+            rest: None,
         };
         (metered, gauge)
+    }
+
+    /// Ready when the client's next frames may be read.
+    fn poll_pace(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let Some(next) = self.frames.next() else {
+            self.rest = None;
+            return Poll::Ready(());
+        };
+        let rest = self.rest.get_or_insert_with(|| Box::pin(sleep_until(next)));
+        ready!(rest.as_mut().poll(cx));
+        self.rest = None;
+        Poll::Ready(())
     }
 
     /// Counts what was read.
@@ -105,11 +127,12 @@ impl<S: AsyncRead + Unpin> AsyncRead for Metered<S> {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
+        ready!(this.poll_pace(cx));
         let before = buf.filled().len();
-        match Pin::new(&mut this.stream).poll_read(cx, buf) {
-            Poll::Ready(Ok(())) => Poll::Ready(this.count(buf.filled().len() - before)),
-            other => other,
-        }
+        ready!(Pin::new(&mut this.stream).poll_read(cx, buf))?;
+        let read = &buf.filled()[before..];
+        this.frames.read(read);
+        Poll::Ready(this.count(read.len()))
     }
 }
 

@@ -1,6 +1,7 @@
 //! Connections without functions: malformed, slow, too large and interrupted requests, and the drain.
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::support::{Client, Daemon, Function, Setup, control, soon, text, upstream};
@@ -32,6 +33,39 @@ async fn a_connection_serves_one_request_after_the_other_and_pipelined_ones_in_o
     client.send(request("/2") + &request("/3")).await;
     assert_eq!(client.answer().await.text(), "GET /2 ");
     assert_eq!(client.answer().await.text(), "GET /3 ");
+}
+
+#[tokio::test]
+async fn whoever_sends_many_requests_ahead_takes_turns_with_everybody_else() {
+    let turns = Arc::new(AtomicUsize::new(0));
+    let answered_in = Arc::new(Mutex::new(Vec::new()));
+    let (seen, now) = (Arc::clone(&answered_in), Arc::clone(&turns));
+    let daemon = Daemon::start(Setup {
+        control: control(move |_| {
+            seen.lock().unwrap().push(now.load(Ordering::Relaxed));
+            Box::pin(async { text("") })
+        }),
+        ..Setup::default()
+    })
+    .await;
+    let mut client = daemon.client().await;
+    client
+        .send("GET /1 HTTP/1.1\r\nhost: x\r\n\r\n".repeat(200))
+        .await;
+    // All tasks are on this thread.
+    let others = tokio::spawn(async move {
+        loop {
+            turns.fetch_add(1, Ordering::Relaxed);
+            tokio::task::yield_now().await;
+        }
+    });
+    for _ in 0..200 {
+        assert_eq!(client.answer().await.status, 200);
+    }
+    others.abort();
+    let answered_in = answered_in.lock().unwrap();
+    let most = answered_in.chunk_by(|a, b| a == b).map(<[_]>::len).max();
+    assert!(most <= Some(3), "{answered_in:?}");
 }
 
 #[tokio::test]

@@ -134,23 +134,27 @@ fn logs_are_for_the_daemon_alone() {
     assert_eq!(mode & 0o777, 0o600);
 }
 
+async fn next(follower: LogFollower) -> io::Result<Option<(Vec<u8>, LogFollower)>> {
+    follower.next(&LongReads::default()).await
+}
+
 #[tokio::test]
 async fn a_follower_gets_what_comes_and_ends_with_the_log() {
     let (_folder, store) = store(1 << 20);
     // Before the log exists.
     let follower = store.follow(&name(), last(10)).unwrap();
-    let waiting = tokio::spawn(follower.next());
+    let waiting = tokio::spawn(next(follower));
     store.append(&name(), &stored(["one"])).unwrap();
     store.wake_followers();
     let (bytes, follower) = waiting.await.unwrap().unwrap().unwrap();
     assert_eq!(texts(&bytes), "one\n");
-    let waiting = tokio::spawn(follower.next());
+    let waiting = tokio::spawn(next(follower));
     store.append(&name(), &stored(["two"])).unwrap();
     store.wake_followers();
     let (bytes, follower) = waiting.await.unwrap().unwrap().unwrap();
     assert_eq!(texts(&bytes), "two\n");
     store.forget(&name()).unwrap();
-    assert!(follower.next().await.unwrap().is_none());
+    assert!(next(follower).await.unwrap().is_none());
 }
 
 #[tokio::test]
@@ -159,9 +163,9 @@ async fn closing_the_store_ends_followers_once_they_have_read_all() {
     let follower = store.follow(&name(), last(10)).unwrap();
     store.append(&name(), &stored(["last words"])).unwrap();
     store.close();
-    let (bytes, follower) = follower.next().await.unwrap().unwrap();
+    let (bytes, follower) = next(follower).await.unwrap().unwrap();
     assert_eq!(texts(&bytes), "last words\n");
-    assert!(follower.next().await.unwrap().is_none());
+    assert!(next(follower).await.unwrap().is_none());
 }
 
 #[test]

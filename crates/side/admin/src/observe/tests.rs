@@ -14,6 +14,7 @@ use pilot_testkit::ManualClock;
 use super::logging::LINES_MAX;
 use super::*;
 use crate::logs::LogsWanted;
+use crate::long_reads::LongReads;
 
 struct Bench {
     folder: tempfile::TempDir,
@@ -290,7 +291,7 @@ fn a_subscriber_nobody_asks_works_by_itself() {
         .build()
         .unwrap();
     runtime.block_on(async {
-        let (bytes, _follower) = written.next().await.unwrap().unwrap();
+        let (bytes, _follower) = written.next(&LongReads::default()).await.unwrap().unwrap();
         assert!(bytes[25..].starts_with(b"platform START"));
     });
 }

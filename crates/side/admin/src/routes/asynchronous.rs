@@ -5,6 +5,7 @@ use std::sync::Arc;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
+use axum::response::{IntoResponse as _, Response};
 use axum::{Extension, Json};
 use bytes::Bytes;
 use pilot_model::access::{Caller, Grant, Role};
@@ -47,7 +48,7 @@ pub(crate) async fn list(
     State(admin): State<Admin>,
     Extension(caller): Extension<Caller>,
     query: Listed,
-) -> Result<Json<Vec<AsyncInfo>>, Failure> {
+) -> Result<Response, Failure> {
     listed(admin, caller, query, false).await
 }
 
@@ -64,7 +65,7 @@ pub(crate) async fn dead_letters(
     State(admin): State<Admin>,
     Extension(caller): Extension<Caller>,
     query: Listed,
-) -> Result<Json<Vec<AsyncInfo>>, Failure> {
+) -> Result<Response, Failure> {
     listed(admin, caller, query, true).await
 }
 
@@ -73,7 +74,7 @@ async fn listed(
     caller: Caller,
     query: Listed,
     dead: bool,
-) -> Result<Json<Vec<AsyncInfo>>, Failure> {
+) -> Result<Response, Failure> {
     let Query(query) = query.map_err(|error| {
         let problem = format!("{}; use function=NAME and limit=N", query_in_words(&error));
         Failure::new("bad_request", problem)
@@ -92,7 +93,11 @@ async fn listed(
         limit: usize::try_from(limit).unwrap_or(usize::MAX),
     };
     let (queue, may) = (Arc::clone(&admin.inner.parts.queue), may(caller));
-    Ok(Json(blocking(move || queue.list(&filter, &may)).await?))
+    let listed = admin.inner.long_reads.part(move || {
+        let infos = queue.list(&filter, &may)?;
+        Ok::<_, Failure>(Json(infos).into_response())
+    });
+    listed.await
 }
 
 /// One invocation or dead letter, with its payload.

@@ -20,6 +20,7 @@ use super::{function_name, query_in_words};
 use crate::admin::Admin;
 use crate::blocking;
 use crate::error::Failure;
+use crate::long_reads::LongReads;
 
 /// What a function's invocations would have cost on other platforms.
 #[utoipa::path(
@@ -155,13 +156,17 @@ async fn records(
     } else {
         UsageRecords::Invocations
     };
-    let rows = blocking(move || costs.usage(of.as_ref(), query.since_unix_ms, records)).await?;
-    let body = Body::from_stream(stream::try_unfold(rows, next));
+    let reads = admin.inner.long_reads.clone();
+    let rows = reads.part(move || costs.usage(of.as_ref(), query.since_unix_ms, records));
+    let rows = rows.await?;
+    let body = Body::from_stream(stream::try_unfold(rows, move |rows| {
+        next(rows, reads.clone())
+    }));
     Ok(([(CONTENT_TYPE, "text/csv; charset=utf-8")], body).into_response())
 }
 
-async fn next(mut rows: UsageRows) -> io::Result<Option<(Vec<u8>, UsageRows)>> {
-    let (piece, rows) = blocking(move || (rows.next(), rows)).await;
+async fn next(mut rows: UsageRows, reads: LongReads) -> io::Result<Option<(Vec<u8>, UsageRows)>> {
+    let (piece, rows) = reads.part(move || (rows.next(), rows)).await;
     piece
         .map(|piece| piece.map(|piece| (piece, rows)))
         .transpose()

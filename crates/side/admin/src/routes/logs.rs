@@ -14,9 +14,9 @@ use serde::Deserialize;
 
 use super::{function_name, query_in_words};
 use crate::admin::Admin;
-use crate::blocking;
 use crate::error::Failure;
 use crate::logs::{LogFollower, LogForm, LogReader, LogsWanted, read_aside};
+use crate::long_reads::LongReads;
 
 /// `?lines=N&follow=BOOL&since_unix_ms=T&request=ID&format=FORMAT`.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
@@ -88,15 +88,19 @@ pub(crate) async fn logs(
         request: query.request,
         form,
     };
-    let opened = blocking(move || {
+    let reads = admin.inner.long_reads.clone();
+    let of_body = reads.clone();
+    let opened = reads.part(move || {
         if admin.inner.parts.control.describe(&name).is_none() {
             return Err(Failure::not_found(&name));
         }
         let logs = admin.inner.parts.observations.logs();
         let opened = if query.follow {
-            logs.follow(&name, wanted).map(following)
+            logs.follow(&name, wanted)
+                .map(|follower| following(follower, of_body))
         } else {
-            logs.read(&name, wanted).map(reading)
+            logs.read(&name, wanted)
+                .map(|reader| reading(reader, of_body))
         };
         opened.map_err(|error| {
             Failure::new(
@@ -109,15 +113,21 @@ pub(crate) async fn logs(
     Ok(([(CONTENT_TYPE, content_type)], body).into_response())
 }
 
-fn following(follower: LogFollower) -> Body {
-    Body::from_stream(stream::try_unfold(follower, LogFollower::next))
+fn following(follower: LogFollower, reads: LongReads) -> Body {
+    Body::from_stream(stream::try_unfold(follower, move |follower| {
+        let reads = reads.clone();
+        async move { follower.next(&reads).await }
+    }))
 }
 
-fn reading(reader: LogReader) -> Body {
-    Body::from_stream(stream::try_unfold(reader, |reader| async {
-        let (read, reader) = read_aside(reader).await;
-        let bytes = read?;
-        Ok::<_, io::Error>((!bytes.is_empty()).then_some((bytes, reader)))
+fn reading(reader: LogReader, reads: LongReads) -> Body {
+    Body::from_stream(stream::try_unfold(reader, move |reader| {
+        let reads = reads.clone();
+        async move {
+            let (read, reader) = read_aside(reader, &reads).await;
+            let bytes = read?;
+            Ok::<_, io::Error>((!bytes.is_empty()).then_some((bytes, reader)))
+        }
     }))
 }
 

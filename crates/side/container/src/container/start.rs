@@ -23,6 +23,7 @@ use crate::engine::{CreateOptions, EngineError};
 use crate::folder::{Folder, SOCKET, VOLUME_INSIDE};
 use crate::image::Image;
 use crate::parts::{Parts, now};
+use crate::reaper::ContainerGuard;
 use crate::shim::{Shim, ShimError};
 
 impl Container {
@@ -58,8 +59,7 @@ impl Container {
             return Err(sandbox("make a container", problem));
         }
         let name = parts.next_name();
-        let folder = make_folder(&parts, &name, *disk).await?;
-        let guard = parts.reaper.guard(name, folder);
+        let guard = make_folder(&parts, name, *disk).await?;
         let name = guard.name();
         let door = pilot_sys::shim::door(&guard.folder().ours(), SOCKET)
             .and_then(|door| UnixListener::from_std(door.into()))
@@ -143,11 +143,20 @@ fn what_it_has(
     })
 }
 
-async fn make_folder(parts: &Parts, name: &str, disk: ContainerDisk) -> Result<Folder, StartError> {
-    let (run, name) = (parts.config.dir.clone(), name.to_owned());
+async fn make_folder(
+    parts: &Arc<Parts>,
+    name: String,
+    disk: ContainerDisk,
+) -> Result<ContainerGuard, StartError> {
+    let (parts, run) = (Arc::clone(parts), parts.config.dir.clone());
     let limit = parts.config.volume.of_function(disk.volume_mb);
     let limit = limit.map_err(|problem| sandbox("make a container", problem))?;
-    tokio::task::spawn_blocking(move || Folder::make(&run, &name, limit))
+    // Guarded there, so that it is removed also if nobody waits for it any more, because the daemon stops.
+    let making = tokio::task::spawn_blocking(move || {
+        let folder = Folder::make(&run, &name, limit)?;
+        Ok::<_, io::Error>(parts.reaper.guard(name, folder))
+    });
+    making
         .await
         .map_err(io::Error::other)
         .and_then(|made| made)
