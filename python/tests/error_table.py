@@ -314,7 +314,9 @@ def in_a_context_manager(event: Any, context: Any) -> Any:
 
 def in_a_thread(event: Any, context: Any) -> Any:
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        return pool.submit(deep, 1).result()
+        future = pool.submit(deep, 1)
+        concurrent.futures.wait([future])  # else it depends on the thread which line of result() is in the traceback
+        return future.result()
 
 
 def in_a_sort(event: Any, context: Any) -> Any:
