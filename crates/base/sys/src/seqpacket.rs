@@ -304,10 +304,8 @@ mod tests {
             rlim_max: next.try_into().unwrap(),
         };
         // SAFETY: the kernel reads `limit`, which lives until the call returns.
-        assert_eq!(
-            unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) },
-            0
-        );
+        let failed = unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
+        assert_eq!(failed, 0);
         assert_eq!(
             receive(&here).unwrap_err().raw_os_error(),
             Some(libc::EMFILE)
