@@ -80,10 +80,23 @@ impl ChildEnd {
         match self {
             Self::Exited(code) => format!("exited with status {code}"),
             Self::Signalled(signal) => format!("was ended by signal {signal}"),
+            Self::ForkFailed(error) if is_again(error) => {
+                format!("could not be forked: {NO_PROCESS_LEFT} ({error})")
+            }
             Self::ForkFailed(error) => format!("could not be forked: {error}"),
             Self::Unknown => "ended".to_owned(),
         }
     }
+}
+
+/// What [`ChildEnd::in_words`] says of a fork beyond the limit of processes (fork(2), EAGAIN).
+pub(crate) const NO_PROCESS_LEFT: &str = "what was started at import, and still runs, leaves room for no other process \
+    within limits.pids or limits.total_pids of pilotd.toml; start processes and threads in the handler";
+
+/// Whether a template names EAGAIN: in the words of the fork server, or of Python.
+fn is_again(error: &str) -> bool {
+    error.ends_with(&format!("errno {}", libc::EAGAIN))
+        || error.contains(&format!("[Errno {}]", libc::EAGAIN))
 }
 
 /// Runs `work`, but fails when the process that it waits for ends first. A closed socket does not show that, because a child of
@@ -102,3 +115,24 @@ pub(crate) async fn or_end<T>(
 
 /// Everything sent is already in the socket; this is the time for tokio to notice.
 const LAST_WORDS: Duration = Duration::from_millis(20);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fork_beyond_the_limit_says_what_to_do() {
+        for error in [
+            "fork: errno 11",
+            "BlockingIOError: [Errno 11] Resource temporarily unavailable",
+        ] {
+            let said = ChildEnd::ForkFailed(error.to_owned()).in_words();
+            assert!(
+                said.contains("limits.pids") && said.contains(error),
+                "{said}"
+            );
+        }
+        let other = ChildEnd::ForkFailed("fork: errno 12".to_owned()).in_words();
+        assert_eq!(other, "could not be forked: fork: errno 12");
+    }
+}

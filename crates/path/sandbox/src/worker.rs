@@ -154,6 +154,7 @@ impl ForkedWorker {
                 let shortage = body.sandbox.cgroup().and_then(Cgroup::shortage);
                 let problem = match (&end, shortage) {
                     (ChildEnd::Signalled(_), Some(shortage)) => shortage.of_start("starting"),
+                    (ChildEnd::ForkFailed(_), _) => format!("the worker {}", end.in_words()),
                     _ => format!("the worker {} before it was ready", end.in_words()),
                 };
                 return Err(runtime(problem, &mut connection));

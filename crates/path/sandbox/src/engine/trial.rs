@@ -16,6 +16,7 @@ use tokio::time::timeout;
 
 use super::TemplateTree;
 use super::nodes::Function;
+use crate::child::NO_PROCESS_LEFT;
 
 /// Longest time for the worker's start.
 const TRIAL_TIME_MAX: Duration = Duration::from_secs(30);
@@ -62,12 +63,14 @@ fn in_a_worker(error: StartError, function: &Function) -> StartError {
             ),
             output,
         },
-        StartError::Runtime { problem, output } if imported => StartError::Runtime {
-            problem: format!(
-                "the import succeeds, but a worker does not start: {problem}; {REPLACED}"
-            ),
-            output,
-        },
+        StartError::Runtime { problem, output } if imported => {
+            let mut problem =
+                format!("the import succeeds, but a worker does not start: {problem}");
+            if !problem.contains(NO_PROCESS_LEFT) {
+                problem = format!("{problem}; {REPLACED}");
+            }
+            StartError::Runtime { problem, output }
+        }
         other => other,
     }
 }
