@@ -79,6 +79,7 @@ class Functions:
     def close(self) -> None:
         for each in self._open:
             each.close()
+        self.log.close()
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -279,3 +279,7 @@ class Log:
                 break
             text += more
         return text.decode()
+
+    def close(self) -> None:
+        os.close(self.read_fd)
+        os.close(self.write_fd)
