@@ -4,30 +4,14 @@
 use std::sync::Arc;
 
 use pilot_protocols::CellRate;
-use tokio::sync::Semaphore;
+use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep_until};
 
 use crate::blocking;
 
-/// See the module.
-#[derive(Debug, Clone)]
-pub(crate) struct LongReads(Arc<Inner>);
-
-#[derive(Debug)]
-struct Inner {
-    /// One permit.
-    turn: Arc<Semaphore>,
-    pace: CellRate,
-}
-
-impl Default for LongReads {
-    fn default() -> Self {
-        Self(Arc::new(Inner {
-            turn: Arc::new(Semaphore::new(1)),
-            pace: CellRate::default(),
-        }))
-    }
-}
+/// See the module. Whoever has the lock reads.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct LongReads(Arc<Mutex<CellRate>>);
 
 impl LongReads {
     /// Runs a part of a read on a blocking thread when it is its turn.
@@ -35,18 +19,15 @@ impl LongReads {
         &self,
         read: impl FnOnce() -> T + Send + 'static,
     ) -> T {
-        // `None` cannot be: the semaphore is never closed.
-        let turn = Arc::clone(&self.0.turn).acquire_owned().await.ok();
-        if let Some(next) = self.0.pace.next() {
+        let pace = Arc::clone(&self.0).lock_owned().await;
+        if let Some(next) = pace.next() {
             sleep_until(next).await;
         }
-        let inner = Arc::clone(&self.0);
+        // The lock goes along, so that it is kept until the end, also if the client hangs up.
         blocking(move || {
-            // Here, so that it is kept until the end, also if the client hangs up.
-            let _turn = turn;
             let begun = Instant::now();
             let read = read();
-            inner.pace.take(begun.elapsed() * PACE_PER_READ);
+            pace.take(begun.elapsed() * PACE_PER_READ);
             read
         })
         .await
