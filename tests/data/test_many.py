@@ -23,6 +23,8 @@ MIB = 1 << 20
 MEMORY_MB = 48
 # More than half of what one function can have.
 BIG = 24 * MIB
+# There is room for three of them.
+PART = 12 * MIB
 MANY = 1000
 
 pytestmark = pytest.mark.timeout(240)
@@ -51,6 +53,25 @@ handler = "app.hold"
 timeout_s = 60
 [functions.holds.inputs]
 x = "http://site/{event.key}"
+
+[functions.holds-soon]
+handler = "app.hold"
+timeout_s = 2
+[functions.holds-soon.inputs]
+x = "http://site/{event.key}"
+
+[functions.pair]
+handler = "app.pair"
+timeout_s = 20
+[functions.pair.inputs]
+x = "http://site/{event.x}"
+y = "http://site/{event.y}"
+
+[functions.pair-or-one]
+handler = "app.pair"
+[functions.pair-or-one.inputs]
+x = "http://site/{event.x}"
+y = { from = "http://site/{event.y}", optional = true }
 """
 
 APP = """
@@ -63,6 +84,10 @@ def digest(event, context):
     return hashlib.sha256(context.inputs["x"]).hexdigest()
 
 
+def pair(event, context):
+    return [key in context.inputs and len(context.inputs[key]) for key in "xy"]
+
+
 def hold(event, context):
     held.append(context.inputs["x"])
     return len(held[-1])
@@ -70,7 +95,7 @@ def hold(event, context):
 
 
 class Site:
-    """A server that answers with a MiB which begins with the path, or with `BIG` bytes, and counts."""
+    """A server that answers with a MiB which begins with the path, or with `BIG` or `PART` bytes, and counts."""
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
@@ -95,7 +120,8 @@ class Site:
     def body(self, key: str) -> bytes:
         beginning = f"/{key}".encode()
         body = beginning + self.rest[len(beginning) :]
-        return body * (BIG // MIB) if key.startswith("big") else body
+        lengths = {"big": BIG, "chunked": BIG, "part": PART}
+        return body * (lengths.get(key.partition("-")[0], MIB) // MIB)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.open += 1
@@ -109,7 +135,11 @@ class Site:
                 self.asked.append(key)
                 self.sending += 1
                 try:
-                    writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+                    if key.startswith("chunked"):
+                        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+                        writer.write(b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body))
+                    else:
+                        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
                     await writer.drain()
                 finally:
                     self.sending -= 1
@@ -283,3 +313,50 @@ def test_who_has_no_room_waits_alone_and_without_a_connection(many: Daemon, site
         assert waiting.result()[1] == BIG
     assert site.asked.count("big-2") == 2
     many.retire("holds")
+
+
+def ask_pairs(daemon: Daemon, events: list[dict[str, str]], function: str = "pair") -> list[Any]:
+    with ThreadPoolExecutor(len(events)) as pool:
+        return [answer for _, answer in pool.map(lambda event: invoke(daemon, function, event), events)]
+
+
+def test_who_has_one_of_two_inputs_does_not_wait_for_others_that_have_one(many: Daemon) -> None:
+    events = [{"x": f"part-x{number}", "y": f"part-y{number}"} for number in range(12)]
+    with Watch(many) as watch:
+        assert ask_pairs(many, events) == [[PART, PART]] * len(events)
+    assert watch.most <= (MEMORY_MB - 8) * MIB, watch.most
+    many.retire("pair")
+
+
+def test_who_has_a_part_of_an_input_does_not_wait_for_others_that_have_one(many: Daemon, site: Site) -> None:
+    keys = [f"chunked-{number}" for number in range(6)]
+    digests = [hashlib.sha256(site.body(key)).hexdigest() for key in keys]
+    with Watch(many) as watch:
+        assert ask_all(many, "digest-http", keys) == digests
+    assert watch.most <= (MEMORY_MB - 8) * MIB, watch.most
+    many.retire("digest-http")
+
+
+def test_inputs_that_exceed_the_share_together_are_refused_at_once(many: Daemon) -> None:
+    began = time.monotonic()
+    event = {"x": "big-x", "y": "big-y"}
+    answer = invoke(many, "pair", event)[1]
+    assert answer["errorType"] == "Input.TooLarge", answer
+    assert f"exceeds {MEMORY_MB - 8} MB, the function's share" in answer["errorMessage"], answer
+    assert "data.function_mb in pilotd.toml" in answer["errorMessage"], answer
+    # The one that is not optional may be the second to arrive, and then it is the one that fails.
+    answer = invoke(many, "pair-or-one", event)[1]
+    assert answer == [BIG, False] or answer["errorType"] == "Input.TooLarge", answer
+    # The same object is one buffer.
+    assert invoke(many, "pair", {"x": "big-x", "y": "big-x"})[1] == [BIG, BIG]
+    assert time.monotonic() - began < 15
+    many.retire("pair")
+
+
+def test_who_waits_for_room_in_vain_is_told_so(many: Daemon) -> None:
+    assert invoke(many, "holds-soon", {"key": "big-1"})[1] == BIG
+    answer = invoke(many, "holds-soon", {"key": "big-2"})[1]
+    assert answer["errorType"] == "Input.TimedOut", answer
+    assert "there was no room for it for 2 s" in answer["errorMessage"], answer
+    assert "see data.function_mb in pilotd.toml" in answer["errorMessage"], answer
+    many.retire("holds-soon")

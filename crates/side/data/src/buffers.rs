@@ -10,6 +10,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use crate::memory::Memory;
+use crate::room::Turns;
 
 use buffer::Buffer;
 use cache::Cache;
@@ -22,6 +23,7 @@ pub(crate) struct Buffers {
     pub(crate) cache: Cache,
     pub(crate) index: Index,
     pub(crate) held: HeldBuffers,
+    pub(crate) turns: Turns,
     /// The longest object.
     pub(crate) bytes_max: u64,
 }

@@ -24,6 +24,7 @@ use crate::buffers::buffer::{
 };
 use crate::buffers::index::ObjectId;
 use crate::memory::Medium;
+use crate::room::{Lack, Place};
 use crate::stores::{Got, Object, Store, StoreError, Validator, too_large};
 
 /// What was fetched.
@@ -36,13 +37,14 @@ pub(crate) struct Fetch {
 }
 
 /// Reads a whole object, or its beginning, or finds that it is here. Waits until there is room for it. Dropping the future ends that,
-/// unless somebody else waits for the same request.
+/// unless somebody else waits for the same request. `place` is told of a wait for room.
 pub(crate) async fn fetch(
     all: &Arc<Buffers>,
     store: &Arc<dyn Store>,
     object: ObjectId,
     function: &FunctionName,
     mut until: Until,
+    place: Place<'_>,
 ) -> Result<Fetch, StoreError> {
     let begin = |gate| begin(all, store, &object, function, gate);
     let (buffer, is_joined) = all.index.next(&object, begin);
@@ -54,7 +56,7 @@ pub(crate) async fn fetch(
     let mut used = Use::new(buffer, function);
     let mut is_followed = false;
     for _ in 0..FOLLOWED_MAX {
-        let waited = match used.wait(&all.memory, until).await {
+        let waited = match used.wait(&all.memory, until, place).await {
             // It was current when the store was asked, and failed since.
             Err(_) if is_followed => Waited::Abandoned,
             waited => waited?,
@@ -101,7 +103,9 @@ pub(crate) async fn fetch(
                 let buffer = used.buffer().map(Arc::downgrade);
                 drop(used);
                 let mut reserved = all.memory.share(medium, function);
+                let waits = place.waits(Lack::Share(counted), false);
                 reserved.grow_to(counted).await;
+                drop(waits);
                 if let Some(buffer) = buffer.and_then(|buffer| buffer.upgrade()) {
                     used = Use::new(buffer, function);
                     used.charge_with(reserved, counted).await;
@@ -284,9 +288,13 @@ impl Flight {
             if filling.try_make_room(self, len) {
                 return Ok((object, filling));
             }
-            // Who waits has no connection meanwhile: functions with room may need it, and a store does not wait for ever.
+            // Who waits has no connection meanwhile: functions with room may need it, and a store does not wait for ever. And no
+            // memory: the object may have become longer since there was room for it, and whoever waits with something could wait for
+            // others that do the same.
             drop(object);
+            filling.give_back();
             filling.make_room(self, len).await?;
+            self.state.tell(Progress::Asking);
             object = self.again().await?;
             self.check_len(&object)?;
         }
@@ -467,6 +475,15 @@ impl Filling {
         has_room
     }
 
+    /// Gives back what it has, before anything is written.
+    fn give_back(&mut self) {
+        if let Some(reserved) = &mut self.reserved {
+            reserved.clear();
+        }
+        self.counted = 0;
+        self.state.uncharge();
+    }
+
     /// Waits until there is room for this many bytes in all: first in the share of a function that wants the object, then in the total.
     async fn make_room(&mut self, flight: &Flight, len: u64) -> Result<(), StoreError> {
         let counted = counted(len);
@@ -475,11 +492,20 @@ impl Filling {
         }
         let (memory, state) = (&flight.all.memory, &flight.state);
         if !state.try_charge(memory, &flight.function, self.medium, counted) {
-            state.tell(Progress::Needs(self.medium, counted));
+            state.tell(Progress::Needs {
+                medium: self.medium,
+                counted,
+                has_begun: self.has_begun,
+            });
             state.charged(counted).await;
         }
         let evict = || flight.all.cache.evict_idle();
-        if let Some(reserved) = &mut self.reserved {
+        if let Some(reserved) = &mut self.reserved
+            && !memory.try_grow(self.medium, reserved, counted, evict)
+        {
+            state.tell(Progress::Full {
+                has_begun: self.has_begun,
+            });
             memory.grow(self.medium, reserved, counted, evict).await;
         }
         self.counted = counted;

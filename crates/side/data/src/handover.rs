@@ -262,6 +262,7 @@ mod tests {
                     cache: Cache::new(0),
                     index: Index::new(true),
                     held: HeldBuffers::default(),
+                    turns: crate::room::Turns::default(),
                     bytes_max: LEN_MAX,
                 }),
                 handed: Arc::default(),

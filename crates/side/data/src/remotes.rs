@@ -21,6 +21,7 @@ use crate::buffers::index::ObjectId;
 use crate::flight::{Fetch, fetch};
 use crate::handover::Blank;
 use crate::raw::Raw;
+use crate::room::Waiting;
 use crate::source::Data;
 use crate::stores::direct::{HttpRequest, STATUS};
 use crate::stores::grpc::GrpcCall;
@@ -225,7 +226,17 @@ async fn reply(
     function: &FunctionName,
     key: Option<String>,
 ) -> Result<RemoteReply, StoreError> {
-    let Fetch { used, way, .. } = fetch(buffers, store, object, function, Until::Whole).await?;
+    // An initscript may have read it already, so what it got cannot be given back.
+    let waiting = Waiting::default();
+    let Fetch { used, way, .. } = fetch(
+        buffers,
+        store,
+        object,
+        function,
+        Until::Whole,
+        waiting.place(0),
+    )
+    .await?;
     let headers: BTreeMap<&str, &str> = used
         .headers()
         .iter()

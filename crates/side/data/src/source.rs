@@ -1,34 +1,30 @@
-//! [`Data`]: the stores that functions may use, and the fetches of an invocation.
+//! [`Data`]: the stores that functions may use, and the port through which invocations get inputs.
 
 use std::collections::BTreeMap;
-use std::future::Future;
 use std::sync::Arc;
-use std::time::Duration;
 
-use futures_util::StreamExt;
-use futures_util::stream::FuturesUnordered;
 use ipnet::IpNet;
-use pilot_model::inputs::{Form, InputConfig, Location, Scheme, Values, check_key, keys};
+use pilot_model::inputs::{InputConfig, Location, Scheme, Values, check_key, keys};
 use pilot_model::ports::{
-    BlankMemory, Clock, DecoderHost, Fetched, Input, InputFault, InputFaultKind, InputKind,
-    InputMemory, InputSource, MemoryFault, Queues, StreamedBody,
+    BlankMemory, Clock, DecoderHost, Fetched, InputFaultKind, InputSource, MemoryFault, Queues,
+    StreamedBody,
 };
-use pilot_model::{BoxFuture, FunctionConfig, FunctionName, Instant, Transfer, TransferWay};
-use tokio::time::timeout;
+use pilot_model::{BoxFuture, FunctionConfig, FunctionName};
 
 use crate::buffers::buffer::Until;
 use crate::buffers::cache::Cache;
-use crate::buffers::index::{Index, ObjectId};
+use crate::buffers::index::Index;
 use crate::buffers::{Buffers, HeldBuffers};
-use crate::decode::{self, Decoders};
+use crate::decode::Decoders;
 use crate::direct::Direct;
-use crate::flight::{Fetch, fetch};
+use crate::gather::{Inputs, One, Origin};
 use crate::handover::{Blank, Handed};
 use crate::memory::{Memory, SpillConfig};
 use crate::networks::Networks;
+use crate::room::Turns;
 use crate::stores::request::RequestBody;
 use crate::stores::{self, Store, StoreConfig, StoreError};
-use crate::streaming::{Begun, Stream, ToldBy};
+use crate::streaming::ToldBy;
 
 /// The configuration of [`Data`].
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -127,6 +123,7 @@ impl Data {
             cache: Cache::new(config.cache_bytes_max.min(config.bytes_max)),
             index: Index::new(config.shares),
             held: HeldBuffers::default(),
+            turns: Turns::default(),
             bytes_max: input_max,
         };
         let networks = Networks::new(config.initscript_networks);
@@ -207,13 +204,6 @@ impl Data {
     }
 }
 
-/// What an input comes from.
-struct Origin {
-    /// The name of its store, for the index of buffers.
-    name: String,
-    store: Arc<dyn Store>,
-}
-
 impl Data {
     /// What an input comes from. `body` is taken if it is that.
     fn origin(
@@ -235,23 +225,6 @@ impl Data {
             store: Arc::new(RequestBody::new(body.take())),
         })
     }
-}
-
-/// One input, complete or failed.
-struct Arrival {
-    index: usize,
-    transfer: Transfer,
-    end: Result<Given, InputFault>,
-}
-
-/// What the worker gets.
-struct Given {
-    input: Input,
-    /// If it still arrives.
-    progress: Option<Input>,
-    memory: Arc<dyn InputMemory>,
-    /// When its decoder had all of the store's bytes.
-    decoding: Option<Instant>,
 }
 
 impl InputSource for Data {
@@ -279,7 +252,7 @@ impl InputSource for Data {
         let inputs: Vec<_> = config.inputs.iter().chain(requested).collect();
         let locations = inputs.iter().map(|(_, input)| &input.from);
         let keys = keys(locations, values);
-        let fetches: FuturesUnordered<_> = inputs
+        let ones = inputs
             .iter()
             .zip(keys)
             .enumerate()
@@ -296,6 +269,7 @@ impl InputSource for Data {
                     index,
                     name: (*name).clone(),
                     input: (*input).clone(),
+                    wanted,
                     function: config.name.clone(),
                     owner: config.owner().to_owned(),
                     buffers: Arc::clone(&self.buffers),
@@ -313,11 +287,15 @@ impl InputSource for Data {
                         false => Until::Whole,
                     },
                 };
-                one.fetch(wanted)
+                Arc::new(one)
             })
             .collect();
-        let optional = inputs.iter().map(|(_, input)| input.optional).collect();
-        Box::pin(gather(fetches, optional))
+        let inputs = Inputs {
+            ones,
+            function: config.name.clone(),
+            buffers: Arc::clone(&self.buffers),
+        };
+        Box::pin(inputs.gather())
     }
 
     fn overlaps(&self) -> bool {
@@ -339,190 +317,5 @@ impl InputSource for Data {
             let blank = Blank::new(&buffers, &handed, &function, len).await?;
             Ok(Arc::new(blank) as Arc<dyn BlankMemory>)
         })
-    }
-}
-
-/// Waits for all of them, or for the first failure of one that is not optional: what still runs is then given up.
-async fn gather(
-    mut fetches: FuturesUnordered<impl Future<Output = Arrival>>,
-    optional: Vec<bool>,
-) -> Fetched {
-    let mut arrivals = Vec::with_capacity(optional.len());
-    while let Some(arrival) = fetches.next().await {
-        if let (Err(fault), false) = (&arrival.end, optional[arrival.index]) {
-            return Fetched {
-                transfers: vec![arrival.transfer],
-                fault: Some(fault.clone()),
-                ..Fetched::default()
-            };
-        }
-        arrivals.push(arrival);
-    }
-    arrivals.sort_by_key(|arrival| arrival.index);
-    let mut fetched = Fetched::default();
-    for arrival in arrivals {
-        fetched.transfers.push(arrival.transfer);
-        if let Ok(given) = arrival.end {
-            fetched.inputs.push(given.input);
-            fetched.progress.extend(given.progress);
-            fetched.memory.push(given.memory);
-        }
-    }
-    fetched
-}
-
-/// The fetch of one input.
-struct One {
-    index: usize,
-    name: String,
-    input: InputConfig,
-    function: FunctionName,
-    owner: String,
-    buffers: Arc<Buffers>,
-    decoders: Arc<Decoders>,
-    clock: Arc<dyn Clock>,
-    patience: Duration,
-    drop_ins: bool,
-    form: Form,
-    told_by: ToldBy,
-    until: Until,
-}
-
-impl One {
-    async fn fetch(self, wanted: Result<(Origin, String), StoreError>) -> Arrival {
-        let began = self.clock.now();
-        let (from, end) = match wanted {
-            Err(error) => (self.input.from.to_string(), Err(error)),
-            Ok((origin, key)) => {
-                let location = &self.input.from;
-                let scheme = location.scheme().as_str();
-                let from = format!("{scheme}://{}/{key}", location.store());
-                let end = self.fetch_from(origin, key, &from, began).await;
-                (from, end)
-            }
-        };
-        let failed = Transfer {
-            input: self.name.clone(),
-            from: from.clone(),
-            bytes: 0,
-            way: TransferWay::Fetched,
-            began,
-            ended: self.clock.now(),
-            decoding: None,
-            streamed: None,
-            error: end.as_ref().err().map(|error| error.problem.clone()),
-        };
-        let transfer = match &end {
-            Ok((given, way)) => given.memory.transfer().unwrap_or_else(|| Transfer {
-                bytes: given.memory.bytes(),
-                way: *way,
-                decoding: given.decoding.filter(|_| *way != TransferWay::Cached),
-                ..failed
-            }),
-            Err(_) => failed,
-        };
-        let end = end.map(|(given, _)| given);
-        let end = end.map_err(|error| InputFault {
-            input: self.name,
-            source_text: from,
-            kind: error.kind,
-            problem: error.problem,
-        });
-        Arrival {
-            index: self.index,
-            transfer,
-            end,
-        }
-    }
-
-    async fn fetch_from(
-        &self,
-        Origin { name, store }: Origin,
-        key: String,
-        from: &str,
-        began: Instant,
-    ) -> Result<(Given, TransferWay), StoreError> {
-        let object = ObjectId {
-            owner: self.owner.clone(),
-            store: name,
-            key: key.clone(),
-            decoder: self.input.decode.map(|by| (by, by.form(self.form))),
-        };
-        // What clients of the store call an object is the store's bytes, so that a decoded one has no such name.
-        let from_store = match self.input.decode {
-            None => store,
-            Some(by) => {
-                let decoders = Arc::clone(&self.decoders);
-                let bytes_max = self.buffers.bytes_max;
-                let what = (by, by.form(self.form));
-                let decoded = decoders.over(&store, &self.function, what, bytes_max);
-                Arc::new(decoded) as Arc<dyn Store>
-            }
-        };
-        let fetched = fetch(
-            &self.buffers,
-            &from_store,
-            object,
-            &self.function,
-            self.until,
-        );
-        let Ok(fetched) = timeout(self.patience, fetched).await else {
-            let waited = self.patience.as_secs_f64();
-            let problem = format!("it was not here after {waited} s, the function's timeout");
-            return Err(StoreError::new(InputFaultKind::TimedOut, &problem));
-        };
-        let Fetch {
-            used,
-            way,
-            published,
-        } = fetched?;
-        let named = |headers: &[(String, String)]| {
-            let object = self.drop_ins.then(|| from_store.named(&key, headers));
-            object.flatten().map(Arc::new)
-        };
-        let given = match published {
-            None => used.input(&self.name).map(|mut input| {
-                input.object = named(used.headers());
-                let is_decoded = self.input.decode.is_some();
-                let described = is_decoded
-                    .then(|| decode::described(used.headers()))
-                    .flatten();
-                let decoding = described.as_ref().map(|it| it.began);
-                input.decoded = described.map(|it| Arc::new(it.decoded));
-                Given {
-                    input,
-                    progress: None,
-                    decoding,
-                    memory: Arc::new(used),
-                }
-            }),
-            Some(published) => {
-                let input = Input {
-                    name: self.name.clone(),
-                    kind: InputKind::Growing { len: published.len },
-                    descriptor: Arc::new(published.descriptor),
-                    object: named(&published.headers),
-                    decoded: None,
-                };
-                let begun = Begun {
-                    input: self.name.clone(),
-                    from: from.to_owned(),
-                    way,
-                    began,
-                };
-                let stream = Stream::start(used, &self.buffers, begun, self.told_by, &self.clock);
-                stream.map(|(stream, progress)| Given {
-                    input,
-                    progress: Some(progress),
-                    decoding: None,
-                    memory: Arc::new(stream),
-                })
-            }
-        };
-        let given = given.map_err(|error| {
-            let problem = format!("no descriptor for it: {error}");
-            StoreError::new(InputFaultKind::Unavailable, &problem)
-        })?;
-        Ok((given, way))
     }
 }

@@ -25,6 +25,7 @@ use tokio::task::AbortHandle;
 
 use crate::buffers::Buffers;
 use crate::buffers::buffer::{Until, Use, Waited};
+use crate::room::Waiting;
 use crate::stores::StoreError;
 
 /// An input that still arrives, or did when the worker got it. Dropping it ends the task.
@@ -220,7 +221,9 @@ async fn relay(
     let mut filled = used.filled();
     let mut sent = 0;
     let mut is_heard = true;
-    let end = used.wait(&buffers.memory, Until::Whole);
+    // It is with a worker already, which cannot give it back.
+    let waiting = Waiting::default();
+    let end = used.wait(&buffers.memory, Until::Whole, waiting.place(0));
     tokio::pin!(end);
     let end = loop {
         let there = *filled.borrow_and_update();

@@ -26,6 +26,7 @@ use tokio::task::AbortHandle;
 
 use crate::buffers::Buffers;
 use crate::memory::{Medium, Memory, close};
+use crate::room::{Lack, Place};
 use crate::stores::{StoreError, Validator};
 
 /// A buffer with the task that fills it.
@@ -62,7 +63,17 @@ pub(crate) enum Progress {
     /// The store has not answered.
     Asking,
     /// It goes on when this many bytes in all are charged to a function.
-    Needs(Medium, usize),
+    Needs {
+        medium: Medium,
+        counted: usize,
+        /// A part of it is there.
+        has_begun: bool,
+    },
+    /// It goes on when there is room in the total.
+    Full {
+        /// A part of it is there.
+        has_begun: bool,
+    },
     /// The store has answered, there is room for this many bytes, and they arrive.
     Begun(Medium, usize),
     /// All is there, and counts this many bytes.
@@ -170,7 +181,7 @@ impl BufferState {
         let progress = self.progress.borrow();
         !matches!(
             *progress,
-            Progress::Asking | Progress::Needs(..) | Progress::Begun(..)
+            Progress::Asking | Progress::Needs { .. } | Progress::Full { .. } | Progress::Begun(..)
         )
     }
 
@@ -282,6 +293,17 @@ impl BufferState {
         let mut granted = self.granted.subscribe();
         // The sender is beside it.
         let _ = granted.wait_for(|granted| *granted >= len).await;
+    }
+
+    /// Gives back what functions are charged for a buffer of which nothing is there yet.
+    pub(crate) fn uncharge(&self) {
+        self.granted.send_replace(0);
+        for charge in self.charges.lock().values() {
+            // Who has the lock waits, and has nothing.
+            if let Ok(mut charged) = charge.0.try_lock() {
+                *charged = None;
+            }
+        }
     }
 
     fn grant(&self, len: usize) {
@@ -417,11 +439,16 @@ impl Use {
     }
 
     /// Waits until the buffer is complete, or can be read. Whoever stops waiting does not disturb the others. A function that has no room
-    /// now waits for the whole buffer.
+    /// now waits for the whole buffer. `place` is told of a wait for room.
     ///
     /// # Errors
     /// Why it cannot be filled.
-    pub(crate) async fn wait(&self, memory: &Memory, until: Until) -> Result<Waited, StoreError> {
+    pub(crate) async fn wait(
+        &self,
+        memory: &Memory,
+        until: Until,
+        place: Place<'_>,
+    ) -> Result<Waited, StoreError> {
         let Some(buffer) = &self.buffer else {
             return Ok(Waited::Ready);
         };
@@ -447,11 +474,23 @@ impl Use {
                         Waited::NoRoom(medium, counted)
                     });
                 }
-                Progress::Needs(medium, len) => tokio::select! {
-                    biased;
-                    _ = progress.changed() => continue,
-                    () = self.charge(memory, medium, len) => state.grant(len),
-                },
+                Progress::Needs {
+                    medium,
+                    counted,
+                    has_begun,
+                } => {
+                    let _waits = place.waits(Lack::Share(counted), has_begun);
+                    tokio::select! {
+                        biased;
+                        _ = progress.changed() => continue,
+                        () = self.charge(memory, medium, counted, has_begun) => state.grant(counted),
+                    }
+                }
+                Progress::Full { has_begun } => {
+                    let _waits = place.waits(Lack::Total, has_begun);
+                    let _ = progress.changed().await;
+                    continue;
+                }
             }
             // The sender lives as long as the buffer.
             let _ = progress.changed().await;
@@ -459,10 +498,15 @@ impl Use {
     }
 
     /// Waits until the function has room for this many bytes of this buffer. All its invocations that use the buffer share one charge.
-    async fn charge(&self, memory: &Memory, medium: Medium, len: usize) {
+    /// `has_begun`: what is charged already is there, so that it counts on meanwhile.
+    async fn charge(&self, memory: &Memory, medium: Medium, len: usize, has_begun: bool) {
         let Some(charge) = &self.charge else { return };
         let mut reserved = charge.0.lock().await;
         let reserved = reserved.get_or_insert_with(|| memory.share(medium, &self.function));
+        if !has_begun && !reserved.try_grow_to(len.min(memory.share_max(medium))) {
+            // Whoever waits with something could wait for others that do the same.
+            reserved.clear();
+        }
         reserved.grow_to(len).await;
     }
 

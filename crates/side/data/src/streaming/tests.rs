@@ -89,6 +89,7 @@ impl World {
                 cache: Cache::new(32 * MIB),
                 index: Index::new(true),
                 held: HeldBuffers::default(),
+                turns: crate::room::Turns::default(),
                 bytes_max: share,
             }),
         }
@@ -110,7 +111,16 @@ impl World {
         };
         let function: FunctionName = "f".parse().unwrap();
         let store = Arc::clone(&self.store) as Arc<dyn Store>;
-        fetch(&self.buffers, &store, object, &function, until).await
+        let waiting = Waiting::default();
+        fetch(
+            &self.buffers,
+            &store,
+            object,
+            &function,
+            until,
+            waiting.place(0),
+        )
+        .await
     }
 
     /// What a worker gets.
