@@ -99,12 +99,13 @@ impl Writer {
         match self.transact(&batch) {
             Ok(outcomes) => {
                 self.cancelled.clear();
-                for (command, outcome) in batch.into_iter().zip(outcomes) {
-                    self.answer(command, outcome);
-                }
+                // Before the answers: who has one may ask for the counts.
                 self.shared
                     .counters
                     .holds(&self.held.waiting, &self.held.dead);
+                for (command, outcome) in batch.into_iter().zip(outcomes) {
+                    self.answer(command, outcome);
+                }
                 Vec::new()
             }
             Err(error) => {

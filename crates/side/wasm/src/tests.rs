@@ -223,12 +223,13 @@ async fn values_of_replies_and_of_json_in_a_script_are_read_by_their_paths() {
     world.put("s3://photos/large", &vec![b' '; (1 << 20) + 1]);
     let done = world
         .run(&script(
-            r#"(data (i32.const 0) "s3://photosGET taskGET largeMessages.0.Bodykey")
+            r#"(data (i32.const 0) "s3://photosGET taskGET largeMessages.0.BodykeyGET slow")
             (func (export "run") (local $len i32)
                 (drop (call $connect (i32.const 0) (i32.const 11)))
                 (drop (call $send_rpc (i32.const 0) (i64.const 1) (i32.const 11) (i32.const 8)))
                 (drop (call $send_rpc (i32.const 0) (i64.const 2) (i32.const 19) (i32.const 9)))
-                (call $expect (call $reply_value (i32.const 0) (i32.const 28) (i32.const 15) (i32.const 64) (i32.const 9)) (i32.const -3))
+                (drop (call $send_rpc (i32.const 0) (i64.const 3) (i32.const 46) (i32.const 8)))
+                (call $expect (call $reply_value (i32.const 2) (i32.const 43) (i32.const 3) (i32.const 64) (i32.const 9)) (i32.const -3))
                 (call $expect (call $recv (i32.const 0) (i64.const 1)) (i32.const 0))
                 (call $expect (call $recv (i32.const 0) (i64.const 2)) (i32.const 1))
                 (local.set $len (call $reply_value (i32.const 0) (i32.const 28) (i32.const 15) (i32.const 64) (i32.const 99)))
