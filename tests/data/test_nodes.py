@@ -249,7 +249,10 @@ def test_a_chain_by_header_goes_through_another_node(nodes: Nodes) -> None:
 
 
 def test_a_caller_that_has_ended_ends_its_call(nodes: Nodes) -> None:
-    assert "timed out" in nodes.invoke("hurried", {"to": "far-hangs"})["errorMessage"]
+    answer = nodes.invoke("hurried", {"to": "far-hangs"})
+    # Both have the same deadline: its call may end first, and then it has a moment to answer.
+    expected = "timed out" if isinstance(answer, dict) else "no answer before the caller's deadline"
+    assert expected in json.dumps(answer), answer
     eventually("the call to be ended", lambda: described(nodes.b, "far-hangs")["workers"]["busy"] == 0, 20)
 
 

@@ -8,6 +8,7 @@ geometric mean with its interval.
 
 from __future__ import annotations
 
+import http.client
 import os
 import subprocess
 import sys
@@ -31,7 +32,7 @@ from benchlib.report import Bar, Report
 from benchlib.stats import Estimate, percentile
 
 from . import functions
-from .attacks import ATTACKS
+from .attacks import CLIENTS
 
 MB = 1 << 20
 # The bars.
@@ -111,7 +112,8 @@ def measure(daemon: Daemon, load: Load, effort: Effort) -> Seen:
 @contextmanager
 def client(name: str, daemon: Daemon) -> Iterator[None]:
     """An attack of clients, while it is under way."""
-    command = [sys.executable, "-m", "neighbours.attacks", name, str(daemon.port)]
+    control = daemon.data / "control.sock"
+    command = [sys.executable, "-m", "neighbours.attacks", name, str(daemon.port), str(control)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=Path(__file__).parents[1])
     try:
         assert process.stdout
@@ -163,7 +165,7 @@ def attacks() -> dict[str, Attack]:
         return lambda daemon: client(name, daemon)
 
     return {
-        **{name: of_clients(name) for name in ATTACKS},
+        **{name: of_clients(name) for name in CLIENTS},
         "template log flood": lambda daemon: deploying(functions.FLOODING, daemon),
         "2 MB in one expression": lambda daemon: deploying(functions.LARGE_SOURCE, daemon),
         # The difference of two quiet measurements: what the machine's noise alone does to the figures.
@@ -171,19 +173,55 @@ def attacks() -> dict[str, Attack]:
     }
 
 
+def daemon_of(binary: Path, home: Path) -> Daemon:
+    daemon = Daemon(binary, home)
+    daemon.config.write_text(f"h2c = true\n{daemon.config.read_text()}")
+    return daemon
+
+
 def prepare(daemon: Daemon) -> None:
     daemon.deploy("neighbour", functions.NEIGHBOUR)
     for name, code in HOSTILE.items():
         keys: dict[str, Any] = {"timeout_s": 60, "cpu": 0.25, "memory_mb": 512, "scale": {"max": 40}}
         daemon.deploy(name, code, **keys)
+    daemon.deploy("flooded", functions.NEIGHBOUR, cpu=0.25)
+    daemon.deploy("websocket", functions.WEBSOCKET, handler="app.app", interface="asgi", cpu=0.25)
+
+
+def fill_logs(daemon: Daemon) -> None:
+    daemon.deploy("says", functions.SAYS, timeout_s=60)
+    for _ in range(40):
+        invoke(daemon, "says", b"3000", {})
+
+
+def fill_queue(daemon: Daemon) -> None:
+    daemon.deploy("slow", functions.SLOW, timeout_s=60, scale={"max": 1})
+    for _ in range(1000):
+        invoke(daemon, "slow", b"{}", {"X-Amz-Invocation-Type": "Event"})
+
+
+def invoke(daemon: Daemon, name: str, body: bytes, headers: dict[str, str]) -> None:
+    connection = http.client.HTTPConnection(daemon.address, timeout=60)
+    connection.request("POST", f"/2015-03-31/functions/{name}/invocations", body, headers)
+    response = connection.getresponse()
+    answer = response.read()
+    connection.close()
+    if response.status >= 300:
+        raise RuntimeError(f"{name}: {response.status} {answer[:200]!r}")
+
+
+# What is read again and again must be there.
+FILLS: dict[str, Callable[[Daemon], None]] = {"logs": fill_logs, "asynchronous invocations": fill_queue}
 
 
 def compare(name: str, attack: Attack, run: Run, effort: Effort) -> list[Turn]:
     """The turns of one attack, on a new daemon."""
     load = Load(run.binary)
     turns = []
-    with tempfile.TemporaryDirectory() as home, Daemon(run.binary, Path(home)) as daemon:
+    with tempfile.TemporaryDirectory() as home, daemon_of(run.binary, Path(home)) as daemon:
         prepare(daemon)
+        if fill := FILLS.get(name):
+            fill(daemon)
         # Memory that a daemon takes once and keeps, whoever calls it.
         measure(daemon, load, SMOKE)
         for number in range(effort.turns):

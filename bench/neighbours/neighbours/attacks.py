@@ -1,7 +1,7 @@
 """The attacks. Each runs in a process of its own, so that its work in Python does not delay the measurement, and with a low priority,
 because the clients of an attack would be on other machines. It prints a line when it is under way, and runs until it is ended.
 
-    python -m neighbours.attacks NAME PORT
+    python -m neighbours.attacks NAME PORT CONTROL_SOCKET
 """
 
 from __future__ import annotations
@@ -12,6 +12,9 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
+
+from .floods import FLOODS, READS, read_again
 
 # Another address of this machine than the honest clients have.
 ATTACKER = "127.0.0.2"
@@ -124,14 +127,20 @@ ATTACKS: dict[str, Callable[[int], None]] = {
     "forking": calling("forking", 2),
     "memory": calling("hog", 4),
 }
+CLIENTS = [*ATTACKS, *FLOODS, *READS]
 
 
 def main() -> None:
-    name, port = sys.argv[1], int(sys.argv[2])
+    name, port, control = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
     os.nice(19)
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    ATTACKS[name](port)
+    if name in FLOODS:
+        FLOODS[name](lambda: connect(port), under_way)
+    elif name in READS:
+        read_again(READS[name], control, under_way)
+    else:
+        ATTACKS[name](port)
 
 
 if __name__ == "__main__":

@@ -32,6 +32,22 @@ def handler(event, context):
             os.write(1, line)
 """
 
+SLOW = "import time\n\ndef handler(event, context):\n    time.sleep(60)\n"
+
+# Takes what comes on WebSockets.
+WEBSOCKET = """
+async def app(scope, receive, send):
+    if scope["type"] != "websocket":
+        return
+    await receive()
+    await send({"type": "websocket.accept"})
+    while (await receive())["type"] != "websocket.disconnect":
+        pass
+"""
+
+# Prints as many lines as it is asked for.
+SAYS = "def handler(event, context):\n    for number in range(event):\n        print('line', number, 'x' * 60)\n"
+
 # A long answer, for clients that do not read it.
 LONG = "def handler(event, context):\n    return 'x' * 6_000_000\n"
 

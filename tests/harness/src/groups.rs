@@ -3,7 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The folders of the daemon with this process id, one per hierarchy.
+/// The folders of the daemon with this process id, one per hierarchy. Another daemon that was killed long ago may have had the same
+/// id, and have left its own: those of the newest are meant.
 #[must_use]
 pub fn groups_of(daemon: i32) -> Vec<PathBuf> {
     let prefix = format!("pilotlightd-{daemon}-");
@@ -21,6 +22,12 @@ pub fn groups_of(daemon: i32) -> Vec<PathBuf> {
             }
         }
     }
+    let newest = found
+        .iter()
+        .filter_map(|path| Some((fs::metadata(path).ok()?.modified().ok()?, path.file_name()?)))
+        .max()
+        .map(|(_, name)| name.to_owned());
+    found.retain(|path| path.file_name() == newest.as_deref());
     found
 }
 
