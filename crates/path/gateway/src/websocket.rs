@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::{BufMut as _, Bytes};
+use futures_util::future::poll_immediate;
 use futures_util::{SinkExt as _, StreamExt as _, stream};
 use http::request::Parts;
 use http::{HeaderValue, Method, StatusCode};
@@ -23,7 +24,7 @@ use pilot_invoke::{HttpBody, InvokeError, TunnelTraffic};
 use pilot_model::ports::HttpHead;
 use pilot_protocols::{FunctionBudget, PiecePace};
 use pilot_sys::seqpacket;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, BufReader, BufWriter};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::{sleep, timeout};
@@ -242,20 +243,35 @@ async fn outbound(
     Said::Nothing
 }
 
-/// From the client to the worker, until the client closes. The worker's end then reads as closed.
+/// From the client to the worker, until the client closes. The worker's end then reads as closed. Messages that have arrived together are
+/// passed on together: each write takes the daemon longer than a short message takes the client.
 async fn inbound(
     client: &mut stream::SplitStream<Client>,
-    mut worker: OwnedWriteHalf,
+    worker: OwnedWriteHalf,
     traffic: &Traffic,
     gauge: &Gauge,
 ) {
-    while let Some(message) = client.next().await {
+    let mut worker = BufWriter::with_capacity(UNFLUSHED_LEN_MAX, worker);
+    loop {
+        let message = match poll_immediate(client.next()).await {
+            Some(message) => message,
+            None => {
+                if worker.flush().await.is_err() {
+                    return;
+                }
+                client.next().await
+            }
+        };
+        let Some(message) = message else {
+            let _ = worker.flush().await;
+            return;
+        };
+        // Many can have come with one read.
+        tokio::task::coop::consume_budget().await;
         if let Ok(Message::Ping(bytes) | Message::Pong(bytes)) = &message {
             // tungstenite answers pings. They may come between the fragments of a message, which is as unfinished as before.
             gauge.between(CONTROL_HEADER_LEN + bytes.len());
             traffic.alive.fetch_add(1, Ordering::Relaxed);
-            // Many can have come with one read.
-            tokio::task::coop::consume_budget().await;
             continue;
         }
         gauge.finished();
@@ -273,6 +289,7 @@ async fn inbound(
             | Err(tungstenite::Error::Io(_))
                 if !gauge.has_refused() =>
             {
+                let _ = worker.flush().await;
                 return;
             }
             Err(tungstenite::Error::Io(_)) => (CLOSE, traffic.breaks(CloseCode::Again)),
@@ -290,7 +307,11 @@ async fn inbound(
         header[4] = kind;
         let written = async {
             worker.write_all(&header).await?;
-            worker.write_all(&bytes).await
+            worker.write_all(&bytes).await?;
+            match kind {
+                CLOSE => worker.flush().await,
+                _ => Ok(()),
+            }
         };
         if written.await.is_err() || kind == CLOSE {
             return;
