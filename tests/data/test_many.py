@@ -54,6 +54,12 @@ timeout_s = 60
 [functions.holds.inputs]
 x = "http://site/{event.key}"
 
+[functions.other-holds]
+handler = "app.hold"
+timeout_s = 60
+[functions.other-holds.inputs]
+x = "http://site/{event.key}"
+
 [functions.holds-soon]
 handler = "app.hold"
 timeout_s = 2
@@ -66,6 +72,14 @@ timeout_s = 20
 [functions.pair.inputs]
 x = "http://site/{event.x}"
 y = "http://site/{event.y}"
+
+[functions.trio]
+handler = "app.pair"
+timeout_s = 12
+[functions.trio.inputs]
+x = "http://site/{event.x}"
+y = "http://site/{event.y}"
+z = "http://site/{event.z}"
 
 [functions.pair-or-one]
 handler = "app.pair"
@@ -95,7 +109,7 @@ def hold(event, context):
 
 
 class Site:
-    """A server that answers with a MiB which begins with the path, or with `BIG` or `PART` bytes, and counts."""
+    """A server that answers with a MiB which begins with the path, or with `BIG` or `PART` bytes, and counts. For `late`, it waits."""
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
@@ -103,6 +117,7 @@ class Site:
         self.open_max = 0
         self.sending = 0
         self.asked: list[str] = []
+        self.goes_on = asyncio.Event()
         self.rest = os.urandom(MIB)
         started = threading.Event()
 
@@ -120,7 +135,7 @@ class Site:
     def body(self, key: str) -> bytes:
         beginning = f"/{key}".encode()
         body = beginning + self.rest[len(beginning) :]
-        lengths = {"big": BIG, "chunked": BIG, "part": PART}
+        lengths = {"big": BIG, "chunked": BIG, "part": PART, "some": 4 * MIB}
         return body * (lengths.get(key.partition("-")[0], MIB) // MIB)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -133,6 +148,8 @@ class Site:
                 key = line.split()[1].decode().removeprefix("/")
                 body = self.body(key)
                 self.asked.append(key)
+                if key.startswith("late"):
+                    await self.goes_on.wait()
                 self.sending += 1
                 try:
                     if key.startswith("chunked"):
@@ -205,7 +222,10 @@ url = "http://127.0.0.1:{site.port}"
 
 
 class Watch:
-    """Looks at the memory of the daemon's inputs, all the time."""
+    """Looks at the memory of the daemon's inputs, all the time.
+
+    A look is not done at one moment, and what was given back may not be freed yet. So only what two looks have seen counts.
+    """
 
     def __init__(self, daemon: Daemon) -> None:
         self.folder = Path(f"/proc/{daemon.process.pid}/fd")
@@ -215,12 +235,15 @@ class Watch:
         self.thread = threading.Thread(target=self.run, daemon=True)
 
     def run(self) -> None:
+        before: dict[int, int] = {}
         while not self.ends.is_set():
-            self.most = max(self.most, self.bytes())
+            sizes = self.sizes()
+            self.most = max(self.most, sum(min(size, before.get(file, 0)) for file, size in sizes.items()))
             self.looks += 1
+            before = sizes
             time.sleep(0.02)
 
-    def bytes(self) -> int:
+    def sizes(self) -> dict[int, int]:
         sizes = {}
         for number in os.listdir(self.folder):
             path = self.folder / number
@@ -230,7 +253,7 @@ class Watch:
                     sizes[found.st_ino] = found.st_blocks * 512
             except OSError:
                 continue
-        return sum(sizes.values())
+        return sizes
 
     def __enter__(self) -> Watch:
         self.thread.start()
@@ -335,6 +358,33 @@ def test_who_has_a_part_of_an_input_does_not_wait_for_others_that_have_one(many:
         assert ask_all(many, "digest-http", keys) == digests
     assert watch.most <= (MEMORY_MB - 8) * MIB, watch.most
     many.retire("digest-http")
+
+
+def test_who_waits_for_a_slow_store_takes_no_room_from_other_functions(many: Daemon, site: Site) -> None:
+    """The turn of the total is left by an invocation that lacks no room any more."""
+    assert invoke(many, "holds", {"key": "big-1"})[1] == BIG
+    # 8 MB are left. So one of the two inputs waits, and the other one is there.
+    assert invoke(many, "holds-soon", {"key": "part-1"})[1] == PART
+    assert invoke(many, "other-holds", {"key": "some-1"})[1] == 4 * MIB
+    with ThreadPoolExecutor(2) as pool:
+        slow = pool.submit(invoke, many, "trio", {"x": "some-x", "y": "part-y", "z": "late-z"})
+        wait_until(lambda: site.asked.count("part-y") == 1 and site.sending == 0)
+        many.retire("holds")
+        wait_until(lambda: site.asked.count("part-y") == 2 and site.sending == 0)
+        # Now that one has all but what is late.
+        pair = pool.submit(invoke, many, "pair", {"x": "part-px", "y": "part-py"})
+        wait_until(lambda: {"part-px", "part-py"} <= set(site.asked))
+        time.sleep(0.5)
+        assert not pair.done() and not slow.done()
+        many.retire("holds-soon")
+        assert pair.result()[1] == [PART, PART]
+        assert not slow.done()
+        answer = slow.result()[1]
+        assert answer["errorType"] == "Input.TimedOut", answer
+        assert "it was not here after 12 s" in answer["errorMessage"], answer
+    site.loop.call_soon_threadsafe(site.goes_on.set)
+    for function in ("pair", "trio", "other-holds"):
+        many.retire(function)
 
 
 def test_inputs_that_exceed_the_share_together_are_refused_at_once(many: Daemon) -> None:

@@ -252,19 +252,27 @@ async fn inbound(
     gauge: &Gauge,
 ) {
     let mut worker = BufWriter::with_capacity(UNFLUSHED_LEN_MAX, worker);
+    // Either the connection or the worker has ended. What was not written then has nobody to read it.
+    let _ = pass_on(client, &mut worker, traffic, gauge).await;
+    let _ = worker.flush().await;
+}
+
+async fn pass_on(
+    client: &mut stream::SplitStream<Client>,
+    worker: &mut BufWriter<OwnedWriteHalf>,
+    traffic: &Traffic,
+    gauge: &Gauge,
+) -> io::Result<()> {
     loop {
         let message = match poll_immediate(client.next()).await {
             Some(message) => message,
             None => {
-                if worker.flush().await.is_err() {
-                    return;
-                }
+                worker.flush().await?;
                 client.next().await
             }
         };
         let Some(message) = message else {
-            let _ = worker.flush().await;
-            return;
+            return Ok(());
         };
         // Many can have come with one read.
         tokio::task::coop::consume_budget().await;
@@ -289,8 +297,7 @@ async fn inbound(
             | Err(tungstenite::Error::Io(_))
                 if !gauge.has_refused() =>
             {
-                let _ = worker.flush().await;
-                return;
+                return Ok(());
             }
             Err(tungstenite::Error::Io(_)) => (CLOSE, traffic.breaks(CloseCode::Again)),
             Err(_) => (CLOSE, traffic.breaks(CloseCode::Protocol)),
@@ -300,21 +307,15 @@ async fn inbound(
             .bytes_in
             .fetch_add(bytes.len() as u64, Ordering::Relaxed);
         let Ok(len) = u32::try_from(bytes.len()) else {
-            return;
+            return Ok(());
         };
         let mut header = [0; HEADER_LEN];
         header[..4].copy_from_slice(&len.to_le_bytes());
         header[4] = kind;
-        let written = async {
-            worker.write_all(&header).await?;
-            worker.write_all(&bytes).await?;
-            match kind {
-                CLOSE => worker.flush().await,
-                _ => Ok(()),
-            }
-        };
-        if written.await.is_err() || kind == CLOSE {
-            return;
+        worker.write_all(&header).await?;
+        worker.write_all(&bytes).await?;
+        if kind == CLOSE {
+            return Ok(());
         }
     }
 }

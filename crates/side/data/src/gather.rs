@@ -3,6 +3,7 @@
 //! `room` says why an invocation gives back what it has, and fetches it again.
 
 use std::collections::BTreeMap;
+use std::future::pending;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +24,7 @@ use crate::buffers::index::ObjectId;
 use crate::decode::{self, Decoders};
 use crate::flight::{Fetch, counted, fetch};
 use crate::memory::Medium;
-use crate::room::{Lack, Turn, Waiting};
+use crate::room::{Lack, TURN_IDLE, Turn, Waiting};
 use crate::stores::{Store, StoreError};
 use crate::streaming::{Begun, Stream, ToldBy};
 
@@ -53,12 +54,17 @@ impl Inputs {
             self.ones.iter().partition(|one| one.input.is_body());
         let mut bodies: FuturesUnordered<_> = bodies.into_iter().map(begin).collect();
         let mut fetches: FuturesUnordered<_> = objects.iter().copied().map(begin).collect();
+        let mut leaves_total = None;
         while !(bodies.is_empty() && fetches.is_empty()) {
             let arrival = tokio::select! {
                 biased;
                 Some(arrival) = bodies.next() => Some(arrival),
                 Some(arrival) = fetches.next() => Some(arrival),
-                () = waiting.begins() => None,
+                () = waiting.changes() => None,
+                () = at(leaves_total) => {
+                    turn.leave_total();
+                    None
+                }
             };
             if let Some(arrival) = arrival {
                 let is_optional = self.ones[arrival.index].input.optional;
@@ -72,12 +78,20 @@ impl Inputs {
                 arrivals.push(arrival);
             }
             let has_some = arrivals.iter().any(|arrival| arrival.end.is_ok());
-            let Some((index, lack)) = waiting.lack_with_something(has_some) else {
-                continue;
+            let lacks = waiting.lacks_with_something(has_some);
+            let most = lacks.iter().map(|(_, lack)| *lack).max();
+            leaves_total = match most {
+                Some(Lack::Total) => None,
+                _ => turn
+                    .has_total()
+                    .then(|| leaves_total.unwrap_or(tokio::time::Instant::now() + TURN_IDLE)),
             };
+            let Some(lack) = most else { continue };
             if turn.try_take(&self.buffers.turns, &self.function, lack) {
-                if self.exceed_share(&arrivals, lack) {
-                    waiting.refuse(index);
+                for (index, lack) in lacks {
+                    if self.exceed_share(&arrivals, lack) {
+                        waiting.refuse(index);
+                    }
                 }
                 continue;
             }
@@ -116,6 +130,14 @@ impl Inputs {
         // An input of unknown length needs whole steps, which may exceed the share by a part of one.
         let share = memory.share_max(Medium::Memory);
         there + len.min(share) > share
+    }
+}
+
+/// Returns at `instant`, or never.
+async fn at(instant: Option<tokio::time::Instant>) {
+    match instant {
+        Some(instant) => sleep_until(instant).await,
+        None => pending().await,
     }
 }
 

@@ -7,16 +7,23 @@
 //!
 //! There is a turn for the share of each function, and one for the total of all functions. Whoever has that of the total has the one of its
 //! function, too, so nobody waits for a turn that waits for its own.
+//!
+//! The turn of the total is for functions that do not know each other, so nobody keeps it for a slow store: who has lacked no room in the
+//! total for [`TURN_IDLE`] loses it. It is not lost at once, or two invocations could give way to each other without end.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use pilot_model::FunctionName;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 
-/// What there is no room in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// How long an invocation keeps the turn of the total although it lacks no room there.
+pub(crate) const TURN_IDLE: Duration = Duration::from_secs(2);
+
+/// What there is no room in. The turn for the later one includes that for the earlier.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Lack {
     /// The share of the function: this many bytes of it are needed.
     Share(usize),
@@ -29,10 +36,10 @@ pub(crate) enum Lack {
 pub(crate) struct Waiting {
     /// The index of each, and whether a part of it is there.
     inputs: Mutex<Vec<(usize, Lack, bool)>>,
-    begun: Notify,
+    changed: Notify,
     had_no_turn: Mutex<Option<Lack>>,
-    /// The input for which there can never be room.
-    refused: watch::Sender<Option<usize>>,
+    /// The inputs for which there can never be room.
+    refused: watch::Sender<BTreeSet<usize>>,
 }
 
 impl Waiting {
@@ -56,30 +63,33 @@ impl Waiting {
         *self.had_no_turn.lock() = Some(lack);
     }
 
-    /// Which input waits, and what it lacks, if the invocation has something meanwhile: other inputs (`has_some`), or a part of one that
+    /// Which inputs wait, and what they lack, if the invocation has something meanwhile: other inputs (`has_some`), or a part of one that
     /// waits.
-    pub(crate) fn lack_with_something(&self, has_some: bool) -> Option<(usize, Lack)> {
+    pub(crate) fn lacks_with_something(&self, has_some: bool) -> Vec<(usize, Lack)> {
         let inputs = self.inputs.lock();
-        let has_some = has_some || inputs.iter().any(|(.., has_part)| *has_part);
-        let (index, lack, _) = inputs.first().filter(|_| has_some)?;
-        Some((*index, *lack))
+        if !has_some && !inputs.iter().any(|(.., has_part)| *has_part) {
+            return Vec::new();
+        }
+        let lacks = inputs.iter().map(|(index, lack, _)| (*index, *lack));
+        lacks.collect()
     }
 
     /// There can never be room for this input.
     pub(crate) fn refuse(&self, index: usize) {
-        self.refused.send_replace(Some(index));
+        self.refused
+            .send_if_modified(|refused| refused.insert(index));
     }
 
     /// Returns when [`Waiting::refuse`] is called for the input.
     pub(crate) async fn refused(&self, index: usize) {
         let mut refused = self.refused.subscribe();
         // The sender is beside it.
-        let _ = refused.wait_for(|refused| *refused == Some(index)).await;
+        let _ = refused.wait_for(|refused| refused.contains(&index)).await;
     }
 
-    /// Returns when an input begins to wait, also if it was before this call.
-    pub(crate) async fn begins(&self) {
-        self.begun.notified().await;
+    /// Returns when an input begins or ends to wait, also if it was before this call.
+    pub(crate) async fn changes(&self) {
+        self.changed.notified().await;
     }
 }
 
@@ -96,7 +106,7 @@ impl<'a> Place<'a> {
         let mut inputs = self.waiting.inputs.lock();
         inputs.push((self.index, lack, has_part));
         drop(inputs);
-        self.waiting.begun.notify_one();
+        self.waiting.changed.notify_one();
         Waits(self)
     }
 }
@@ -109,6 +119,8 @@ impl Drop for Waits<'_> {
     fn drop(&mut self) {
         let mut inputs = self.0.waiting.inputs.lock();
         inputs.retain(|(index, ..)| *index != self.0.index);
+        drop(inputs);
+        self.0.waiting.changed.notify_one();
     }
 }
 
@@ -176,5 +188,14 @@ impl Turn {
         if self.total.is_none() && lack == Lack::Total {
             self.total = Arc::clone(&turns.total).acquire_owned().await.ok();
         }
+    }
+
+    pub(crate) fn has_total(&self) -> bool {
+        self.total.is_some()
+    }
+
+    /// Others may take the turn of the total.
+    pub(crate) fn leave_total(&mut self) {
+        self.total = None;
     }
 }
