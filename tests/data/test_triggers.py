@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import http.server
 import json
 import re
@@ -263,3 +264,68 @@ def test_a_destination_that_the_operator_did_not_name_is_refused(triggered: Daem
         (project / "pilot.toml").write_text(f'[functions.refused]\nhandler = "app.handler"\n{keys}')
         done = triggered.up(project)
         assert done.returncode != 0 and "[connections." in done.stdout + done.stderr, (destination, done.stdout, done.stderr)
+
+
+def test_who_shares_a_url_with_others_uses_its_own_credentials(home: Path, tmp_path: Path) -> None:
+    """Two connections lead to the same queue and URL, each for one function and with its own credentials."""
+    seen: dict[str, set[str]] = {"one": set(), "two": set()}
+
+    class Takes(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            text = self.rfile.read(int(self.headers["content-length"])).decode()
+            sender = re.search(r"function:(one|two)-", text)
+            assert sender
+            authorization = self.headers["authorization"]
+            key = re.search(r"Credential=(\w+)/", authorization)
+            seen[sender[1]].add(key[1] if key else authorization)
+            answer = json.dumps({"MessageId": "1", "MD5OfMessageBody": hashlib.md5(body(text).encode()).hexdigest()}).encode()
+            self.send_response(200)
+            self.send_header("content-length", str(len(answer)))
+            self.end_headers()
+            self.wfile.write(answer)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    def body(text: str) -> str:
+        return str(json.loads(text).get("MessageBody", ""))
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Takes)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    url = f"http://127.0.0.1:{server.server_port}/1"
+    place = home / "shared-url"
+    place.mkdir()
+    text = ""
+    for name in ("one", "two"):
+        (place / name).write_text(f"secret-{name}")
+        (place / name).chmod(0o600)
+        text += f"""
+[connections.queue-{name}]
+functions = ["{name}-*"]
+kind = "sqs"
+url = "{url}"
+access_key_id = "KEY{name}"
+secret_access_key_file = "{place / name}"
+[connections.hook-{name}]
+functions = ["{name}-*"]
+kind = "http"
+url = "{url}"
+authorization_file = "{place / name}"
+"""
+    config = place / "pilotd.toml"
+    config.write_text(text)
+    daemon = Daemon(place, "--config", str(config))
+    try:
+        for name in ("one", "two"):
+            for kind, destination in (("queue", f"sqs:{url}/q"), ("hook", url)):
+                function = f"{name}-{kind}"
+                deploy(daemon, tmp_path, function, f'async = {{ on_success = "{destination}" }}\n')
+                path = f"/2015-03-31/functions/{function}/invocations"
+                response = daemon.request("POST", path, {}, **{"X-Amz-Invocation-Type": "Event"})
+                assert response.status == 202, response.read()
+                wanted = f"KEY{name}" if kind == "queue" else f"secret-{name}"
+                eventually(f"the record of {function}", lambda name=name, wanted=wanted: wanted in seen[name])
+    finally:
+        daemon.stop()
+        server.shutdown()
+    assert seen == {name: {f"KEY{name}", f"secret-{name}"} for name in ("one", "two")}

@@ -27,7 +27,7 @@ from benchlib.command import Run, options_of
 from benchlib.daemon import Daemon
 from benchlib.load import Load
 from benchlib.pilot import ROOT
-from benchlib.proc import memory
+from benchlib.proc import cpu_s, memory
 from benchlib.report import Bar, Report
 from benchlib.stats import Estimate, percentile
 
@@ -40,6 +40,10 @@ P99_RATIO_MAX = 2.0
 MEMORY_MB_MAX = 64
 CONTROL_MS_MAX = 50.0
 THROUGHPUT_MIN = 0.95
+# A daemon at rest uses less of a CPU than this. It is waited for in steps, and not longer than the maximum.
+REST_SHARE_MAX = 0.05
+REST_LOOK_S = 0.5
+REST_S_MAX = 60.0
 
 
 @dataclass(frozen=True)
@@ -101,6 +105,18 @@ def rss(daemon: Daemon) -> int:
     return memory([daemon.process.pid]).rss
 
 
+def rest(daemon: Daemon) -> None:
+    """Waits until the daemon has done what an attack has left: what clients have sent is read after their end, too."""
+    assert daemon.process
+    end = time.monotonic() + REST_S_MAX
+    used = cpu_s([daemon.process.pid])
+    while time.monotonic() < end:
+        time.sleep(REST_LOOK_S)
+        before, used = used, cpu_s([daemon.process.pid])
+        if used - before <= REST_SHARE_MAX * REST_LOOK_S:
+            return
+
+
 def measure(daemon: Daemon, load: Load, effort: Effort) -> Seen:
     with Watch(daemon) as watch:
         options = {"seconds": effort.seconds, "warm_up": 20}
@@ -156,6 +172,7 @@ HOSTILE = {
     "partial": functions.PARTIAL,
     "forking": functions.FORKING,
     "hog": functions.HOG,
+    "everything": functions.EVERYTHING,
 }
 Attack = Callable[[Daemon], AbstractContextManager[None]]
 
@@ -184,6 +201,7 @@ def prepare(daemon: Daemon) -> None:
     for name, code in HOSTILE.items():
         keys: dict[str, Any] = {"timeout_s": 60, "cpu": 0.25, "memory_mb": 512, "scale": {"max": 40}}
         daemon.deploy(name, code, **keys)
+    daemon.deploy("everything-unlimited", functions.EVERYTHING, timeout_s=60, memory_mb=512)
     daemon.deploy("flooded", functions.NEIGHBOUR, cpu=0.25)
     daemon.deploy("websocket", functions.WEBSOCKET, handler="app.app", interface="asgi", cpu=0.25)
 
@@ -231,6 +249,7 @@ def compare(name: str, attack: Attack, run: Run, effort: Effort) -> list[Turn]:
                 attacked = measure(daemon, load, effort)
             turns.append(Turn(quiet, attacked))
             time.sleep(effort.settle_s)
+            rest(daemon)
             print(f"… {name}: turn {number + 1} of {effort.turns}", file=sys.stderr, flush=True)
     return turns
 

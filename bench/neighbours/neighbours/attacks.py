@@ -126,6 +126,8 @@ ATTACKS: dict[str, Callable[[int], None]] = {
     "uploads": uploads,
     "forking": calling("forking", 2),
     "memory": calling("hog", 4),
+    "everything": calling("everything", 1),
+    "everything, no limit of CPU": calling("everything-unlimited", 1),
 }
 CLIENTS = [*ATTACKS, *FLOODS, *READS]
 

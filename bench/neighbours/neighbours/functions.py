@@ -97,6 +97,47 @@ def handler(event, context):
         held.append(block)
 """
 
+# All of it at the same time: one process prints, one starts others, one takes and leaves memory, and one computes.
+EVERYTHING = """
+import os, time
+
+def prints():
+    line = b"x" * 4095 + b"\\n"
+    while True:
+        os.write(1, line)
+
+def forks():
+    while True:
+        try:
+            if os.fork() == 0:
+                time.sleep(0.2)
+                os._exit(0)
+        except OSError:
+            time.sleep(0.01)
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            pass
+
+def allocates():
+    while True:
+        held = [bytearray(8 << 20) for _ in range(25)]
+        for block in held:
+            for at in range(0, len(block), 4096):
+                block[at] = 1
+
+def computes():
+    while True:
+        pass
+
+def handler(event, context):
+    for work in (prints, forks, allocates):
+        if os.fork() == 0:
+            work()
+    computes()
+"""
+
 # At import, sends messages that are none on the template's control socket. `{mark}` makes each deployment a new version.
 FLOODING = """
 # {mark}

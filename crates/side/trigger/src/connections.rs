@@ -91,16 +91,18 @@ impl Connections {
         found.ok_or_else(|| missing(function, &path.display().to_string(), "folder", "path"))
     }
 
-    /// How a queue is reached.
+    /// How a queue is reached, and the connection's name. The innermost one counts.
     ///
     /// # Errors
     /// There is no connection with it for this function, and what to do.
-    pub(crate) fn sqs(&self, function: &str, queue: &str) -> Result<&SqsAccess, String> {
+    pub(crate) fn sqs(&self, function: &str, queue: &str) -> Result<(&str, &SqsAccess), String> {
         let found = self.of(function).filter_map(|one| match &one.kind {
-            ConnectionKind::Sqs(access) if contains(&access.url, queue) => Some(access),
+            ConnectionKind::Sqs(access) if contains(&access.url, queue) => {
+                Some((one.name.as_str(), access))
+            }
             _ => None,
         });
-        let found = found.max_by_key(|access| access.url.len());
+        let found = found.max_by_key(|(_, access)| access.url.len());
         found.ok_or_else(|| missing(function, queue, "sqs", "url"))
     }
 
@@ -116,16 +118,18 @@ impl Connections {
         found.ok_or_else(|| unknown(function, name, "sqs"))
     }
 
-    /// How a URL is reached.
+    /// How a URL is reached, and the connection's name. The innermost one counts.
     ///
     /// # Errors
     /// There is no connection with it for this function, and what to do.
-    pub(crate) fn http(&self, function: &str, url: &str) -> Result<&HttpAccess, String> {
+    pub(crate) fn http(&self, function: &str, url: &str) -> Result<(&str, &HttpAccess), String> {
         let found = self.of(function).filter_map(|one| match &one.kind {
-            ConnectionKind::Http(access) if contains(&access.url, url) => Some(access),
+            ConnectionKind::Http(access) if contains(&access.url, url) => {
+                Some((one.name.as_str(), access))
+            }
             _ => None,
         });
-        let found = found.max_by_key(|access| access.url.len());
+        let found = found.max_by_key(|(_, access)| access.url.len());
         found.ok_or_else(|| missing(function, url, "http", "url"))
     }
 

@@ -24,14 +24,16 @@ pub struct Delivery(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     connections: Arc<Connections>,
-    /// What is open, by URL or name; for one look or one change.
+    /// For one look or one change.
     open: Mutex<Open>,
 }
 
+/// What is open, by the name of the connection, because several connections can lead to the same URL with other credentials.
 #[derive(Debug, Default)]
 struct Open {
     clients: HashMap<String, Client>,
-    queues: HashMap<String, Queue>,
+    /// And by the URL.
+    queues: HashMap<(String, String), Queue>,
     redis: HashMap<String, Redis>,
 }
 
@@ -76,8 +78,8 @@ impl Inner {
     ) -> Result<(), String> {
         match destination {
             Destination::Http(url) => {
-                let access = self.connections.http(function, url)?;
-                self.post(access, url, id, record).await
+                self.post(self.connections.http(function, url)?, url, id, record)
+                    .await
             }
             Destination::Sqs(url) => {
                 let queue = self.queue(function, url)?;
@@ -104,8 +106,9 @@ impl Inner {
     }
 
     fn queue(&self, function: &str, url: &str) -> Result<Queue, String> {
-        let access = self.connections.sqs(function, url)?;
-        let known = self.open.lock().queues.get(url).cloned();
+        let (connection, access) = self.connections.sqs(function, url)?;
+        let of = (connection.to_owned(), url.to_owned());
+        let known = self.open.lock().queues.get(&of).cloned();
         if let Some(queue) = known {
             return Ok(queue);
         }
@@ -114,25 +117,25 @@ impl Inner {
         if open.queues.len() >= QUEUES_MAX {
             open.queues.clear();
         }
-        open.queues.insert(url.to_owned(), queue.clone());
+        open.queues.insert(of, queue.clone());
         Ok(queue)
     }
 
     async fn post(
         &self,
-        access: &HttpAccess,
+        (connection, access): (&str, &HttpAccess),
         url: &str,
         id: &str,
         record: Bytes,
     ) -> Result<(), String> {
-        let known = self.open.lock().clients.get(&access.url).cloned();
+        let known = self.open.lock().clients.get(connection).cloned();
         let client = match known {
             Some(client) => client,
             None => {
                 let trust = Trust::of(access.ca_pem.as_deref())?;
                 let client = http::client(&trust, DELIVERY_TIME_MAX)?;
                 let mut open = self.open.lock();
-                open.clients.insert(access.url.clone(), client.clone());
+                open.clients.insert(connection.to_owned(), client.clone());
                 client
             }
         };

@@ -23,7 +23,7 @@ pub(crate) async fn run(mut context: Context, config: SqsConfig) {
     let connections = Arc::clone(&context.shared.connections);
     let opened = connections
         .sqs(context.function.as_str(), &config.queue)
-        .and_then(|access| Queue::open(access, &config.queue));
+        .and_then(|(_, access)| Queue::open(access, &config.queue));
     let queue = match opened {
         Ok(queue) => queue,
         Err(problem) => {

@@ -17,7 +17,7 @@ use crate::shares::Shares;
 /// time was last read has neither computed nor waited for this long was hardly throttled. Reading the kernel's counter takes 1.3 µs.
 const QUOTA_SLICE: Duration = Duration::from_millis(5);
 
-/// Exchanges that take so long are read for their memory. In a shorter one, a worker gets a few megabytes of new pages; reading the kernel's
+/// After exchanges with so much CPU time, the memory is read. With less, a worker gets a few megabytes of new pages; reading the kernel's
 /// counter takes 1 to 2 µs.
 const MEMORY_READ_FROM: Duration = Duration::from_millis(1);
 
@@ -148,9 +148,9 @@ impl PooledWorker {
     }
 
     /// The highest memory use of the worker so far, bytes. `None`: unknown. It is read before the first sample, and for an exchange that
-    /// `took` long enough to use much more; otherwise it is that of the samples.
-    pub(crate) fn memory_bytes_max(&self, took: Duration) -> Option<u64> {
-        if took >= MEMORY_READ_FROM || self.peak.load(Ordering::Relaxed) == 0 {
+    /// `computed` long enough to use much more; otherwise it is that of the samples.
+    pub(crate) fn memory_bytes_max(&self, computed: Duration) -> Option<u64> {
+        if computed >= MEMORY_READ_FROM || self.peak.load(Ordering::Relaxed) == 0 {
             let peak = self.worker.resources().memory_peak().unwrap_or(0);
             self.peak.fetch_max(peak, Ordering::Relaxed);
         }

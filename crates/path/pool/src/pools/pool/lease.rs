@@ -151,11 +151,13 @@ impl Lease {
         self.fresh.then(|| self.pooled.worker.stamps())
     }
 
-    /// The highest memory use of the worker so far, bytes: read now if the exchange took 1 ms or longer, otherwise as last sampled.
-    /// `None`: unknown.
+    /// The highest memory use of the worker so far, bytes: read now if the exchange, which used this CPU time ([`Lease::cpu`]), can have
+    /// raised it much, otherwise as last sampled. `None`: unknown.
     #[must_use]
-    pub fn memory_bytes_max(&self, now: Instant) -> Option<u64> {
-        self.pooled.memory_bytes_max(now.since(self.since))
+    pub fn memory_bytes_max(&self, now: Instant, cpu: Option<CpuTime>) -> Option<u64> {
+        let alone = cpu.filter(|_| !self.serves_several());
+        let computed = alone.map_or_else(|| now.since(self.since), CpuTime::total);
+        self.pooled.memory_bytes_max(computed)
     }
 
     fn serves_several(&self) -> bool {
