@@ -79,7 +79,7 @@ impl World {
         let waiting = rows.len() - dead;
         self.holds(waiting <= RECORDS_MAX, || format!("{waiting} wait"));
         for planned in plan {
-            self.settled(planned, &before);
+            self.settled(planned, plan, &before);
         }
         // The most at any moment: it may have begun with these, and others may be dead letters no more.
         let buried: usize = plan.iter().map(Planned::burials).sum();
@@ -118,7 +118,7 @@ impl World {
     }
 
     /// An attempt whose end is stored ended so, and what follows is what is promised.
-    fn settled(&mut self, planned: &Planned, before: &Rows) {
+    fn settled(&mut self, planned: &Planned, plan: &[Planned], before: &Rows) {
         if let Planned::Letters {
             how: How::Redrive, ..
         } = planned
@@ -127,7 +127,9 @@ impl World {
                 .rows
                 .iter()
                 .filter_map(|(seq, row)| {
-                    let was_dead = before.get(seq).is_some_and(|row| row.is_dead);
+                    // Before the transaction, or within it.
+                    let was_dead = before.get(seq).is_some_and(|row| row.is_dead)
+                        || plan.iter().any(|planned| planned.buries(&row.id));
                     (was_dead && !row.is_dead).then(|| row.id.clone())
                 })
                 .collect();
