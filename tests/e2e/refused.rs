@@ -1,6 +1,6 @@
 //! Deployments that must be refused: each error says what to change, and the old version keeps serving.
 
-use pilot_harness::{ArchiveEntry, Daemon, Project, archive, needs_root};
+use pilot_harness::{ArchiveEntry, Daemon, Project, Request, archive, multipart, needs_root};
 use serde_json::{Value, json};
 
 use crate::{ECHO, answer, daemon, plain};
@@ -50,6 +50,26 @@ fn upload_refused(bytes: &[u8]) -> Value {
     assert!(!message.is_empty(), "no message: {event}");
     still_serving(&daemon);
     event
+}
+
+#[test]
+fn a_form_that_has_a_part_twice() {
+    let daemon = serving();
+    let code = archive(&[ArchiveEntry::text("app.py", ECHO)]);
+    let spec = ("spec", "application/json", &b"{}"[..]);
+    let code = ("code", "application/gzip", &code[..]);
+    for (parts, twice) in [
+        ([code, code, spec], "'code' twice"),
+        ([spec, spec, code], "'spec' twice"),
+    ] {
+        let (kind, form) = multipart(&parts);
+        let request = Request::new("PUT", "/_pilot/v1/functions/lab");
+        let refused = daemon.send(&request.header("content-type", &kind).body(form));
+        assert_eq!(refused.status, 400);
+        let text = refused.text();
+        assert!(text.contains(twice), "{text}");
+    }
+    still_serving(&daemon);
 }
 
 #[test]

@@ -166,6 +166,9 @@ async fn read_form(admin: &Admin, mut form: Multipart) -> Result<Upload, Failure
         .map_err(|error| broken(&error))?
     {
         match field.name() {
+            // Otherwise a client could send one after the other without end.
+            Some(name @ "spec") if spec.is_some() => return Err(twice(name)),
+            Some(name @ "code") if code.is_some() => return Err(twice(name)),
             Some("spec") => {
                 let text = read_spec(field).await?;
                 spec = Some(parse_spec(&text)?);
@@ -301,6 +304,10 @@ fn broken(error: &MultipartError) -> Failure {
         return Failure::new("too_large", error.body_text());
     }
     bad_form(&error.body_text())
+}
+
+fn twice(part: &str) -> Failure {
+    bad_form(&format!("it has the part '{part}' twice"))
 }
 
 fn bad_form(problem: &str) -> Failure {
