@@ -152,3 +152,15 @@ def test_a_power_failure_loses_nothing_that_was_acknowledged(machine: Machine) -
         assert not lost, f"{len(lost)} of {len(accepted)} events are lost"
         assert machine.ask("POST", "/2015-03-31/functions/same/invocations", {}) == turn
         assert machine.ask("POST", f"/2015-03-31/functions/new{turn}/invocations", {}) == {}
+
+
+def test_a_token_that_was_revoked_stays_so_after_a_power_failure(machine: Machine) -> None:
+    machine.pilot("token", "create", "left", "--role", "invoke")
+    machine.cut()
+    machine.start()
+    assert [token["grant"]["name"] for token in machine.ask("GET", "/_pilot/v1/tokens")] == ["left"]
+    machine.pilot("token", "create", "new", "--role", "invoke")
+    machine.pilot("token", "revoke", "left")
+    machine.cut()
+    machine.start()
+    assert [token["grant"]["name"] for token in machine.ask("GET", "/_pilot/v1/tokens")] == ["new"]

@@ -222,26 +222,32 @@ import time
 async def app(scope, receive, send):
     if scope['type'] != 'http':
         return
+    seconds = float(scope['query_string'])
     await send({'type': 'http.response.start', 'status': 200, 'headers': []})
     for _ in range(10):
         await send({'type': 'http.response.body', 'body': b'part', 'more_body': True})
-        time.sleep(0.1)
+        time.sleep(seconds / 10)
     await send({'type': 'http.response.body', 'body': b'end'})
 ";
-    let mut daemon = lab(code, json!({"interface": "asgi", "handler": "app.app"}));
-    let mut client = daemon.connect();
-    client.send(&Request::new("GET", "/fn/lab/"));
-    // Its head is on the way, and does not say that the connection closes.
-    client.response_begins();
-    kill(Pid::from_raw(daemon.pid()), Signal::SIGTERM).unwrap();
-    let stream = client.receive("GET");
-    assert_ne!(stream.header("connection"), Some("close"));
-    assert_eq!(stream.text(), "part".repeat(10) + "end");
-    let next = client.exchange(&Request::new("GET", "/fn/lab/")).ok();
-    assert_eq!(next.header("connection"), Some("close"));
-    assert_eq!(next.text(), "part".repeat(10) + "end");
-    assert_eq!(client.until_the_end(), b"");
-    assert_eq!(daemon.ends_by_itself(), Some(0));
+    // A stopping daemon looks at its connections once a second: the stream also ends before the first look.
+    for (seconds, pause_ms) in [("1", 0), ("0.7", 600)] {
+        let mut daemon = lab(code, json!({"interface": "asgi", "handler": "app.app"}));
+        let mut client = daemon.connect();
+        let request = Request::new("GET", &format!("/fn/lab/?{seconds}"));
+        client.send(&request);
+        // Its head is on the way, and does not say that the connection closes.
+        client.response_begins();
+        kill(Pid::from_raw(daemon.pid()), Signal::SIGTERM).unwrap();
+        let stream = client.receive("GET");
+        assert_ne!(stream.header("connection"), Some("close"));
+        assert_eq!(stream.text(), "part".repeat(10) + "end");
+        std::thread::sleep(Duration::from_millis(pause_ms));
+        let next = client.exchange(&request).ok();
+        assert_eq!(next.header("connection"), Some("close"));
+        assert_eq!(next.text(), "part".repeat(10) + "end");
+        assert_eq!(client.until_the_end(), b"");
+        assert_eq!(daemon.ends_by_itself(), Some(0));
+    }
 }
 
 #[test]

@@ -159,8 +159,9 @@ async fn serve_http1(
                 usage.is_not_waited_for();
             }
             // The client of a kept connection may be sending its next request just now, and one that has just connected its first. It
-            // gets an answer. (hyper's shutdown closes a connection without a request at once, so it comes afterwards.)
-            let mut rested = true;
+            // gets an answer. (hyper's shutdown closes a connection without a request at once, so it comes afterwards.) An answer that
+            // is under way can end just before the look at it.
+            let mut rested = !usage.is_answering();
             loop {
                 match tokio::time::timeout(REQUEST_ON_THE_WAY, connection.as_mut()).await {
                     Ok(ended) => break ended,

@@ -9,6 +9,7 @@ pub mod logs;
 pub mod observe;
 
 mod access;
+mod durable;
 mod error;
 #[cfg(any(test, fuzzing))]
 #[cfg_attr(not(test), expect(dead_code, reason = "the tests use the rest"))]

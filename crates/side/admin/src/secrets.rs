@@ -6,8 +6,8 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{self, Read, Write as _};
-use std::path::{Path, PathBuf};
+use std::io::{self, Read};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -21,6 +21,7 @@ use pilot_model::{SecretId, SecretName, SecretUse, SecretValues};
 use pilot_seal::SealingKey;
 use serde::{Deserialize, Serialize};
 
+use crate::durable;
 use crate::error::Failure;
 
 /// The stored secrets.
@@ -197,7 +198,6 @@ impl SecretStore {
         })
     }
 
-    /// Replaces the file. It has mode 0600 from its beginning.
     fn write(&self, stored: &BTreeMap<SecretId, Stored>) -> io::Result<()> {
         let form = FileForm {
             key: self.key.id().to_owned(),
@@ -212,13 +212,7 @@ impl SecretStore {
                 })
                 .collect(),
         };
-        let folder = self.path.parent().unwrap_or(Path::new("."));
-        let mut file = tempfile::NamedTempFile::new_in(folder)?;
-        serde_json::to_writer_pretty(&mut file, &form)?;
-        file.write_all(b"\n")?;
-        file.as_file().sync_all()?;
-        file.persist(&self.path).map_err(|error| error.error)?;
-        File::open(folder)?.sync_all()
+        durable::replace(&self.path, &form)
     }
 
     fn named(&self, error: &io::Error) -> io::Error {

@@ -11,7 +11,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
-use std::io::{self, Read, Write as _};
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -27,6 +27,7 @@ use pilot_seal::SealingKey;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use crate::durable;
 use crate::error::Failure;
 
 /// The valid tokens.
@@ -153,7 +154,7 @@ impl TokenStore {
                 None => None,
             },
         });
-        if let Err(error) = self.write(&stored) {
+        if let Err(error) = durable::replace(&self.path, &*stored) {
             stored.pop();
             return Err(unwritten(&error));
         }
@@ -195,7 +196,7 @@ impl TokenStore {
         // First in memory: if the file cannot be written, the token is at least invalid until the daemon ends, and the error says
         // that it will be valid again.
         self.renew(&left);
-        let written = self.write(&left);
+        let written = durable::replace(&self.path, &left);
         *stored = left;
         written.map_err(|error| unwritten(&error))?;
         Ok(true)
@@ -219,17 +220,6 @@ impl TokenStore {
         }
         *self.valid.write() = valid;
         *self.signers.write() = signers;
-    }
-
-    /// Replaces the file. It has mode 0600 from its beginning.
-    fn write(&self, stored: &[Stored]) -> io::Result<()> {
-        let folder = self.path.parent().unwrap_or(Path::new("."));
-        let mut file = tempfile::NamedTempFile::new_in(folder)?;
-        serde_json::to_writer_pretty(&mut file, stored)?;
-        file.write_all(b"\n")?;
-        file.as_file().sync_all()?;
-        file.persist(&self.path).map_err(|error| error.error)?;
-        Ok(())
     }
 }
 
