@@ -202,6 +202,8 @@ def prepare(daemon: Daemon) -> None:
         keys: dict[str, Any] = {"timeout_s": 60, "cpu": 0.25, "memory_mb": 512, "scale": {"max": 40}}
         daemon.deploy(name, code, **keys)
     daemon.deploy("everything-unlimited", functions.EVERYTHING, timeout_s=60, memory_mb=512)
+    program: dict[str, Any] = {"runtime": "provided", "command": ["python3", "app.py"]}
+    daemon.deploy("pieces", functions.PIECES, timeout_s=60, cpu=0.25, scale={"max": 3}, **program)
     daemon.deploy("flooded", functions.NEIGHBOUR, cpu=0.25)
     daemon.deploy("websocket", functions.WEBSOCKET, handler="app.app", interface="asgi", cpu=0.25)
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import os
 import resource
+import selectors
 import socket
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-from .floods import FLOODS, READS, read_again
+from .floods import CONNECTIONS, FLOODS, READS, read_again
 
 # Another address of this machine than the honest clients have.
 ATTACKER = "127.0.0.2"
@@ -32,8 +33,10 @@ def connect(port: int, receive_bytes: int | None = None) -> socket.socket:
     return client
 
 
-def request(name: str, body: bytes = b"{}", length: int | None = None) -> bytes:
-    head = f"POST /2015-03-31/functions/{name}/invocations HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length or len(body)}\r\n\r\n"
+def request(
+    name: str, body: bytes = b"{}", length: int | None = None, path: str = "/2015-03-31/functions/{}/invocations"
+) -> bytes:
+    head = f"POST {path.format(name)} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length or len(body)}\r\n\r\n"
     return head.encode() + body
 
 
@@ -118,6 +121,38 @@ def uploads(port: int) -> None:
         time.sleep(0.2)
 
 
+def streaming(length: int) -> Callable[[int], None]:
+    """Three clients of a program that streams pieces of this length, which read them."""
+
+    def attack(port: int) -> None:
+        selector = selectors.DefaultSelector()
+
+        def add() -> None:
+            client = connect(port)
+            client.sendall(
+                request("pieces", str(length).encode(), path="/2021-11-15/functions/{}/response-streaming-invocations")
+            )
+            selector.register(client, selectors.EVENT_READ)
+
+        for _ in range(CONNECTIONS):
+            add()
+        under_way()
+        while True:
+            for key, _ in selector.select():
+                client = key.fileobj
+                assert isinstance(client, socket.socket)
+                try:
+                    ended = not client.recv(1 << 18)
+                except OSError:
+                    ended = True
+                if ended:
+                    selector.unregister(client)
+                    client.close()
+                    add()
+
+    return attack
+
+
 ATTACKS: dict[str, Callable[[int], None]] = {
     "printing": calling("printing", 4),
     "trickle": trickle,
@@ -126,6 +161,10 @@ ATTACKS: dict[str, Callable[[int], None]] = {
     "uploads": uploads,
     "forking": calling("forking", 2),
     "memory": calling("hog", 4),
+    "pieces, 1 byte": streaming(1),
+    "pieces, 64 bytes": streaming(64),
+    "pieces, 1 KiB": streaming(1024),
+    "pieces, none": streaming(0),
     "everything": calling("everything", 1),
     "everything, no limit of CPU": calling("everything-unlimited", 1),
 }

@@ -138,6 +138,33 @@ def handler(event, context):
     computes()
 """
 
+# A program that speaks the Runtime API and streams pieces of the length that the event says, without end. 0: it computes instead.
+PIECES = """
+import http.client, json, os, socket
+
+INVOCATION = "/2018-06-01/runtime/invocation/"
+host, _, port = os.environ["AWS_LAMBDA_RUNTIME_API"].partition(":")
+daemon = http.client.HTTPConnection(host, int(port))
+daemon.request("GET", INVOCATION + "next")
+answer = daemon.getresponse()
+length = json.loads(answer.read())
+number = answer.headers["Lambda-Runtime-Aws-Request-Id"]
+while length == 0:
+    pass
+stream = socket.create_connection((host, int(port)))
+head = [
+    f"POST {INVOCATION}{number}/response HTTP/1.1",
+    f"Host: {host}",
+    "Lambda-Runtime-Function-Response-Mode: streaming",
+    "Content-Type: application/octet-stream",
+    "Transfer-Encoding: chunked",
+]
+stream.sendall("\\r\\n".join(head).encode() + b"\\r\\n\\r\\n")
+block = (b"%x\\r\\n" % length + b"x" * length + b"\\r\\n") * (65536 // length)
+while True:
+    stream.sendall(block)
+"""
+
 # At import, sends messages that are none on the template's control socket. `{mark}` makes each deployment a new version.
 FLOODING = """
 # {mark}
