@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from math import exp, log
 from pathlib import Path
 from statistics import median
@@ -40,10 +40,9 @@ P99_RATIO_MAX = 2.0
 MEMORY_MB_MAX = 64
 CONTROL_MS_MAX = 50.0
 THROUGHPUT_MIN = 0.95
-# A daemon at rest uses less of a CPU than this. It is waited for in steps, and not longer than the maximum.
+# A daemon at rest uses less of a CPU than this. It is waited for in steps.
 REST_SHARE_MAX = 0.05
 REST_LOOK_S = 0.5
-REST_S_MAX = 60.0
 
 
 @dataclass(frozen=True)
@@ -51,10 +50,11 @@ class Effort:
     turns: int
     seconds: float
     settle_s: float
+    rest_s_max: float
 
 
-FULL = Effort(turns=5, seconds=4.0, settle_s=1.0)
-SMOKE = Effort(turns=1, seconds=0.3, settle_s=0.1)
+FULL = Effort(turns=5, seconds=4.0, settle_s=1.0, rest_s_max=60.0)
+SMOKE = Effort(turns=1, seconds=0.3, settle_s=0.1, rest_s_max=0.0)
 
 
 @dataclass(frozen=True)
@@ -105,10 +105,10 @@ def rss(daemon: Daemon) -> int:
     return memory([daemon.process.pid]).rss
 
 
-def rest(daemon: Daemon) -> None:
+def rest(daemon: Daemon, s_max: float) -> None:
     """Waits until the daemon has done what an attack has left: what clients have sent is read after their end, too."""
     assert daemon.process
-    end = time.monotonic() + REST_S_MAX
+    end = time.monotonic() + s_max
     used = cpu_s([daemon.process.pid])
     while time.monotonic() < end:
         time.sleep(REST_LOOK_S)
@@ -251,7 +251,7 @@ def compare(name: str, attack: Attack, run: Run, effort: Effort) -> list[Turn]:
                 attacked = measure(daemon, load, effort)
             turns.append(Turn(quiet, attacked))
             time.sleep(effort.settle_s)
-            rest(daemon)
+            rest(daemon, effort.rest_s_max)
             print(f"… {name}: turn {number + 1} of {effort.turns}", file=sys.stderr, flush=True)
     return turns
 
@@ -321,7 +321,7 @@ def main() -> int:
     run = Run.begin(parser)
     effort = SMOKE if run.options.smoke else FULL
     if run.options.turns:
-        effort = Effort(run.options.turns, effort.seconds, effort.settle_s)
+        effort = replace(effort, turns=run.options.turns)
     header = [
         "attack",
         "p50, µs",
