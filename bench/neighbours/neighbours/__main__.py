@@ -234,25 +234,30 @@ def invoke(daemon: Daemon, name: str, body: bytes, headers: dict[str, str]) -> N
 FILLS: dict[str, Callable[[Daemon], None]] = {"logs": fill_logs, "asynchronous invocations": fill_queue}
 
 
-def compare(name: str, attack: Attack, run: Run, effort: Effort) -> list[Turn]:
-    """The turns of one attack, on a new daemon."""
-    load = Load(run.binary)
-    turns = []
-    with tempfile.TemporaryDirectory() as home, daemon_of(run.binary, Path(home)) as daemon:
+@contextmanager
+def ready(binary: Path, names: list[str]) -> Iterator[Daemon]:
+    """A daemon with all functions, and with what these attacks read."""
+    with tempfile.TemporaryDirectory() as home, daemon_of(binary, Path(home)) as daemon:
         prepare(daemon)
-        if fill := FILLS.get(name):
-            fill(daemon)
-        # Memory that a daemon takes once and keeps, whoever calls it.
-        measure(daemon, load, SMOKE)
-        for number in range(effort.turns):
-            quiet = measure(daemon, load, effort)
-            with attack(daemon):
-                time.sleep(effort.settle_s)
-                attacked = measure(daemon, load, effort)
-            turns.append(Turn(quiet, attacked))
+        for name in names:
+            if fill := FILLS.get(name):
+                fill(daemon)
+        yield daemon
+
+
+def compare(name: str, attack: Attack, daemon: Daemon, load: Load, effort: Effort) -> list[Turn]:
+    turns = []
+    # Memory that a daemon takes once and keeps, whoever calls it.
+    measure(daemon, load, SMOKE)
+    for number in range(effort.turns):
+        quiet = measure(daemon, load, effort)
+        with attack(daemon):
             time.sleep(effort.settle_s)
-            rest(daemon, effort.rest_s_max)
-            print(f"… {name}: turn {number + 1} of {effort.turns}", file=sys.stderr, flush=True)
+            attacked = measure(daemon, load, effort)
+        turns.append(Turn(quiet, attacked))
+        time.sleep(effort.settle_s)
+        rest(daemon, effort.rest_s_max)
+        print(f"… {name}: turn {number + 1} of {effort.turns}", file=sys.stderr, flush=True)
     return turns
 
 
@@ -336,11 +341,14 @@ def main() -> int:
     report = Report("neighbours", "a neighbour, quiet → under attack", header)
     floors = [] if run.options.smoke else [floor()]
     seen: dict[str, list[Turn]] = {}
-    for name, attack in known.items():
-        if run.options.only and name not in run.options.only:
-            continue
-        seen[name] = compare(name, attack, run, effort)
-        judge(report, name, seen[name])
+    load = Load(run.binary)
+    chosen = [name for name in known if not run.options.only or name in run.options.only]
+    # Each attack has a new daemon where figures count.
+    for group in [chosen] if run.options.smoke else [[name] for name in chosen]:
+        with ready(run.binary, group) as daemon:
+            for name in group:
+                seen[name] = compare(name, known[name], daemon, load, effort)
+                judge(report, name, seen[name])
     floors += [] if run.options.smoke else [floor()]
     report.notes = floors
     report.data = {name: [asdict(turn) for turn in turns] for name, turns in seen.items()}
