@@ -115,6 +115,12 @@ def rest(daemon: Daemon, s_max: float) -> None:
         before, used = used, cpu_s([daemon.process.pid])
         if used - before <= REST_SHARE_MAX * REST_LOOK_S:
             return
+    if s_max:
+        print(
+            f"… the daemon is still busy after {s_max:.0f} s: the next quiet figures have that in them",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 def measure(daemon: Daemon, load: Load, effort: Effort) -> Seen:

@@ -68,43 +68,8 @@ def handler(event, context):
 """
 
 # Starts processes as fast as it may, for ever.
-FORKING = """
+FORKS = """
 import os, time
-
-def handler(event, context):
-    while True:
-        try:
-            if os.fork() == 0:
-                time.sleep(0.2)
-                os._exit(0)
-        except OSError:
-            time.sleep(0.01)
-        try:
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
-        except ChildProcessError:
-            pass
-"""
-
-# Takes memory until it is ended.
-HOG = """
-def handler(event, context):
-    held = []
-    while True:
-        block = bytearray(8 << 20)
-        for at in range(0, len(block), 4096):
-            block[at] = 1
-        held.append(block)
-"""
-
-# All of it at the same time: one process prints, one starts others, one takes and leaves memory, and one computes.
-EVERYTHING = """
-import os, time
-
-def prints():
-    line = b"x" * 4095 + b"\\n"
-    while True:
-        os.write(1, line)
 
 def forks():
     while True:
@@ -119,6 +84,35 @@ def forks():
                 pass
         except ChildProcessError:
             pass
+"""
+
+FORKING = (
+    FORKS
+    + """
+def handler(event, context):
+    forks()
+"""
+)
+
+# Takes memory until it is ended.
+HOG = """
+def handler(event, context):
+    held = []
+    while True:
+        block = bytearray(8 << 20)
+        for at in range(0, len(block), 4096):
+            block[at] = 1
+        held.append(block)
+"""
+
+# All of it at the same time: one process prints, one starts others, one takes and leaves memory, and one computes.
+EVERYTHING = (
+    FORKS
+    + """
+def prints():
+    line = b"x" * 4095 + b"\\n"
+    while True:
+        os.write(1, line)
 
 def allocates():
     while True:
@@ -137,6 +131,7 @@ def handler(event, context):
             work()
     computes()
 """
+)
 
 # A program that speaks the Runtime API and streams pieces of the length that the event says, without end. 0: it computes instead.
 PIECES = """
