@@ -33,6 +33,14 @@ def websocket(connect: Open) -> socket.socket:
     return client
 
 
+def chunked(connect: Open) -> socket.socket:
+    client = connect()
+    client.sendall(
+        b"POST /2015-03-31/functions/flooded/invocations HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+    )
+    return client
+
+
 def http2(connect: Open) -> socket.socket:
     client = connect()
     client.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(SETTINGS))
@@ -49,6 +57,8 @@ SETTINGS, PING = 4, 6
 MASK = bytes(4)
 WS_TEXT_1 = b"\x81\x81" + MASK + b"x"
 WS_PING, WS_PONG = b"\x89\x80" + MASK, b"\x8a\x80" + MASK
+# RFC 9112, section 7.1.
+CHUNK_1, CHUNK_64 = b"1\r\n \r\n", b"40\r\n" + b" " * 64 + b"\r\n"
 CALL = b"POST /2015-03-31/functions/flooded/invocations HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n{}"
 
 
@@ -103,6 +113,8 @@ def read_again(path: str, control: Path, under_way: Callable[[], None]) -> None:
 
 FLOODS: dict[str, Callable[[Open, Callable[[], None]], None]] = {
     "pipelined calls": partial(flood, lambda connect: connect(), CALL),
+    "chunks, 1 byte": partial(flood, chunked, CHUNK_1),
+    "chunks, 64 bytes": partial(flood, chunked, CHUNK_64),
     "HTTP/2 pings": partial(flood, http2, frame(PING, bytes(8))),
     "HTTP/2 settings": partial(flood, http2, frame(SETTINGS)),
     "WebSocket pings": partial(flood, websocket, WS_PING),

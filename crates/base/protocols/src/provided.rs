@@ -55,7 +55,7 @@ use self::worksite::Worksite;
 use crate::error_body::{error_body, truncated};
 use crate::inputs::input_headers;
 use crate::life::{Life, OutputUse};
-use crate::pace::Pace;
+use crate::pace::{Pace, PiecePace};
 use crate::start::output_text;
 use crate::{Awaited, Held, HeldFiles, Instance, Retire, Start};
 
@@ -105,7 +105,7 @@ impl ProvidedWorker {
             queue: InvocationQueue::new(start.version.config.concurrency),
             extensions: Extensions::default(),
             pace: Pace::default(),
-            pieces: Arc::default(),
+            pieces: PiecePace::default(),
             answers: start.answers.clone(),
         });
         let mut tasks = JoinSet::new();

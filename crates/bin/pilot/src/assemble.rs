@@ -8,7 +8,6 @@ use std::time::Duration;
 use anyhow::Context;
 use http_body_util::BodyExt;
 use http_body_util::combinators::UnsyncBoxBody;
-use hyper::body::Incoming;
 use pilot_admin::{Admin, AdminConfig, AdminParts, LogStore, Observations, Readiness, SecretStore};
 use pilot_cluster::{Cluster, ClusterConfig};
 use pilot_container::{ContainerConfig, ContainerGroup, ContainerHost};
@@ -17,7 +16,7 @@ use pilot_deploy::{
     ArchiveLimits, DeployConfig, Deployer, EnvironmentConfig, HeldDataDir, Reserve, StoreLimits,
     VERSIONS_KEPT,
 };
-use pilot_gateway::{BodyFiles, Control, GatewayConfig, RefusedConnections};
+use pilot_gateway::{BodyFiles, Control, GatewayConfig, RefusedConnections, RequestBody};
 use pilot_invoke::Invoker;
 use pilot_meter::{Meter, MeterConfig};
 use pilot_model::forecast::MakeForecaster;
@@ -564,7 +563,7 @@ impl Daemon {
     /// The handler of all requests that are not invocations.
     pub(crate) fn control(&self) -> Control {
         let router = self.admin.router();
-        Arc::new(move |request: hyper::Request<Incoming>| {
+        Arc::new(move |request: hyper::Request<RequestBody>| {
             let router = router.clone();
             Box::pin(async move {
                 let response = match router.oneshot(request).await {

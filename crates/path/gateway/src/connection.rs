@@ -7,7 +7,6 @@ mod http2;
 mod interim;
 pub(crate) mod line;
 mod opening;
-mod own_wakes;
 pub(crate) mod pace;
 mod sent;
 mod socket;
@@ -26,11 +25,11 @@ use http::header::{CONNECTION, HeaderValue};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioTimer;
+use pilot_protocols::OwnWakes;
 use tokio::sync::watch;
 
 use self::line::{Line, Scheme, Usage};
 use self::opening::Opened;
-use self::own_wakes::OwnWakes;
 use self::pace::Pace;
 use self::sent::Sent;
 use self::socket::Socket;
@@ -144,7 +143,7 @@ async fn serve_http1(
         .header_read_timeout(gate.config.header_timeout)
         .serve_connection(socket, service)
         .with_upgrades();
-    let mut connection = pin!(OwnWakes::new(connection));
+    let mut connection = pin!(OwnWakes::new(connection, POLLS_MAX));
     let ended = tokio::select! {
         biased;
         ended = connection.as_mut() => Some(ended),
@@ -189,3 +188,6 @@ async fn serve_http1(
 /// How long a drain waits for a request that may be on its way: the next one of a kept connection, or the first one of a connection. As long
 /// as [`crate::peers`] waits where connections are short: on a busy machine or a slow line a request takes its time.
 const REQUEST_ON_THE_WAY: Duration = Duration::from_secs(1);
+
+/// How often a connection that wakes itself is polled in a row. A request with a body that came with its head needs three.
+const POLLS_MAX: usize = 4;

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderValue, Request, StatusCode};
-use hyper::body::Incoming;
 use pilot_model::access::{Caller, Grant};
 
 use crate::connection::line::Usage;
@@ -15,6 +14,7 @@ use crate::gate::Gate;
 use crate::headers;
 use crate::listener::Access;
 use crate::reply::{Reply, ReplyBody};
+use crate::request_body::RequestBody;
 use crate::token::{self, TokenError};
 use crate::web_page;
 
@@ -25,7 +25,7 @@ use crate::web_page;
 pub(crate) async fn answer(
     gate: &Gate,
     mut head: Parts,
-    body: Incoming,
+    body: RequestBody,
     usage: &Usage,
 ) -> Result<Reply, RequestError> {
     let path = head.uri.path();

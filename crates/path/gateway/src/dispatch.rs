@@ -1,7 +1,7 @@
 //! One request, from its head to its reply: the dispatch to the routes. It runs inside the connection's task, because handing a
 //! request to another thread costs more than serving it.
 
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use http::request::Parts;
@@ -18,6 +18,7 @@ use crate::headers;
 use crate::lambda_api::{self, Form};
 use crate::leftover;
 use crate::reply::{Reply, ReplyBody};
+use crate::request_body::RequestBody;
 use crate::request_context::{RequestContext, new_id};
 use crate::route::{Route, route};
 
@@ -29,7 +30,7 @@ pub(crate) async fn answer(gate: &Gate, request: Request<Incoming>, line: &Line)
     usage.turn().await;
     let may_follow = has_body && !request.headers().contains_key(headers::EXPECT);
     let (head, body) = request.into_parts();
-    let mut body = Some(body);
+    let mut body = Some(RequestBody::new(body, Arc::clone(usage)));
     let mut reply = reply(gate, head, &mut body, line).await;
     if usage.leaves_body() {
         leftover::read(body.filter(|_| may_follow), usage).await;
@@ -43,7 +44,7 @@ pub(crate) async fn answer(gate: &Gate, request: Request<Incoming>, line: &Line)
     reply
 }
 
-async fn reply(gate: &Gate, mut head: Parts, body: &mut Option<Incoming>, line: &Line) -> Reply {
+async fn reply(gate: &Gate, mut head: Parts, body: &mut Option<RequestBody>, line: &Line) -> Reply {
     let received = gate.invoker.now();
     if head.method == Method::CONNECT {
         // The daemon is not a proxy, and hyper would start a tunnel after a 2xx response.

@@ -3,7 +3,6 @@
 use std::fmt;
 use std::sync::Arc;
 
-use hyper::body::Incoming;
 use pilot_invoke::Invoker;
 use pilot_model::BoxFuture;
 
@@ -12,11 +11,12 @@ use crate::config::GatewayConfig;
 use crate::listener::{Access, Door};
 use crate::peers::RefusedConnections;
 use crate::reply::ControlBody;
+use crate::request_body::RequestBody;
 
 /// Answers requests that are not on the data path: the control API, metrics, health. The request has a
 /// [`Caller`](pilot_model::access::Caller) as an extension; the handler decides what that caller may do.
 pub type Control = Arc<
-    dyn Fn(http::Request<Incoming>) -> BoxFuture<'static, http::Response<ControlBody>>
+    dyn Fn(http::Request<RequestBody>) -> BoxFuture<'static, http::Response<ControlBody>>
         + Send
         + Sync,
 >;

@@ -4,13 +4,13 @@
 use std::time::Duration;
 
 use http_body_util::BodyExt as _;
-use hyper::body::Incoming;
 
 use crate::connection::line::Usage;
+use crate::request_body::RequestBody;
 
 /// Reads a small rest, so that the connection can be used again. A larger or slower one stays, and ends the connection (RFC 9112,
 /// section 9.3). `body` is `None` if it has been begun, or will not come without being asked for.
-pub(crate) async fn read(body: Option<Incoming>, usage: &Usage) {
+pub(crate) async fn read(body: Option<RequestBody>, usage: &Usage) {
     let Some(mut body) = body else {
         return;
     };

@@ -31,6 +31,7 @@ mod listener;
 mod peers;
 mod refusal;
 mod reply;
+mod request_body;
 mod request_context;
 mod requested_inputs;
 mod route;
@@ -58,6 +59,7 @@ pub use gate::Control;
 pub use listener::{Access, Door, Listener, Serves, Transport};
 pub use peers::RefusedConnections;
 pub use reply::{BoxError, ControlBody};
+pub use request_body::RequestBody;
 
 /// The HTTP server.
 #[derive(Debug, Clone, Copy)]

@@ -6,8 +6,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use http::Uri;
 use http::request::Parts;
+use http_body::Body as _;
 use http_body_util::{BodyExt as _, Empty, Full};
-use hyper::body::{Body as _, Incoming};
 use pilot_invoke::InvokeError;
 use pilot_model::access::{Grant, Role};
 use pilot_model::ports::StreamedBody;
@@ -20,6 +20,7 @@ use crate::expectation::Expectation;
 use crate::gate::Gate;
 use crate::headers;
 use crate::listener::Access;
+use crate::request_body::RequestBody;
 use crate::signature::{self, Signature, SignatureError, SignedPayload, UNSIGNED};
 use crate::token::{self, CARRIERS, TokenError};
 use crate::upload::Upload;
@@ -54,7 +55,7 @@ pub(crate) struct RequestContext<'a> {
     /// As sent.
     pub(crate) uri: &'a Uri,
     /// `None` after it was taken.
-    pub(crate) body: &'a mut Option<Incoming>,
+    pub(crate) body: &'a mut Option<RequestBody>,
     /// The body, if its signature required to read it first.
     pub(crate) held: Option<Bytes>,
     /// Its span, if it is recorded.
@@ -196,7 +197,7 @@ impl RequestContext<'_> {
     }
 
     /// The body as a stream: what is unread of it, or what was read for its signature, or nothing.
-    pub(crate) fn streamed(&mut self, upload: Option<Upload<Incoming>>) -> StreamedBody {
+    pub(crate) fn streamed(&mut self, upload: Option<Upload<RequestBody>>) -> StreamedBody {
         match (upload, self.held.take()) {
             (Some(upload), _) => StreamedBody::new(upload),
             (None, Some(held)) => {
@@ -236,7 +237,7 @@ impl RequestContext<'_> {
     }
 
     /// The unread body, as a stream; `None` if there is none. It is read when `expects` permits it.
-    pub(crate) fn upload(&mut self, expects: Option<Expectation>) -> Option<Upload<Incoming>> {
+    pub(crate) fn upload(&mut self, expects: Option<Expectation>) -> Option<Upload<RequestBody>> {
         let body = self.body.take().filter(|body| !body.is_end_stream())?;
         let patience = self.gate.config.body_timeout;
         let usage = Arc::clone(self.line.usage());

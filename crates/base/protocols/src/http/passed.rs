@@ -105,22 +105,24 @@ impl Body for PassedBody {
 }
 
 impl PassedBody {
-    /// A short piece, joined with those that have arrived behind it.
+    /// A piece, joined with those that have arrived behind it.
     fn joined(&mut self, first: Polled, cx: &mut Context<'_>) -> Polled {
         let Some(Ok(frame)) = first else { return first };
         let piece = match frame.into_data() {
             Ok(piece) => piece,
             Err(frame) => return Some(Ok(frame)),
         };
-        if !Joined::is_short(&piece) {
-            return Some(Ok(Frame::data(piece)));
-        }
-        let mut joined = Joined::new(piece, PiecePace::cost_of_more);
+        let mut cost = PiecePace::cost(piece.len());
+        let mut joined = Joined::default();
+        joined.add(piece);
         while joined.takes_more() && !self.incoming.is_end_stream() {
             match self.poll_piece(cx) {
                 Poll::Pending => break,
                 Poll::Ready(Some(Ok(next))) => match next.into_data() {
-                    Ok(next) => joined.add(&next),
+                    Ok(next) => {
+                        cost += PiecePace::cost_of_more(next.len());
+                        joined.add(next);
+                    }
                     Err(trailers) => {
                         self.ahead = Some(Some(Ok(trailers)));
                         break;
@@ -132,9 +134,9 @@ impl PassedBody {
                 }
             }
         }
-        let whole = joined.end(&self.site.pieces);
+        self.site.pieces.came(cost);
         self.resting = self.site.pieces.next().map(|at| Box::pin(sleep_until(at)));
-        Some(Ok(Frame::data(whole)))
+        Some(Ok(Frame::data(joined.end())))
     }
 
     fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Polled> {

@@ -6,7 +6,6 @@
 
 use std::future::poll_fn;
 use std::pin::Pin;
-use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
@@ -15,13 +14,12 @@ use http_body::Body;
 use hyper::body::Incoming;
 use pilot_model::{Seldom, Version};
 use serde::Serialize;
-use tokio::sync::oneshot;
 
 use super::extensions::{Extension, Registers};
 use super::queue::Answering;
 use super::reply::{self, Reply};
 use super::socket::Socket;
-use super::stream::{ERROR_TYPE, Over, Streamed, has_prelude, raised};
+use super::stream::{ERROR_TYPE, Over, has_prelude, raised};
 use super::worksite::Worksite;
 use crate::error_body::{as_error_body, error_body, too_large};
 use crate::{FREE_LEN, PiecePace, RESPONSE_LEN_MAX, Reserved};
@@ -183,18 +181,15 @@ async fn stream(site: &Worksite, answering: Answering, request: Request<Incoming
         || "application/octet-stream".to_owned(),
         |value| String::from_utf8_lossy(value.as_bytes()).into_owned(),
     );
-    let (over, ended) = oneshot::channel();
-    let body = request.into_body();
-    let pace = Arc::clone(&site.pieces);
-    answering.stream(|times| Streamed::new(times, body, content_type, (over, pace)));
-    match ended.await {
-        Ok(Over::Taken) => reply::accepted(),
-        Ok(Over::Invalid) => reply::problem(
+    let posting = answering.stream(content_type);
+    match posting.pass_on(request.into_body(), &site.pieces).await {
+        Some(Over::Taken) => reply::accepted(),
+        Some(Over::Invalid) => reply::problem(
             StatusCode::BAD_REQUEST,
             "InvalidResponsePrelude",
             "The response does not begin with a prelude, as its content type says",
         ),
-        Err(_) => reply::truncated(),
+        None => reply::truncated(),
     }
 }
 
@@ -418,11 +413,8 @@ async fn drain(body: &mut Incoming, pace: &PiecePace) {
 
 /// A piece has come: the next one is read at the worker's pace.
 async fn came(piece: &Bytes, pace: &PiecePace) {
-    let cost = PiecePace::cost(piece.len());
-    if !cost.is_zero() {
-        pace.came(cost);
-        pace.rest().await;
-    }
+    pace.came(PiecePace::cost(piece.len()));
+    pace.rest().await;
 }
 
 /// Longest body of a registration or an initialisation error, bytes. Clients may send one per connection before they are

@@ -14,7 +14,7 @@ use pilot_sys::clock::monotonic_ns;
 use tokio::sync::{Notify, SetOnce, oneshot};
 
 use super::extensions::Notice;
-use super::stream::Streamed;
+use super::stream::{self, Posting, Streamed};
 use super::times::Times;
 
 /// The invocations of one worker.
@@ -292,10 +292,11 @@ impl Answering {
         self.settle(Posted::Error(body, times));
     }
 
-    /// The answer is streamed.
-    pub(super) fn stream(self, make: impl FnOnce(Times) -> Streamed) {
-        let streamed = Box::new(make(self.times));
-        self.settle(Posted::Stream(streamed));
+    /// The answer is streamed, and of this type.
+    pub(super) fn stream(self, content_type: String) -> Posting {
+        let (streamed, posting) = stream::streamed(self.times, content_type);
+        self.settle(Posted::Stream(Box::new(streamed)));
+        posting
     }
 
     fn settle(mut self, heard: Posted) {

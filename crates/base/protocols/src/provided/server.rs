@@ -17,6 +17,7 @@ use tokio::time::{sleep, timeout};
 use super::api;
 use super::socket::Socket;
 use super::worksite::Worksite;
+use crate::own_wakes::OwnWakes;
 
 /// Serves the worker until it has ended, then closes its queue. Dropping the future closes every connection.
 pub(super) async fn serve(site: Arc<Worksite>, listener: TcpListener) {
@@ -82,7 +83,7 @@ async fn connection(site: Arc<Worksite>, stream: TcpStream) {
         let (site, socket) = (Arc::clone(&site), socket.clone());
         async move { Ok::<_, Infallible>(api::answer(&site, &socket, request).await) }
     });
-    let served = http1::Builder::new()
+    let connection = http1::Builder::new()
         // As Lambda writes them: runtimes written as shell scripts search for this spelling.
         .title_case_headers(true)
         .auto_date_header(false)
@@ -91,9 +92,8 @@ async fn connection(site: Arc<Worksite>, stream: TcpStream) {
         .max_buf_size(BUFFER_LEN)
         // A client that posts its answer and exits is still served; polls check by themselves whether their client is there.
         .half_close(true)
-        .serve_connection(TokioIo::new(socket.clone()), service)
-        .await;
-    if let Err(error) = served {
+        .serve_connection(TokioIo::new(socket.clone()), service);
+    if let Err(error) = OwnWakes::new(connection, POLLS_MAX).await {
         tracing::debug!(worker = %site.id, %error, "a worker's connection broke");
     }
 }
@@ -103,6 +103,9 @@ const CONNECTIONS_SPARE: usize = 32;
 
 /// The memory of a connection for what it reads and writes: heads are no longer.
 const BUFFER_LEN: usize = 64 * 1024;
+
+/// How often a connection that wakes itself is polled in a row: once for each piece of a streamed answer that has arrived.
+const POLLS_MAX: usize = 64;
 
 /// Pause after a failed accept (for example out of descriptors).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(10);

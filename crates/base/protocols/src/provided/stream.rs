@@ -1,21 +1,20 @@
-//! A response that the runtime posts as a stream (`Lambda-Runtime-Function-Response-Mode: streaming`). The caller reads it from
-//! the socket piece by piece, so a slow caller slows down the runtime.
+//! A response that the runtime posts as a stream (`Lambda-Runtime-Function-Response-Mode: streaming`). The task of the runtime's
+//! connection reads it, as far as its caller takes it and a little ahead, so a slow caller slows down the runtime. What arrives together, or
+//! while the caller is busy with the part before, becomes one part.
 
 use std::future::poll_fn;
-use std::pin::Pin;
-use std::sync::Arc;
+use std::task::Poll;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use futures_util::FutureExt as _;
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use http_body::{Body, Frame};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use pilot_model::ports::HttpHead;
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 
 use super::prelude::{self, Prelude, PreludeError};
 use super::times::Times;
@@ -27,14 +26,19 @@ use crate::pace::PiecePace;
 #[derive(Debug)]
 pub(super) struct Streamed {
     pub(super) times: Times,
-    body: Incoming,
+    /// Closes without a last part if the runtime's connection breaks.
+    pieces: mpsc::Receiver<Piece>,
     /// The content type that the runtime sent.
     content_type: String,
     /// Lets the runtime's request be answered. Dropped unused: the caller is gone.
     over: Option<oneshot::Sender<Over>>,
-    pace: Arc<PiecePace>,
-    /// What came behind the parts that were joined.
-    ahead: Option<Piece>,
+}
+
+/// The runtime's end of a streamed response.
+#[derive(Debug)]
+pub(super) struct Posting {
+    pieces: mpsc::Sender<Piece>,
+    over: oneshot::Receiver<Over>,
 }
 
 /// How a streamed response ended, for the request that posted it.
@@ -72,23 +76,103 @@ pub(super) enum Beginning {
     Broken,
 }
 
-impl Streamed {
-    pub(super) fn new(
-        times: Times,
-        body: Incoming,
-        content_type: String,
-        (over, pace): (oneshot::Sender<Over>, Arc<PiecePace>),
-    ) -> Self {
-        Self {
-            times,
-            body,
-            content_type,
-            over: Some(over),
-            pace,
-            ahead: None,
+/// Both ends of a streamed response with this content type.
+pub(super) fn streamed(times: Times, content_type: String) -> (Streamed, Posting) {
+    let (sender, receiver) = mpsc::channel(1);
+    let (over, ended) = oneshot::channel();
+    let streamed = Streamed {
+        times,
+        pieces: receiver,
+        content_type,
+        over: Some(over),
+    };
+    let posting = Posting {
+        pieces: sender,
+        over: ended,
+    };
+    (streamed, posting)
+}
+
+impl Posting {
+    /// Passes the body on at this pace, and waits until its caller has read all of it. `None`: the caller is gone, or the body broke off.
+    pub(super) async fn pass_on(self, body: Incoming, pace: &PiecePace) -> Option<Over> {
+        let Self { pieces, over } = self;
+        pass_on(body, pieces, pace).await?;
+        over.await.ok()
+    }
+}
+
+/// `None`: nobody reads the body any more.
+async fn pass_on(mut body: Incoming, pieces: mpsc::Sender<Piece>, pace: &PiecePace) -> Option<()> {
+    // What has come since the caller took a part.
+    let mut held = Joined::default();
+    let last = loop {
+        let frame = tokio::select! {
+            biased;
+            frame = next(&mut body, pace), if held.takes_more() => frame,
+            free = pieces.reserve(), if !held.is_empty() => {
+                free.ok()?.send(Piece::More(std::mem::take(&mut held).end()));
+                continue;
+            }
+            () = pieces.closed(), if held.is_empty() => return None,
+        };
+        match piece_of(&body, frame) {
+            None => {}
+            Some(Piece::More(chunk)) => {
+                pace.came(match held.is_empty() {
+                    true => PiecePace::cost(chunk.len()),
+                    false => PiecePace::cost_of_more(chunk.len()),
+                });
+                held.add(chunk);
+                polled_again().await;
+            }
+            Some(last) => break last,
+        }
+    };
+    if !held.is_empty() {
+        pieces.send(Piece::More(held.end())).await.ok()?;
+    }
+    pieces.send(last).await.ok()
+}
+
+/// Lets the connection be polled, which then has the next piece if that has arrived.
+async fn polled_again() {
+    let mut was_polled = false;
+    poll_fn(|cx| {
+        if was_polled {
+            return Poll::Ready(());
+        }
+        was_polled = true;
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
+
+async fn next(body: &mut Incoming, pace: &PiecePace) -> Option<Result<Frame<Bytes>, hyper::Error>> {
+    pace.rest().await;
+    body.frame().await
+}
+
+/// `None`: it says nothing.
+fn piece_of(body: &Incoming, frame: Option<Result<Frame<Bytes>, hyper::Error>>) -> Option<Piece> {
+    let frame = match frame {
+        None => return Some(Piece::Last(Bytes::new())),
+        Some(Err(_)) => return Some(Piece::Broken),
+        Some(Ok(frame)) => frame,
+    };
+    match frame.into_data() {
+        Ok(chunk) if body.is_end_stream() => Some(Piece::Last(chunk)),
+        Ok(chunk) if chunk.is_empty() => None,
+        Ok(chunk) => Some(Piece::More(chunk)),
+        Err(frame) => {
+            let trailers = frame.into_trailers().unwrap_or_default();
+            raised(&trailers).map(Piece::Raised)
         }
     }
+}
 
+impl Streamed {
     /// Reads the prelude, or up to the first part of the body. If the function raises an exception before that, the answer is
     /// that error.
     pub(super) async fn begin(&mut self) -> Beginning {
@@ -150,66 +234,7 @@ impl Streamed {
     }
 
     async fn frame(&mut self) -> Piece {
-        if let Some(ahead) = self.ahead.take() {
-            return ahead;
-        }
-        loop {
-            self.pace.rest().await;
-            let frame = poll_fn(|cx| Pin::new(&mut self.body).poll_frame(cx)).await;
-            match self.piece_of(frame) {
-                None => {}
-                Some(Piece::More(chunk)) if Joined::is_short(&chunk) => {
-                    return self.joined(chunk).await;
-                }
-                Some(piece) => return piece,
-            }
-        }
-    }
-
-    /// A short part, joined with those that follow at once.
-    async fn joined(&mut self, first: Bytes) -> Piece {
-        // Each of them takes two changes of tasks.
-        let mut joined = Joined::new(first, PiecePace::cost);
-        while joined.takes_more() {
-            let frame = match self.body.frame().now_or_never() {
-                Some(frame) => frame,
-                None => {
-                    // The task of the connection has another part as soon as it has run.
-                    tokio::task::yield_now().await;
-                    match self.body.frame().now_or_never() {
-                        Some(frame) => frame,
-                        None => break,
-                    }
-                }
-            };
-            match self.piece_of(frame) {
-                None => {}
-                Some(Piece::More(chunk)) => joined.add(&chunk),
-                Some(other) => {
-                    self.ahead = Some(other);
-                    break;
-                }
-            }
-        }
-        Piece::More(joined.end(&self.pace))
-    }
-
-    /// `None`: it says nothing.
-    fn piece_of(&self, frame: Option<Result<Frame<Bytes>, hyper::Error>>) -> Option<Piece> {
-        let frame = match frame {
-            None => return Some(Piece::Last(Bytes::new())),
-            Some(Err(_)) => return Some(Piece::Broken),
-            Some(Ok(frame)) => frame,
-        };
-        match frame.into_data() {
-            Ok(chunk) if self.body.is_end_stream() => Some(Piece::Last(chunk)),
-            Ok(chunk) if chunk.is_empty() => None,
-            Ok(chunk) => Some(Piece::More(chunk)),
-            Err(frame) => {
-                let trailers = frame.into_trailers().unwrap_or_default();
-                raised(&trailers).map(Piece::Raised)
-            }
-        }
+        self.pieces.recv().await.unwrap_or(Piece::Broken)
     }
 
     fn finish(&mut self, how: Over) {

@@ -20,7 +20,7 @@ pub(super) struct Worksite {
     pub(super) extensions: Extensions,
     pub(super) pace: Pace,
     /// Of streamed answers.
-    pub(super) pieces: Arc<PiecePace>,
+    pub(super) pieces: PiecePace,
     pub(super) answers: FunctionBudget,
 }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use http::Version;
-use pilot_protocols::FunctionBudget;
+use pilot_protocols::{FunctionBudget, PiecePace};
 
 use super::interim::Interim;
 use crate::upgraded::Upgraded;
@@ -44,6 +44,8 @@ pub(crate) struct Usage {
     interim: Interim,
     /// The memory of the function whose answer is being sent.
     answers: Mutex<Option<FunctionBudget>>,
+    /// Of the bodies of requests.
+    pieces: PiecePace,
 }
 
 impl Usage {
@@ -183,6 +185,11 @@ impl Usage {
         self.answers()
             .as_ref()
             .is_some_and(FunctionBudget::is_wanted)
+    }
+
+    /// The pace of the pieces that bodies of requests arrive in.
+    pub(crate) fn pieces(&self) -> &PiecePace {
+        &self.pieces
     }
 
     fn answers(&self) -> MutexGuard<'_, Option<FunctionBudget>> {

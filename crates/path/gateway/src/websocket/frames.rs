@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn control_frames_and_short_ones_have_a_pace_and_others_do_not() {
+    async fn frames_have_a_pace_by_their_length() {
         for step in [1, 7, 1000] {
             for (kind, len) in [
                 (PING, 0),
@@ -139,7 +139,7 @@ mod tests {
             }
             for len in [64, 125, 126, 1000] {
                 let took = reads(&frame(TEXT, len), 24_000, step).await;
-                assert_eq!(took, Duration::ZERO, "{len}");
+                assert!(took.as_millis() <= 50, "{len}: {took:?}");
             }
         }
         let took = reads(&frame(FRAGMENT, 70_000), 6_000, 70_014).await;

@@ -10,8 +10,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
-use hyper::body::Incoming;
-use pilot_gateway::{Control, ControlBody, Door, Drained, Gateway, GatewayConfig, Listener};
+use pilot_gateway::{
+    Control, ControlBody, Door, Drained, Gateway, GatewayConfig, Listener, RequestBody,
+};
 use pilot_invoke::{Invoker, Limits};
 use pilot_model::ports::{
     Call, Local, NoInitscripts, NoInputs, PassedRequest, PassedResponse, Platform as _, WorkerFault,
@@ -254,7 +255,7 @@ pub(crate) fn meta(call: &Call) -> serde_json::Value {
 /// A control handler from a closure.
 pub(crate) fn control<F>(handler: F) -> Control
 where
-    F: Fn(http::Request<Incoming>) -> BoxFuture<'static, http::Response<ControlBody>>
+    F: Fn(http::Request<RequestBody>) -> BoxFuture<'static, http::Response<ControlBody>>
         + Send
         + Sync
         + 'static,
@@ -263,7 +264,7 @@ where
 }
 
 /// Returns the request: `METHOD PATH BODY`.
-pub(crate) async fn echo(request: http::Request<Incoming>) -> http::Response<ControlBody> {
+pub(crate) async fn echo(request: http::Request<RequestBody>) -> http::Response<ControlBody> {
     let asked = format!("{} {} ", request.method(), request.uri().path());
     let body = request.into_body().collect().await.unwrap().to_bytes();
     text([asked.as_bytes(), &body].concat())

@@ -15,24 +15,27 @@ use futures_util::task::AtomicWaker;
 
 /// See the module.
 #[derive(Debug)]
-pub(crate) struct OwnWakes<F> {
+pub struct OwnWakes<F> {
     future: F,
+    polls_max: usize,
     shared: Arc<TaskWake>,
     waker: Waker,
 }
 
 impl<F> OwnWakes<F> {
-    pub(crate) fn new(future: F) -> Self {
+    /// The future, which is polled so often in a row at most.
+    pub fn new(future: F, polls_max: usize) -> Self {
         let shared = Arc::new(TaskWake::default());
         Self {
             future,
+            polls_max,
             waker: Waker::from(Arc::clone(&shared)),
             shared,
         }
     }
 
     /// The future.
-    pub(crate) fn inner(self: Pin<&mut Self>) -> Pin<&mut F>
+    pub fn inner(self: Pin<&mut Self>) -> Pin<&mut F>
     where
         F: Unpin,
     {
@@ -47,7 +50,7 @@ impl<F: Future + Unpin> Future for OwnWakes<F> {
         let this = self.get_mut();
         this.shared.task.register(task.waker());
         let mut own = Context::from_waker(&this.waker);
-        for _ in 0..POLLS_MAX {
+        for _ in 0..this.polls_max {
             this.shared.polling.store(POLLED, Ordering::Release);
             let result = Pin::new(&mut this.future).poll(&mut own);
             let was_woken = this.shared.polling.swap(IDLE, Ordering::AcqRel) == WOKEN;
@@ -73,8 +76,6 @@ const IDLE: u8 = 0;
 const POLLED: u8 = 1;
 /// It is polled, and was woken meanwhile.
 const WOKEN: u8 = 2;
-/// A request with a body that came with its head needs three.
-const POLLS_MAX: usize = 4;
 
 impl Wake for TaskWake {
     fn wake(self: Arc<Self>) {
@@ -111,14 +112,17 @@ mod tests {
     fn polled(wakes: usize) -> (Poll<usize>, usize) {
         let outer = Arc::new(Wakes::default());
         let mut polls = 0;
-        let mut future = OwnWakes::new(Box::pin(poll_fn(move |task| {
-            polls += 1;
-            if polls > wakes {
-                return Poll::Ready(polls);
-            }
-            task.waker().wake_by_ref();
-            Poll::Pending
-        })));
+        let mut future = OwnWakes::new(
+            Box::pin(poll_fn(move |task| {
+                polls += 1;
+                if polls > wakes {
+                    return Poll::Ready(polls);
+                }
+                task.waker().wake_by_ref();
+                Poll::Pending
+            })),
+            4,
+        );
         let waker = Waker::from(Arc::clone(&outer));
         let result = Pin::new(&mut future).poll(&mut Context::from_waker(&waker));
         (result, outer.0.load(Ordering::SeqCst))
@@ -140,10 +144,13 @@ mod tests {
         let outer = Arc::new(Wakes::default());
         let mut kept: Option<Waker> = None;
         let waker = Waker::from(Arc::clone(&outer));
-        let mut future = OwnWakes::new(Box::pin(poll_fn(|task| {
-            kept = Some(task.waker().clone());
-            Poll::<()>::Pending
-        })));
+        let mut future = OwnWakes::new(
+            Box::pin(poll_fn(|task| {
+                kept = Some(task.waker().clone());
+                Poll::<()>::Pending
+            })),
+            4,
+        );
         assert!(
             Pin::new(&mut future)
                 .poll(&mut Context::from_waker(&waker))
