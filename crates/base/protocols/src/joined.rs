@@ -46,5 +46,6 @@ impl Joined {
 
 /// Nothing is joined to a piece of at least so many bytes: to copy what follows would take as long as to pass it on.
 const LONG_LEN: usize = 16 * 1024;
+/// Whoever has so many bytes gets no further piece, so a whole is longer by less than one piece.
 const WHOLE_LEN_MAX: usize = 64 * 1024;
 const PIECES_MAX: usize = 256;

@@ -139,7 +139,7 @@ mod tests {
             }
             for len in [64, 125, 126, 1000] {
                 let took = reads(&frame(TEXT, len), 24_000, step).await;
-                assert!(took.as_millis() <= 50, "{len}: {took:?}");
+                assert!((30..=50).contains(&took.as_millis()), "{len}: {took:?}");
             }
         }
         let took = reads(&frame(FRAGMENT, 70_000), 6_000, 70_014).await;
