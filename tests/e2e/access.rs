@@ -7,7 +7,9 @@ use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use pilot_harness::{Connection, Daemon, DaemonOptions, Request, Response, descendants};
+use pilot_harness::{
+    Connection, Daemon, DaemonOptions, Request, Response, descendants, needs_root,
+};
 use serde_json::json;
 
 use crate::{ECHO, daemon, daemon_with, lab, plain};
@@ -152,10 +154,7 @@ fn an_old_data_directory_is_narrowed_and_a_foreign_folder_is_not() {
 
 #[test]
 fn a_data_directory_of_another_user_is_named() {
-    if !pilot_harness::is_root() {
-        eprintln!("SKIPPED a_data_directory_of_another_user_is_named: only root has another user");
-        return;
-    }
+    needs_root!();
     let home = tempfile::tempdir().unwrap();
     let (program, of_root) = (home.path().join("pilot"), home.path().join("data"));
     fs::copy(env!("CARGO_BIN_EXE_pilot"), &program).unwrap();

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use pilot_harness::{
-    ArchiveEntry, Daemon, Request, Response, archive, descendants, eventually, group_with,
-    groups_of, is_root, needs_root,
+    ArchiveEntry, Daemon, Need, Request, Response, archive, descendants, eventually, group_with,
+    groups_of, needs, needs_root,
 };
 use serde_json::json;
 
@@ -117,10 +117,7 @@ fn column(csv: &str, name: &str) -> Vec<i64> {
 
 #[test]
 fn metered_cpu_time_is_what_the_kernel_counts_for_the_workers() {
-    if !is_root() {
-        eprintln!("SKIPPED: without root there is no control group that counts");
-        return;
-    }
+    needs_root!();
     let daemon = lab(MIXED, json!({"timeout_s": 0.4, "scale": {"max": 4}}));
     daemon.scale("lab", 0);
     no_worker(&daemon);
@@ -328,6 +325,7 @@ fn duration_ms(response: &Response) -> f64 {
 
 #[test]
 fn a_precise_limit_makes_short_calls_take_their_cpu_time_divided_by_their_share() {
+    needs!(Need::ExactCpuTime);
     let precise = json!({"cpu": 0.1, "timeout_s": 2, "cpu_limit": {"enforcement": "precise"}});
     let daemon = lab(MIXED, precise);
     // The call before it may have left CPU time of its quota over. No call may use that.

@@ -5,7 +5,7 @@ use std::process::Stdio;
 use std::thread;
 use std::time::Duration;
 
-use pilot_harness::{ArchiveEntry, Project, archive, eventually_within};
+use pilot_harness::{ArchiveEntry, Need, Project, archive, eventually_within, needs};
 use serde_json::json;
 
 use crate::{ECHO, answer, daemon, lab, plain};
@@ -152,6 +152,7 @@ fn requests_never_fail_while_versions_change() {
 
 #[test]
 fn requirements_are_installed_once_and_shared_by_equal_sets() {
+    needs!(Need::Network);
     let daemon = daemon();
     let code = "import six\ndef handler(event, context):\n    return six.__version__\n";
     let upload = |name: &str, requirements: &str| {
@@ -182,6 +183,7 @@ fn requirements_are_installed_once_and_shared_by_equal_sets() {
 
 #[test]
 fn dependencies_of_a_pyproject_are_installed() {
+    needs!(Need::Network);
     let daemon = daemon();
     let project = Project::function(
         "lab",

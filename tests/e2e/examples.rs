@@ -1,6 +1,6 @@
 //! The functions in examples/.
 
-use pilot_harness::{Project, Request};
+use pilot_harness::{Need, Project, Request, needs};
 use serde_json::json;
 
 use crate::apps::bytes;
@@ -8,6 +8,7 @@ use crate::{answer, daemon};
 
 #[test]
 fn the_image_example_answers_a_photograph_both_ways() {
+    needs!(Need::Network);
     use base64::Engine as _;
     let daemon = daemon();
     daemon.deploy_dir(&Project::examples().join("image"));
@@ -42,6 +43,7 @@ fn the_image_example_answers_a_photograph_both_ways() {
 
 #[test]
 fn the_fastapi_example_runs_unchanged() {
+    needs!(Need::Network);
     let daemon = daemon();
     daemon.deploy_dir(&Project::examples().join("fastapi"));
     let index = daemon.get("/fn/fastapi/").ok().json();
@@ -87,6 +89,7 @@ fn the_fastapi_example_runs_unchanged() {
 
 #[test]
 fn the_flask_example_runs_unchanged() {
+    needs!(Need::Network);
     let daemon = daemon();
     daemon.deploy_dir(&Project::examples().join("flask"));
     assert_eq!(
@@ -143,6 +146,7 @@ fn the_hello_example_greets() {
 
 #[test]
 fn all_examples_deploy_at_once() {
+    needs!(Need::Network);
     let daemon = daemon();
     daemon.cli_ok(&["up", &Project::examples().display().to_string()]);
     let list = daemon.get("/_pilot/v1/functions").ok().json();

@@ -4,7 +4,7 @@ use std::io::Read as _;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use pilot_harness::{ArchiveEntry, Daemon, Project, Request, archive, eventually};
+use pilot_harness::{ArchiveEntry, Daemon, Need, Project, Request, archive, eventually, needs};
 use serde_json::{Value, json};
 
 use crate::{answer, daemon, plain};
@@ -147,6 +147,7 @@ fn a_later_layer_replaces_the_files_of_an_earlier_one() {
 /// Loads a shared library by its name only, as wrappers of C libraries do.
 #[test]
 fn libraries_of_layers_are_found_by_name() {
+    needs!(Need::Program("cc"));
     let code = "import ctypes\ndef handler(event, context):\n    return ctypes.CDLL('libanswer.so').answer()\n";
     for template in ["on", "off"] {
         let project = project(&format!("{MANIFEST}template = \"{template}\"\n"))

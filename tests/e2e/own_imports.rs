@@ -9,7 +9,7 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use pilot_harness::{
-    Daemon, Project, descendants, eventually, eventually_within, is_gone, needs_root,
+    Daemon, Need, Project, descendants, eventually, eventually_within, is_gone, needs, needs_root,
 };
 use serde_json::{Value, json};
 use zip::ZipWriter;
@@ -282,6 +282,7 @@ fn library(project: &Project, path: &str) {
 
 #[test]
 fn libraries_of_the_code_are_found_by_name() {
+    needs!(Need::Program("cc"));
     let code = "import ctypes, os\n\ndef handler(event, context):\n    \
                 return [ctypes.CDLL(name).answer() for name in ('libone.so', 'libtwo.so.1')]\n";
     let daemon = daemon();
@@ -309,6 +310,7 @@ while True:
 
 #[test]
 fn libraries_of_the_code_of_other_runtimes_are_found_by_name() {
+    needs!(Need::Program("cc"));
     let manifest = "[functions.provided]\npath = \"provided\"\nruntime = \"provided\"\n\
                     [functions.node]\npath = \"node\"\nruntime = \"node\"\n\
                     [functions.own]\npath = \"node\"\nruntime = \"node\"\nenvironment = { LD_LIBRARY_PATH = \"/elsewhere\" }\n";
@@ -335,6 +337,7 @@ fn libraries_of_the_code_of_other_runtimes_are_found_by_name() {
 
 #[test]
 fn the_dynamic_linker_has_the_variables_of_the_function() {
+    needs!(Need::Program("cc"));
     let code = "import ctypes\n\ndef handler(event, context):\n    \
                 return [ctypes.CDLL('libanswer.so').answer(), ctypes.CDLL(None).answer()]\n";
     let keys = "environment = { LD_LIBRARY_PATH = \"/var/task/native\", LD_PRELOAD = \"/var/task/libfirst.so\" }";

@@ -4,6 +4,8 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use pilot_harness::{Need, needs};
+
 fn run(program: &str, arguments: &[&str]) -> String {
     let output = Command::new(program)
         .args(arguments)
@@ -16,11 +18,6 @@ fn run(program: &str, arguments: &[&str]) -> String {
         String::from_utf8_lossy(&output.stderr)
     );
     String::from_utf8_lossy(&output.stdout).into_owned()
-}
-
-fn is_installed(program: &str) -> bool {
-    let found = Command::new(program).arg("--version").output();
-    found.is_ok_and(|output| output.status.success())
 }
 
 /// The only file in a folder with this end of its name.
@@ -59,10 +56,7 @@ fn refused(arguments: &[&str]) -> String {
 
 #[test]
 fn a_package_is_for_the_processor_of_its_binary() {
-    if !is_installed("readelf") {
-        eprintln!("\n*** SKIPPED: readelf is not installed ***\n");
-        return;
-    }
+    needs!(Need::Program("readelf"));
     let home = tempfile::tempdir().unwrap();
     let out = home.path().join("out").display().to_string();
     let own = env!("CARGO_BIN_EXE_pilot");
@@ -83,10 +77,7 @@ fn a_package_is_for_the_processor_of_its_binary() {
 #[test]
 fn the_packages_contain_a_stripped_binary_its_unit_and_its_configuration() {
     for program in ["dpkg-deb", "strip", "objcopy", "readelf"] {
-        if !is_installed(program) {
-            eprintln!("\n*** SKIPPED: {program} is not installed ***\n");
-            return;
-        }
+        needs!(Need::Program(program));
     }
     let home = tempfile::tempdir().unwrap();
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..");

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use pilot_harness::{ArchiveEntry, Daemon, archive, needs_root};
+use pilot_harness::{ArchiveEntry, Daemon, archive, needs_root, skip};
 use rusqlite::{Connection, params};
 use serde_json::{Value, json};
 
@@ -135,10 +135,17 @@ fn the_functions_of_an_older_build_answer() {
         assert_eq!(answer(&daemon, name, event.clone()), "hello", "{name}");
     }
     for name in ["asgi", "wsgi", "http"] {
+        if name == "wsgi" && daemon.log().contains(NO_OUTBOUND) {
+            skip("a kernel with nftables, for the function wsgi, which has network = \"outbound\"");
+            continue;
+        }
         let response = daemon.get(&format!("/fn/{name}/"));
         assert_eq!((response.status, response.text().as_str()), (200, name));
     }
 }
+
+/// What a daemon says at its start if the kernel has no nftables.
+const NO_OUTBOUND: &str = "not available on this machine: network = \"outbound\"";
 
 /// Deploys a function of the fixture's project again. Its environment is empty, so its id is the same on every machine.
 fn deploy_again(daemon: &Daemon, project: &Path) -> Value {

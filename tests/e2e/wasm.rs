@@ -21,7 +21,7 @@ fn builds_components() -> bool {
         .unwrap();
     let folder = String::from_utf8_lossy(&found.stdout).trim().to_owned();
     if !Path::new(&folder).is_dir() {
-        eprintln!("SKIPPED: there is no Rust for wasm32-wasip2: rustup target add wasm32-wasip2");
+        pilot_harness::skip("Rust for wasm32-wasip2: rustup target add wasm32-wasip2");
         return false;
     }
     true

@@ -3,7 +3,7 @@
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, symlink};
 
-use pilot_harness::{Project, needs_root};
+use pilot_harness::{Need, Project, needs, needs_root};
 use serde_json::json;
 
 use super::BOOTSTRAP;
@@ -85,6 +85,7 @@ fn all_greet(project: &Project) {
 #[test]
 fn commands_of_installed_packages_are_on_path() {
     needs_root!();
+    needs!(Need::Program("npm"));
     let package = r#"{"dependencies": {"greet": "file:./greet"}}"#;
     all_greet(&with_package("greet").file("package.json", package));
 }

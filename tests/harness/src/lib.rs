@@ -13,6 +13,7 @@ mod compiled_worker;
 mod daemon;
 mod groups;
 mod http;
+mod machine;
 mod multipart;
 mod process;
 mod project;
@@ -21,6 +22,7 @@ mod wait;
 pub use daemon::{Daemon, DaemonOptions, Machine, free_address, terminate};
 pub use groups::{group_with, groups_of};
 pub use http::{Connection, Request, Response, encode_query};
+pub use machine::{Need, skip};
 pub use multipart::{ArchiveEntry, archive, multipart};
 pub use process::{descendants, is_gone, open_descriptors, open_descriptors_to, resident_bytes};
 pub use project::Project;
@@ -37,10 +39,7 @@ pub fn is_root() -> bool {
 macro_rules! needs_root {
     () => {
         if !$crate::is_root() {
-            eprintln!(
-                "\n*** SKIPPED: {} needs root (namespaces, cgroups) ***\n",
-                std::thread::current().name().unwrap_or("this test")
-            );
+            $crate::skip("root (namespaces, cgroups)");
             return;
         }
     };
