@@ -8,7 +8,6 @@ polls. The daemon ends a script at its time, so a wait ends too.
 
 from __future__ import annotations
 
-import array
 import json
 import posix
 import socket
@@ -17,6 +16,7 @@ import threading
 from collections import deque
 
 from . import received as _received
+from . import rights
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ _LENGTH = struct.Struct("<I")
 _HEADER = struct.Struct("<QI")  # of a message to the script
 _SENT_LEN_MAX, _SENT_MAX, _SENT_TOTAL_MAX = 1 << 20, 16, 4 << 20
 _READ_LEN = 64 * 1024
-_ANCILLARY_LEN = socket.CMSG_SPACE(16 * array.array("i").itemsize)
+_ANCILLARY_LEN = rights.space(16)
 _CLOEXEC = socket.MSG_CMSG_CLOEXEC
 _INTERRUPTED = "the invocation ended before the initscript"
 
@@ -160,11 +160,7 @@ class Arriving:
             data, ancillary, _, _ = self._socket.recvmsg(_READ_LEN, _ANCILLARY_LEN, _CLOEXEC | flags)
         except ConnectionError:
             return b""
-        for level, kind, rights in ancillary:
-            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-                descriptors = array.array("i")
-                descriptors.frombytes(rights[: len(rights) - len(rights) % descriptors.itemsize])
-                self._descriptors.extend(descriptors)
+        self._descriptors.extend(rights.descriptors(ancillary))
         return data
 
     def _take(self, data: bytes) -> None:

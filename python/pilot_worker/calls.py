@@ -7,7 +7,6 @@ daemon.
 
 from __future__ import annotations
 
-import array
 import json
 import posix
 import select
@@ -16,7 +15,7 @@ import struct
 import threading
 from collections import deque
 
-from . import output
+from . import output, rights
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ CALLS_MAX = 16  # as many as the daemon runs at a time for one invocation
 
 _HEADER = struct.Struct("<II")
 _READ_LEN = 256 * 1024
-_ANCILLARY_LEN = socket.CMSG_SPACE(array.array("i").itemsize)
+_ANCILLARY_LEN = rights.space(1)
 
 # By request id, of invocations that run.
 _open: Dict[str, Calls] = {}
@@ -160,11 +159,7 @@ class Calls:
             data, ancillary, _, _ = self._socket.recvmsg(_READ_LEN, _ANCILLARY_LEN, socket.MSG_CMSG_CLOEXEC)
         except OSError:
             return {}, True
-        for level, kind, rights in ancillary:
-            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-                descriptors = array.array("i")
-                descriptors.frombytes(rights[: len(rights) - len(rights) % descriptors.itemsize])
-                self._descriptors.extend(descriptors)
+        self._descriptors.extend(rights.descriptors(ancillary))
         self._held += data
         answers = {}
         while len(self._held) >= _HEADER.size:

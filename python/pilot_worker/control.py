@@ -5,11 +5,11 @@ This file turns a received message into a checked `ForkRequest`, or closes the m
 
 from __future__ import annotations
 
-import array
 import json
 import posix
 import socket
 
+from . import rights
 from .spec import TemplateSpec
 
 TYPE_CHECKING = False
@@ -21,7 +21,7 @@ FDS_MAX = 253  # SCM_MAX_FD, include/net/scm.h
 ROLES = ("worker", "template")
 NAMESPACES = ("user", "mnt", "ipc", "uts", "net")  # in the order in which they are entered
 _SINGLE = frozenset(("channel", "log", "pid", *NAMESPACES))
-_ANCILLARY_LEN = socket.CMSG_SPACE(FDS_MAX * array.array("i").itemsize)
+_ANCILLARY_LEN = rights.space(FDS_MAX)
 
 
 class RequestError(ValueError):
@@ -102,16 +102,13 @@ class Control:
             text, ancillary, flags, _ = self.socket.recvmsg(MESSAGE_LEN_MAX, _ANCILLARY_LEN, socket.MSG_CMSG_CLOEXEC)
         except ConnectionError:
             return None
-        fds = array.array("i")
-        for level, kind, data in ancillary:
-            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-                fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
+        fds = rights.descriptors(ancillary)
         if not text:
-            close_all(fds.tolist())
+            close_all(fds)
             return None
         if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
             text = b""  # not JSON, so it is answered as a malformed message
-        return text, fds.tolist()
+        return text, fds
 
     def send(self, message: Dict[str, Any]) -> None:
         try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import posix
 import re
@@ -140,6 +139,8 @@ class Locks:
     __slots__ = ("number", "identity", "locks")
 
     def __init__(self, row: Descriptor) -> None:
+        import fcntl
+
         self.number, self.identity = row.number, row.identity
         self.locks = [
             (
@@ -153,6 +154,8 @@ class Locks:
 
     def take(self) -> None:
         """In a child, after all its descriptors were made: a close of one of them would release a lock of fcntl(2)."""
+        import fcntl
+
         if identity(self.number) == self.identity:
             return  # no copy: the file is the template's, which has the lock
         for kind, how, start, length in self.locks:

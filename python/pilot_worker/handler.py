@@ -42,9 +42,12 @@ def load(spec: TemplateSpec) -> Function:
 
         drop_ins.prepare(spec.drop_ins)
     function = Function(spec, _find(spec))
+    # Here, because workers then share it, and functions that do not need it have fewer mappings, which a fork copies.
     if function.is_async:
-        from . import aio  # noqa: F401 - also imports asyncio, in the template if there is one, so that workers share it
-    elif spec.interface == "event" and INTEGRATION in sys.modules:
+        from . import aio  # noqa: F401 - also imports asyncio
+    elif spec.concurrency > 1:
+        from . import threads  # noqa: F401
+    if not function.is_async and spec.interface == "event" and INTEGRATION in sys.modules:
         function.target = through_integration(function.target)
     return function
 

@@ -6,13 +6,11 @@ then under its frame's stream. From then on it belongs to the function's `Input`
 
 from __future__ import annotations
 
-import _socket
-import array
 import os
 from collections import deque
 from collections.abc import Mapping
 
-from . import received
+from . import received, rights
 from .received import MESSAGE_PREFIX, Input, InputError
 
 TYPE_CHECKING = False
@@ -20,7 +18,7 @@ if TYPE_CHECKING:
     from typing import Any, BinaryIO, Deque, Dict, Iterable, Iterator, List, Tuple
 
 DESCRIPTORS_MAX = 64
-ANCILLARY_LEN = _socket.CMSG_SPACE(DESCRIPTORS_MAX * array.array("i").itemsize)
+ANCILLARY_LEN = rights.space(DESCRIPTORS_MAX)
 
 # By request id, of invocations that run.
 messages: Dict[str, Messages] = {}
@@ -126,11 +124,7 @@ def _let_children_look() -> None:
 
 def arrived(ancillary: List[Tuple[int, int, bytes]]) -> None:
     """Takes the control messages of recvmsg(2)."""
-    for level, kind, data in ancillary:
-        if level == _socket.SOL_SOCKET and kind == _socket.SCM_RIGHTS:
-            descriptors = array.array("i")
-            descriptors.frombytes(data[: len(data) - len(data) % descriptors.itemsize])
-            _arrived.extend(descriptors)
+    _arrived.extend(rights.descriptors(ancillary))
 
 
 def claim(stream: int, count: int) -> bool:

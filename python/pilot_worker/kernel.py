@@ -14,7 +14,7 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable, List, Tuple
+    from typing import Any, Callable, List, Tuple
 
 CLONE_NEWPID = 0x20000000
 
@@ -116,6 +116,16 @@ def release_free_memory() -> None:
     trim = getattr(_libc, "malloc_trim", None)
     if trim is not None:
         trim(0)
+
+
+def address_of(function: Any) -> int:
+    """Where the code of a C function is."""
+    return ctypes.cast(function, ctypes.c_void_p).value or 0
+
+
+def address_of_c_library() -> int:
+    """An address in its code."""
+    return address_of(_libc.madvise)
 
 
 def collapse(address: int, length: int) -> int:

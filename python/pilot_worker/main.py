@@ -12,7 +12,7 @@ import signal
 import sys
 import time
 
-from . import descriptors, folders, fork, hooks, kernel, output, parent, sentry, worker
+from . import code_pages, descriptors, folders, fork, hooks, kernel, output, parent, sentry, worker
 from .channel import Channel
 from .spec import TemplateSpec
 from .template import Template
@@ -52,6 +52,7 @@ def run(argv: List[str], started_ns: int) -> NoReturn:
     _name_what_site_names()
     for name in _PREIMPORTED:
         __import__(name)
+    code_pages.share()
     _run_template(_begin_function() if role == "function" else Template(FIRST_FD, None))
 
 

@@ -6,10 +6,8 @@ Sockets are examined through a duplicate of the descriptor, because the number m
 from __future__ import annotations
 
 import _socket
-import fcntl
 import os
 import struct
-import termios
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -154,6 +152,9 @@ def are_paired(first: Socket, second: Socket) -> bool:
 
 def unread(number: int) -> int:
     """The bytes that a read would return now."""
+    import fcntl  # here, because a fork takes about 10 us for each shared object
+    import termios
+
     answer = fcntl.ioctl(number, termios.FIONREAD, bytes(4))
     return int(struct.unpack("i", answer)[0])
 

@@ -12,8 +12,6 @@ What has a name is in `/tmp` or `/dev/shm`, if it can be written: `numpy.memmap`
 from __future__ import annotations
 
 import ctypes
-import fcntl
-import mmap
 import os
 import posix
 import stat
@@ -208,6 +206,8 @@ def in_child() -> None:
 
 def _warm_up() -> None:
     """In the template, as `Fresh.warm_up`: with a page of its own."""
+    import mmap
+
     with mmap.mmap(-1, _PAGE) as page:
         copy = _Copy()
         copy.size = _PAGE
@@ -269,6 +269,8 @@ def _is_writable(mapped: List[_Mapping], opened: List[List[Descriptor]]) -> bool
 
 
 def _is_sealed(number: int) -> bool:
+    import fcntl
+
     try:
         return bool(fcntl.fcntl(number, _F_GET_SEALS) & _F_SEAL_WRITE)
     except OSError:

@@ -22,7 +22,6 @@ from . import (
     imports,
     output,
     secret_values,
-    threads,
     warmup,
     wire,
     wsgi,
@@ -186,6 +185,8 @@ def _serve(channel: Channel, function: handler.Function, stamps: Stamps) -> None
     call = _call(function, channel)
     ready(channel, stamps)
     if function.spec.concurrency > 1:
+        from . import threads
+
         threads.Pool(function.spec.concurrency, call, _end_with).serve(channel)
         return
     _serve_one_by_one(channel, call)
