@@ -30,6 +30,8 @@ _registrations: List[Registration] = []
 
 class _State:
     is_template = True
+    # Whether this is a worker of the native loop, which is not told.
+    is_child: Optional[Callable[[], bool]] = None
     # A worker's, until user code forks for the first time.
     channel: Optional[Channel] = None
 
@@ -58,6 +60,11 @@ def hold_back(modules: List[str]) -> None:
     sys.modules["threading"]._MainThread.native_id = property(lambda self: os.getpid())
 
 
+def expect_workers(is_child: Callable[[], bool], channel: Channel) -> None:
+    """In a template: its workers need not call `now_a_worker`, which copies a dozen pages. `is_child` tells them from it."""
+    _state.is_child, _state.channel = is_child, channel
+
+
 def now_a_worker(channel: Channel) -> None:
     """In a worker: from now on, forks work as in any Python process. Only the worker itself has its channel."""
     _state.is_template = False
@@ -66,7 +73,7 @@ def now_a_worker(channel: Channel) -> None:
 
 def _before_fork() -> None:
     """Registers the recorded functions just before the first fork of a worker, and calls those that run before a fork."""
-    if _state.is_template:
+    if _state.is_template and not (_state.is_child is not None and _state.is_child()):
         return
     channel, _state.channel = _state.channel, None
     if channel is not None:

@@ -109,6 +109,13 @@ def after_fork() -> None:
         random.seed()
 
 
+def has_work() -> bool:
+    """Whether `in_child` would do anything, in children of the native loop. Asked after `before_native_forks`."""
+    modules = sys.modules
+    has_state = "_ssl" in modules or "multiprocessing.process" in modules
+    return has_state or _is_random_reseeded_in_child[0] or _state.renew is not None
+
+
 def in_child() -> None:
     if _is_random_reseeded_in_child[0]:
         random.seed()

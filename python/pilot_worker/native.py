@@ -57,6 +57,9 @@ class _Server(ctypes.Structure):
 
     _fields_ = [
         ("fork", ctypes.c_void_p),
+        ("after_fork", ctypes.c_void_p),
+        ("call", ctypes.c_void_p),
+        ("loop", ctypes.py_object),
         ("directory", ctypes.c_char_p),
         ("filter", ctypes.c_void_p),
         ("filter_len", ctypes.c_uint64),
@@ -111,7 +114,9 @@ class ForkServer:
         self._directory = None if spec is None or spec.cwd is None else os.fsencode(spec.cwd)
         self._filter = None if spec is None else spec.filter
         server = _Server()
-        server.fork = ctypes.cast(ctypes.CDLL(None).fork, ctypes.c_void_p).value
+        server.fork = kernel.address_of(ctypes.CDLL(None).fork)
+        server.after_fork = kernel.address_of(ctypes.pythonapi.PyOS_AfterFork_Child)
+        server.call = kernel.address_of(ctypes.pythonapi.PyObject_CallNoArgs)
         server.directory = self._directory
         if self._filter is not None:
             server.filter, server.filter_len = self._filter.instructions()
@@ -123,29 +128,29 @@ class ForkServer:
         server.in_own_pid_namespace = 1
         server.channel_at = self.channel_fd = _channel_fd()
         self._server = server
+        self._loops: Optional[Tuple[Callable[[], None], Callable[[], None]]] = None
         self._address = ctypes.addressof(server)
         self._before_fork = ctypes.pythonapi.PyOS_BeforeFork
-        self._after_fork_child = ctypes.pythonapi.PyOS_AfterFork_Child
         self._after_fork_parent = ctypes.pythonapi.PyOS_AfterFork_Parent
-        for function in (self._before_fork, self._after_fork_child, self._after_fork_parent):
+        for function in (self._before_fork, self._after_fork_parent):
             function.restype = None
         kernel.checked_errno(library.pilot_watch(self._address), "signalfd")
 
     def serve(self, become: Callable[[int, int, str], None]) -> int:
-        """Forks until there is something for the caller. In a child, `become` is called with its times and with the error, if
-        there was one. `become` does not return."""
+        """Forks until there is something for the caller. In a child that does not run a loop of `say_ready`, `become` is called
+        with its times and with the error, if there was one. `become` does not return."""
         server = self._server
         server.region_count = 0
         for address, length in entropy.before_native_forks()[:_REGIONS_MAX]:
             server.regions[server.region_count] = _Region(address, length)
             server.region_count += 1
+        if self._loops is not None:
+            server.loop = self._loops[entropy.has_work()]
         self._before_fork()
         result: int = self._library.pilot_serve(self._address)
         if result == CHILD:
-            self._after_fork_child()
             become(server.forked_ns, server.sandboxed_ns, "")
         if result == REFUSED:
-            self._after_fork_child()
             become(server.forked_ns, server.sandboxed_ns, f"cannot {STEPS[server.step]}: {os.strerror(server.error)}")
         self._after_fork_parent()
         return result
@@ -166,14 +171,20 @@ class ForkServer:
         server.fd_count = 0
         return text, fds
 
-    def say_ready(self) -> None:
-        """Children must send READY before the interpreter runs, because no user code runs before READY."""
+    def say_ready(self, loop: Callable[[], None], loop_after_entropy: Callable[[], None]) -> None:
+        """Children must send READY before the interpreter runs, because no user code runs before READY. Then they call a loop,
+        which ends the process: the second one if they need `entropy.in_child` first."""
         self._server.says_ready = 1
+        self._loops = (loop, loop_after_entropy)
 
     def track(self, pid: int, fork_id: int) -> None:
         """The loop must reap and report this child, which the caller forked itself."""
         if not self._library.pilot_track(self._address, pid, fork_id):
             raise OSError(f"a template has at most {_CHILDREN_MAX} children")
+
+    def is_child(self) -> bool:
+        """Whether this process was forked by the loop."""
+        return bool(self._server.forked_ns)
 
     def leave(self) -> None:
         """Called in a child that the caller forked itself."""

@@ -19,6 +19,7 @@ import sys
 import time
 
 from . import (
+    atfork,
     descriptors,
     entropy,
     errors,
@@ -272,8 +273,9 @@ class Template:
             posix.close(server.channel_fd)
             warmup.run(self.function)
             if self.prepared.can_say_ready_at_once():
-                server.say_ready()
+                server.say_ready(*self.prepared.loops())
                 self.prepared.has_said_ready = True
+                atfork.expect_workers(server.is_child, self.prepared.channel)
             else:
                 warmup.warm_up(lambda channel: worker.ready(channel, worker.Stamps(0, 0)))
         return server

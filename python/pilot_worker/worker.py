@@ -30,7 +30,7 @@ from .channel import Channel, ChannelClosed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable, NoReturn, Optional
+    from typing import Callable, NoReturn, Optional, Tuple
 
     from .spec import TemplateSpec
 
@@ -64,6 +64,21 @@ class Prepared:
             self.call = _call(function, channel)
             # No request waits at this time. So the pages of the first invocation are copied in advance.
             channel.when_idle = lambda: warmup.run(function, 1)
+
+    def loops(self) -> Tuple[Callable[[], None], Callable[[], None]]:
+        """What a worker runs of which the native loop has said READY, in place of `run`: without `entropy.in_child`, and after
+        it."""
+        assert self.call is not None, "can_say_ready_at_once"
+        channel, loop = self.channel, _loop(self.channel, self.call)
+
+        def after_entropy() -> None:
+            try:
+                entropy.in_child()
+            except BaseException as error:
+                fail(channel, error)
+            loop()
+
+        return loop, after_entropy
 
     def can_say_ready_at_once(self) -> bool:
         """Whether a worker is initialised as soon as it is forked: it has no hooks, no lifespan and no descriptors to make."""
@@ -112,7 +127,7 @@ class Prepared:
             else:
                 if not self.has_said_ready:
                     ready(channel, Stamps(forked_ns, sandboxed_ns))
-                _serve_one_by_one(channel, self.call)
+                _loop(channel, self.call)()
         except BaseException as error:  # errors of functions are answered where they are called; errors here end the worker
             _end_with(error)
         end(0)
@@ -189,7 +204,7 @@ def _serve(channel: Channel, function: handler.Function, stamps: Stamps) -> None
 
         threads.Pool(function.spec.concurrency, call, _end_with).serve(channel)
         return
-    _serve_one_by_one(channel, call)
+    _loop(channel, call)()
 
 
 def _call(function: handler.Function, channel: Channel) -> Callable[[int, int, bytes, bytes], None]:
@@ -197,12 +212,22 @@ def _call(function: handler.Function, channel: Channel) -> Callable[[int, int, b
     return kind(function, channel)
 
 
-def _serve_one_by_one(channel: Channel, call: Callable[[int, int, bytes, bytes], None]) -> None:
-    while True:
-        frame = channel.read()
-        if frame is None:
-            _end_between_invocations()
-        call(*frame)
+def _loop(channel: Channel, call: Callable[[int, int, bytes, bytes], None]) -> Callable[[], None]:
+    """A function that serves one frame after the other, and ends the process. It is made in the template, and looks up nothing:
+    a new worker copies each page with an object to which it refers."""
+    read = channel.read
+
+    def serve() -> None:
+        try:
+            while True:
+                frame = read()
+                if frame is None:
+                    _end_between_invocations()
+                call(*frame)
+        except BaseException as error:  # errors of functions are answered where they are called; errors here end the worker
+            _end_with(error)
+
+    return serve
 
 
 def _serve_async(channel: Channel, function: handler.Function, stamps: Stamps) -> None:

@@ -108,6 +108,12 @@ class OneFrame:
         self.frames: list[Posted] = []
 
     def write(self, kind: int, stream: int, meta: bytes, body: bytes) -> None:
+        self.send(wire.encode(kind, stream, meta, body))
+
+    def send(self, frame: bytes) -> None:
+        whole = wire.only_frame(memoryview(frame))
+        assert whole is not None
+        kind, _, _, body = whole
         self.frames.append(({wire.RESULT: "result", wire.ERROR: "error"}[kind], body))
 
 

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use nix::sys::signal::Signal;
-use pilot_harness::{Daemon, Response, eventually};
+use pilot_harness::{Daemon, Need, Response, eventually, needs};
 use pilot_sys::process::ignore_signal;
 use serde_json::{Value, json};
 
@@ -154,6 +154,7 @@ fn without_a_template_asgi_works_too() {
 
 #[test]
 fn without_a_template_packages_that_start_threads_import() {
+    needs!(Need::Network);
     let daemon = daemon();
     let project = pilot_harness::Project::function(
         "lab",

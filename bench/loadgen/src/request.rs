@@ -1,6 +1,7 @@
 //! A request's bytes, which are made once, and its address.
 
-use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs as _};
+use std::time::Duration;
 
 use rustls::pki_types::ServerName;
 
@@ -18,7 +19,8 @@ pub struct Site {
 }
 
 impl Site {
-    /// Splits `http://HOST[:PORT][/PATH]`, or the same with `https://`, into the server and the path, and resolves the host.
+    /// Splits `http://HOST[:PORT][/PATH]`, or the same with `https://`, into the server and the path, and resolves the host. If it has
+    /// several addresses, it connects, to find out which one is the server's.
     ///
     /// # Errors
     /// The URL is invalid, or the host is unknown.
@@ -50,8 +52,8 @@ impl Site {
         } else {
             format!("{host}:{}", if is_tls { 443 } else { 80 }).to_socket_addrs()
         };
-        let address = found.ok().and_then(|mut all| all.next());
-        let address = address.ok_or_else(|| LoadError::UnknownHost {
+        let found: Vec<SocketAddr> = found.map(Iterator::collect).unwrap_or_default();
+        let address = reachable(&found).ok_or_else(|| LoadError::UnknownHost {
             url: url.to_owned(),
         })?;
         let name = match port {
@@ -96,9 +98,41 @@ impl Site {
     }
 }
 
+/// The first address at which a server accepts connections, or the first of all. A name may have several, of which a server has one:
+/// `localhost` is also `[::1]` on many machines.
+fn reachable(found: &[SocketAddr]) -> Option<SocketAddr> {
+    let accepts = |address: &&SocketAddr| TcpStream::connect_timeout(address, CONNECT_MAX).is_ok();
+    let chosen = match found {
+        [] | [_] => None,
+        several => several.iter().find(accepts),
+    };
+    chosen.or(found.first()).copied()
+}
+
+/// For an address that neither accepts nor refuses, of several.
+const CONNECT_MAX: Duration = Duration::from_secs(1);
+
 #[cfg(test)]
 mod tests {
+    use std::net::TcpListener;
+
     use super::*;
+
+    #[test]
+    fn of_several_addresses_the_one_with_a_server_is_used() {
+        let bound = |ip: &str| TcpListener::bind((ip, 0)).unwrap();
+        let (server, other) = (bound("127.0.0.1"), bound("127.0.0.1"));
+        let (listens, refuses) = (server.local_addr().unwrap(), other.local_addr().unwrap());
+        drop(other);
+        assert_eq!(reachable(&[refuses, listens]), Some(listens));
+        assert_eq!(reachable(&[refuses, refuses]), Some(refuses));
+        assert_eq!(
+            reachable(&[refuses]),
+            Some(refuses),
+            "no connection was tried"
+        );
+        assert_eq!(reachable(&[]), None);
+    }
 
     #[test]
     fn a_url_is_a_server_and_a_path() {

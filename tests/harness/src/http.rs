@@ -245,14 +245,20 @@ impl Connection {
     /// Sends and waits for the response.
     #[track_caller]
     pub fn exchange(&mut self, request: &Request) -> Response {
+        // With one processor, the server can answer before `send` returns.
+        let sent = Instant::now();
         self.send(request);
-        self.receive(&request.method)
+        self.receive_since(sent, &request.method)
     }
 
-    /// Waits for the response to a request with this method.
+    /// Waits for the response to a request with this method, which was sent before. Its times count from now.
     #[track_caller]
     pub fn receive(&mut self, method: &str) -> Response {
-        let sent = Instant::now();
+        self.receive_since(Instant::now(), method)
+    }
+
+    #[track_caller]
+    fn receive_since(&mut self, sent: Instant, method: &str) -> Response {
         let (status, headers) = self.head();
         let head_after = sent.elapsed();
         let mut response = Response {

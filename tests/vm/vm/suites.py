@@ -64,6 +64,11 @@ class Workspace:
         return self.given / "pilot"
 
     @property
+    def component(self) -> Path:
+        """The component of the tests, which the machine cannot build."""
+        return self.given / "component.wasm"
+
+    @property
     def skips(self) -> Path:
         """Where end-to-end tests say what they skip: the runner does not show what tests print that pass."""
         return self.results / "skips.txt"
@@ -78,6 +83,7 @@ class Workspace:
             "PYTHONUNBUFFERED": "1",
             "PILOT_TEST_PATIENCE": str(patience),
             "PILOT_TEST_SKIPS": str(self.skips),
+            "PILOT_TEST_COMPONENT": str(self.component),
             "NO_COLOR": "1",
         }
         return {**passed_on, **own}
@@ -101,6 +107,10 @@ def _binaries(workspace: Workspace) -> None:
     for command, name in ((listed, "binaries.json"), (metadata, "metadata.json")):
         done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=True, stdin=subprocess.DEVNULL)
         (workspace.given / name).write_bytes(done.stdout)
+    target = TARGET / "component"
+    build = ["cargo", "build", "--release", "--locked", "--quiet", "--target", "wasm32-wasip2", "--target-dir", str(target)]
+    subprocess.run(build, cwd=ROOT / "tests/e2e/fixtures/component", check=True, stdin=subprocess.DEVNULL)
+    shutil.copyfile(target / "wasm32-wasip2/release/hostile_component.wasm", workspace.component)
     nextest = shutil.which("cargo-nextest")
     if nextest is None:
         raise Unavailable("cargo-nextest is not installed: scripts/test rust installs it")

@@ -2,7 +2,8 @@
 //
 // Loaded into the interpreter as a shared object. It is written in C without a C library for two reasons:
 // - A template shares its pages with its children, and every page that it writes to after a fork is copied, at about 2 us each.
-//   The same loop in Python wrote to 250 pages per fork; this one writes to its stack and its table only.
+//   The same loop in Python wrote to 250 pages per fork; this one writes to its stack and its table only. A child that needs
+//   nothing else runs its own loop from here: the way back through ctypes would copy 20 pages.
 // - A child that is not isolated yet runs nothing else: it allocates nothing, locks nothing and only calls the kernel.
 //   (fork itself is the C library's, passed as a pointer, for its pthread_atfork handlers.)
 //
@@ -38,7 +39,7 @@ enum role { ROLE_CHANNEL, ROLE_LOG, ROLE_PID, ROLE_NAMESPACE, ROLE_CGROUP };
 enum result {
     RESULT_CLOSED = 0,   // the daemon closed the control channel
     RESULT_MESSAGE = 1,  // a message for the caller: message, message_len, fds, fd_count
-    RESULT_CHILD = 2,    // this is a child, isolated: channel, forked_ns, sandboxed_ns
+    RESULT_CHILD = 2,    // this is a child, isolated: channel, forked_ns, sandboxed_ns. Not if the server has a `loop`
     RESULT_REFUSED = 3,  // this is a child, and a step failed: channel, step, error
     RESULT_BROKEN = 4,   // the control channel or the signal descriptor failed: error
 };
@@ -73,6 +74,9 @@ struct child {
 // Shared with the caller (native.py), which also fixes the order.
 struct fork_server {
     int32_t (*fork)(void);  // pid_t: the upper half of the register says nothing
+    void (*after_fork)(void);    // of the interpreter: what it must do in a child first
+    void *(*call)(void *);       // of the interpreter: calls an object without arguments
+    void *loop;                  // the object that a child calls that has said READY. It ends the process. NULL: the caller goes on
     const char *directory;       // of a child; NULL: unchanged
     const void *filter;          // struct sock_filter array; NULL: none
     uint64_t filter_len;         // instructions
@@ -370,6 +374,11 @@ static int become_child(struct fork_server *s, const struct request *r) {
     CALL5(__NR_setsockopt, s->channel, SOL_SOCKET, SO_RCVTIMEO, &idle, sizeof idle);
     // A closed connection is noticed when the channel is read.
     if (!s->step && s->says_ready) say_ready(s);
+    s->after_fork();
+    if (!s->step && s->says_ready && s->loop) {
+        s->call(s->loop);
+        CALL1(__NR_exit_group, 1);
+    }
     return s->step ? RESULT_REFUSED : RESULT_CHILD;
 }
 
