@@ -95,8 +95,15 @@ impl Output {
     /// Reads what is there, without waiting. Reads the pipe directly instead of waiting for tokio's readiness, so that everything
     /// written before an answer is included.
     pub(crate) fn drain_now(&mut self) {
-        let mut chunk = [0; 8192];
-        let mut left = LAST_LEN_MAX;
+        // Every invocation ends here, and most print little: the larger buffer is filled with zeros first.
+        const SHORT: usize = 512;
+        if self.drain_by(&mut [0; SHORT], SHORT) == 0 {
+            self.drain_by(&mut [0; 8192], LAST_LEN_MAX - SHORT);
+        }
+    }
+
+    /// Reads at most `left` bytes of what is there. How many of them were not there.
+    fn drain_by(&mut self, chunk: &mut [u8], mut left: usize) -> usize {
         while !self.ended && !self.is_full() && left > 0 {
             let len = chunk.len().min(left);
             match read(&*self.pipe, &mut chunk[..len]) {
@@ -106,9 +113,10 @@ impl Output {
                     self.keep(&chunk[..len]);
                 }
                 Err(Errno::EINTR) => {}
-                Err(_) => return,
+                Err(_) => break,
             }
         }
+        left
     }
 
     fn keep(&mut self, chunk: &[u8]) {
@@ -232,6 +240,18 @@ mod tests {
     use std::time::Instant;
 
     use super::*;
+
+    #[tokio::test]
+    async fn all_that_was_printed_before_an_answer_is_taken_with_it() {
+        for len in [0, 1, 511, 512, 513, 8192, 20_000, PIPE_LEN] {
+            let (mut output, writer) = Output::pipe().unwrap();
+            let text: Vec<u8> = (0..len).map(|at| b'a' + (at % 26) as u8).collect();
+            File::from(writer.try_clone().unwrap())
+                .write_all(&text)
+                .unwrap();
+            assert_eq!(output.take(), text, "{len}");
+        }
+    }
 
     #[tokio::test]
     async fn a_process_that_prints_without_end_is_read_seldom_and_comes_to_its_end() {
