@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -79,7 +80,9 @@ class Kernel:
 
     def __init__(self, daemon: Daemon) -> None:
         prefix = f"pilotlightd-{daemon.pid}-"
-        folders = [found for found in Path("/sys/fs/cgroup").glob("**/pilotlightd-*") if found.name.startswith(prefix)]
+        # Unlike Path.glob, os.walk does not fail if a group of another worker ends meanwhile.
+        walk = os.walk("/sys/fs/cgroup")
+        folders = [Path(above, name) for above, names, _ in walk for name in names if name.startswith(prefix)]
         groups = [folder for folder in folders if (folder / "cpuacct.usage").exists()]
         groups += [folder for folder in folders if (folder / "memory.max").exists()]
         if not groups:
