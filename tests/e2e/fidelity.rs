@@ -284,11 +284,10 @@ def handler(event, context):
     }
 "#;
     let daemon = lab(code, json!({"reuse": "once", "scale": {"max": 4}}));
-    // It is seen by the process id.
-    let is_forked = chooses_process_ids(&daemon);
+    let chooses_process_ids = chooses_process_ids(&daemon);
     for _ in 0..2 {
         for seen in at_once(&daemon, 4, &json!({})) {
-            assert_eq!(seen["forked"], is_forked);
+            assert!(seen["forked"] == true || !chooses_process_ids, "{seen}");
             assert_eq!(seen["directory"], "/tmp/work");
             assert_eq!(seen["locks"], json!([true, false, true, true, false]));
             assert_eq!(seen["mapped"], json!(["import\0\0\0\0", "importmine"]));
