@@ -1,6 +1,6 @@
 """Calls `handler(event, context)` for plain functions: one `INVOKE` frame in, one `RESULT` or `ERROR` frame out.
 
-`EventCall` is the hot path of the worker. The two classes contain the same code, because a shared helper would add a call.
+`EventCall` is the hot path of the worker. The two classes do the same in code of their own: a shared helper would add a call.
 """
 
 from __future__ import annotations

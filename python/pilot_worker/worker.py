@@ -74,6 +74,8 @@ class Prepared:
         def after_entropy() -> None:
             try:
                 entropy.in_child()
+            except SystemExit as error:
+                _end_with(error)
             except BaseException as error:
                 fail(channel, error)
             loop()
