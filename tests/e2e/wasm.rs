@@ -8,10 +8,10 @@ use std::path::Path;
 use std::process::Command;
 use std::thread;
 
-use pilot_harness::{Daemon, Project, Request, eventually, needs_root};
+use pilot_harness::{Daemon, DaemonOptions, Machine, Project, Request, eventually, needs_root};
 use serde_json::json;
 
-use crate::{answer, daemon, failure};
+use crate::{answer, daemon, daemon_with, failure};
 
 /// Whether this machine can build components. If not, that is said.
 fn builds_components() -> bool {
@@ -146,6 +146,26 @@ fn each_request_has_an_instance_of_its_own_in_the_same_worker() {
             if round == 0 { "cold" } else { "warm" }
         );
     }
+}
+
+#[test]
+fn a_component_runs_where_there_is_little_address_space() {
+    needs_root!();
+    let Some(component) = component() else { return };
+    let daemon = daemon_with(DaemonOptions {
+        machine: Machine::LittleAddressSpace,
+        ..DaemonOptions::default()
+    });
+    daemon.deploy(&project(&component, "memory_mb = 128\nscale.max = 1"));
+    for _ in 0..3 {
+        assert_eq!(daemon.get("/fn/lab/count").ok().text(), "1");
+    }
+    let log = daemon.log_texts("lab");
+    assert!(
+        log.contains("the address space has no room for the memories of"),
+        "{log}"
+    );
+    hostile::takes_all_memory(&daemon);
 }
 
 #[test]

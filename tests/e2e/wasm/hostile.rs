@@ -4,7 +4,7 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
 use std::thread;
 
-use pilot_harness::{Project, Request, eventually, needs_root};
+use pilot_harness::{Daemon, Project, Request, eventually, needs_root};
 
 use super::{component, project, wasm_lab};
 use crate::daemon;
@@ -52,6 +52,12 @@ fn a_component_that_takes_all_memory_fails_alone() {
         return;
     };
     daemon.get("/fn/lab/").ok();
+    takes_all_memory(&daemon);
+}
+
+/// Calls function `lab`, whose worker is warm, so that it asks for memory without end.
+#[track_caller]
+pub(super) fn takes_all_memory(daemon: &Daemon) {
     for _ in 0..3 {
         let response = daemon.get("/fn/lab/grow");
         assert_eq!(response.status, 500);

@@ -39,7 +39,7 @@ pub struct DaemonOptions {
     pub full_log: bool,
 }
 
-/// The machine that a daemon finds. All variants except the first need root.
+/// The machine that a daemon finds. Those without a part of it need root.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Machine {
     /// The machine without changes.
@@ -49,6 +49,8 @@ pub enum Machine {
     WithoutRoot,
     /// No cgroup file system is mounted.
     WithoutCgroups,
+    /// A process has at most 64 GiB of address space.
+    LittleAddressSpace,
 }
 
 impl Machine {
@@ -73,6 +75,13 @@ impl Machine {
                     .arg(program);
                 command
             }
+            Self::LittleAddressSpace => {
+                let mut command = Command::new("sh");
+                command
+                    .args(["-c", LITTLE_ADDRESS_SPACE, "sh"])
+                    .arg(program);
+                command
+            }
         }
     }
 }
@@ -80,6 +89,9 @@ impl Machine {
 /// Unmounts all cgroup file systems in a new mount namespace, the inner ones first.
 const WITHOUT_CGROUPS: &str = "awk '$3 ~ /^cgroup/ { print $2 }' /proc/self/mounts | sort -r | while read -r mount; do \
                                umount -l \"$mount\"; done; exec \"$@\"";
+
+/// The unit is 1 KiB.
+const LITTLE_ADDRESS_SPACE: &str = "ulimit -v 67108864 && exec \"$@\"";
 
 /// The user that owns nothing.
 const NOBODY: u32 = 65_534;
@@ -250,7 +262,9 @@ impl Daemon {
         let log = log.unwrap();
         let program = match self.options.machine {
             Machine::WithoutRoot => self.copied_binary(),
-            Machine::AsItIs | Machine::WithoutCgroups => self.binary.clone(),
+            Machine::AsItIs | Machine::WithoutCgroups | Machine::LittleAddressSpace => {
+                self.binary.clone()
+            }
         };
         let mut command = self.options.machine.command(&program);
         command

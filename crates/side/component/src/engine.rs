@@ -5,17 +5,16 @@ use wasmtime::component::{Component, Linker};
 use wasmtime::{Config, Engine, InstanceAllocationStrategy, PoolingAllocationConfig, Result};
 use wasmtime_wasi_http::bindings::ProxyPre;
 
-use crate::memory::TABLE_LEN_MAX;
+use crate::in_words;
+use crate::memory::{MEMORIES_MAX, TABLE_LEN_MAX, TABLES_MAX};
 use crate::state::InstanceState;
 
 /// The stack of a component, bytes.
 const STACK_LEN: usize = 512 << 10;
 /// The stack of a component and of the host's functions, bytes.
 const HOST_STACK_LEN: usize = STACK_LEN + (512 << 10);
-/// Core instances, memories and tables of one component. Languages with adapters have about ten instances, one memory and two tables.
+/// Core instances of one component. Languages with adapters have about ten.
 const CORE_INSTANCES_MAX: u32 = 40;
-const MEMORIES_MAX: u32 = 4;
-const TABLES_MAX: u32 = 10;
 /// What wasmtime keeps about one instance, bytes.
 const INSTANCE_LEN_MAX: usize = 4 << 20;
 /// Of a memory that was used, this much is set to zero and kept, bytes: less than what giving it back to the kernel and faulting it in
@@ -40,8 +39,29 @@ pub(crate) fn compiling() -> Result<Engine> {
     Engine::new(&config())
 }
 
-/// For a worker: the places of its instances are made in advance.
-pub(crate) fn serving(settings: &WorkerSettings) -> Result<Engine> {
+/// For a worker. The places of its instances are made in advance, which takes 4 GiB of address space for each memory. Where there is
+/// less (a limit of address space, a small virtual machine), each instance gets its memory when it starts. The second value then says
+/// so, for the function's log.
+///
+/// # Errors
+/// The machine cannot run compiled code.
+pub(crate) fn serving(settings: &WorkerSettings) -> Result<(Engine, Option<String>)> {
+    let mut pooling = config();
+    pooling.allocation_strategy(InstanceAllocationStrategy::Pooling(pool(settings)));
+    let problem = match Engine::new(&pooling) {
+        Ok(engine) => return Ok((engine, None)),
+        Err(problem) => problem,
+    };
+    let engine = Engine::new(&config())?;
+    let said = format!(
+        "the address space has no room for the memories of {} instances, so each is made when its request comes: {}",
+        places(settings),
+        in_words(&problem)
+    );
+    Ok((engine, Some(said)))
+}
+
+fn pool(settings: &WorkerSettings) -> PoolingAllocationConfig {
     let instances = places(settings);
     let mut pool = PoolingAllocationConfig::new();
     pool.total_component_instances(instances)
@@ -60,9 +80,7 @@ pub(crate) fn serving(settings: &WorkerSettings) -> Result<Engine> {
         .linear_memory_keep_resident(KEPT_LEN)
         .table_keep_resident(4 << 10)
         .async_stack_keep_resident(STACK_KEPT_LEN);
-    let mut pooling = config();
-    pooling.allocation_strategy(InstanceAllocationStrategy::Pooling(pool));
-    Engine::new(&pooling)
+    pool
 }
 
 /// Instances at the same time: those that serve, and some that end after their response.

@@ -6,6 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use wasmtime::{ResourceLimiter, Result};
 
+/// Memories and tables of one component. Languages with adapters have one memory and two tables.
+pub(crate) const MEMORIES_MAX: u32 = 4;
+pub(crate) const TABLES_MAX: u32 = 10;
 /// Elements of one table.
 pub(crate) const TABLE_LEN_MAX: usize = 100_000;
 
@@ -78,6 +81,14 @@ impl ResourceLimiter for Share {
         _maximum: Option<usize>,
     ) -> Result<bool> {
         Ok(desired <= TABLE_LEN_MAX)
+    }
+
+    fn memories(&self) -> usize {
+        MEMORIES_MAX as usize
+    }
+
+    fn tables(&self) -> usize {
+        TABLES_MAX as usize
     }
 }
 

@@ -39,7 +39,10 @@ const THREADS_MAX: u32 = 16;
 /// # Errors
 /// The component cannot be loaded, or the port cannot be used.
 pub fn serve(settings: &WorkerSettings) -> Result<(), String> {
-    let engine = engine::serving(settings).map_err(|error| in_words(&error))?;
+    let (engine, said) = engine::serving(settings).map_err(|error| in_words(&error))?;
+    if let Some(said) = said {
+        eprintln!("{said}");
+    }
     let folder = Path::new(&settings.folder);
     let source = folder.join(&settings.component);
     let (linked, said) = load(&engine, &folder.join(COMPILED), &source)
