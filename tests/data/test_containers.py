@@ -66,7 +66,12 @@ secret_access_key_file = "{secret}"
     )
     daemon = Daemon(folder, "--config", str(config))
     yield daemon
+    pid = daemon.process.pid
     daemon.stop()
+    # Also where only the engine has made groups, such as the hierarchy of version 2 beside version 1.
+    groups = [Path(above, name) for above, names, _ in os.walk("/sys/fs/cgroup") for name in names]
+    assert [group for group in groups if group.name.startswith(f"pilotlightd-{pid}-")] == []
+    assert [line for line in Path("/proc/self/mounts").read_text().splitlines() if str(folder) in line] == []
 
 
 def container(contract: str, *command: str) -> str:

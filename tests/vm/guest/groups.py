@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable
@@ -44,6 +45,15 @@ def folder_of(daemon: int) -> Path:
     """The folder in which this daemon limits its functions."""
     (folder,) = [group for group in daemons_groups() if group.name.startswith(f"pilotlightd-{daemon}-")]
     return folder
+
+
+def processes_below(group: Path) -> set[int]:
+    """The processes of a group and of the groups in it. Groups may end meanwhile."""
+    found: set[int] = set()
+    for folder, _, _ in os.walk(group):
+        with contextlib.suppress(OSError):
+            found.update(int(line) for line in Path(folder, "cgroup.procs").read_text().split())
+    return found
 
 
 def with_limit(folder: Path, memory_mb: int) -> list[Path]:

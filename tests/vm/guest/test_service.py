@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from functions import project
-from groups import MOUNT, daemons_groups, eventually, folder_of, group_of, lacking, with_limit
+from groups import MOUNT, daemons_groups, eventually, folder_of, group_of, lacking, processes_below, with_limit
 from pilot_daemon import PATIENCE
 from test_upgrade import CONFIG, HANDLER, Load
 
@@ -153,9 +153,7 @@ def test_a_daemon_that_is_killed_is_started_anew_and_leaves_nothing(service: Non
     assert invoke("echo", 1) == 1
     pid = main_pid()
     old = folder_of(pid)
-    processes = {
-        int(text) for group in [OWN_GROUP, *OWN_GROUP.rglob("*/")] for text in (group / "cgroup.procs").read_text().split()
-    }
+    processes = processes_below(OWN_GROUP)
     assert pid in processes and len(processes) > 3
     os.kill(pid, signal.SIGKILL)
     eventually("another daemon runs", lambda: shown("ActiveState") == "active" and main_pid() not in (0, pid))

@@ -98,6 +98,23 @@ fn version_1_folders_lie_beside_the_daemons_own_group() {
     );
 }
 
+/// An engine names its groups as in the hierarchy of memory, in all of them. runc does so in version 2 too, where it is mounted beside
+/// version 1.
+#[test]
+fn where_only_an_engine_makes_folders_is_known_too() {
+    let root = tempfile::tempdir().unwrap();
+    let path = |name: &str| root.path().join(name);
+    let (mut mounts, own) = v1_tree(root.path());
+    let at = root.path().display();
+    mounts += &format!("cgroup {at}/blkio cgroup rw,blkio 0 0\ncgroup2 {at}/unified cgroup2 rw 0 0\n");
+    let folders = v1::Folders::make(&mounts, &own, "pilotlight-1").unwrap();
+    let own = "user/me/pilotlight-1";
+    assert_eq!(
+        folders.engines(),
+        ["cpu,cpuacct", "pids", "blkio", "unified"].map(|mount| path(mount).join(own))
+    );
+}
+
 #[test]
 fn a_tiny_cpu_share_is_the_smallest_the_kernel_takes() {
     let limits = Limits {

@@ -243,12 +243,13 @@ fn mount_of<'a>(mounts: &'a str, controller: &str) -> Option<&'a str> {
     })
 }
 
-/// Where the hierarchies are mounted, also those without a controller that limits functions.
+/// Where the hierarchies are mounted, also those without a controller that limits functions, and version 2 beside version 1, where runc
+/// makes its groups too.
 fn mounts_of_all(mounts: &str) -> impl Iterator<Item = &str> {
     mounts.lines().filter_map(|line| {
         let mut fields = line.split(' ').skip(1);
         let (path, kind) = (fields.next()?, fields.next()?);
-        (kind == "cgroup").then_some(path)
+        kind.starts_with("cgroup").then_some(path)
     })
 }
 
