@@ -1,6 +1,7 @@
 """Calls a WSGI application (PEP 3333): one `HTTP` frame in, `HEAD`, `CHUNK` … `END` out.
 
-Chunks of the iterable are sent as they come. If the first chunk has the whole Content-Length, one send is enough.
+Chunks of the iterable are sent as they come. If the first chunk is the only one, or has the whole Content-Length, one send is
+enough.
 """
 
 from __future__ import annotations
@@ -53,11 +54,14 @@ class WsgiCall:
     def _respond(self, answer: HttpAnswer, environ: Dict[str, Any]) -> None:
         response = _StartResponse(answer, self._channel)
         chunks: Iterable[bytes] = self._application(environ, response)
+        # PEP 3333, "Handling the Content-Length Header". No other class: its len() is the application's.
+        is_only = type(chunks) in (list, tuple) and len(chunks) == 1  # type: ignore[arg-type]
         try:
             for chunk in chunks:
                 if chunk and not answer.is_complete:
-                    is_last = not answer.is_head_sent and answer.content_length() == len(chunk)
+                    is_last = not answer.is_head_sent and (is_only or answer.content_length() == len(chunk))
                     if is_last:
+                        answer.check_end(chunk)
                         output.flush()
                     self._channel.send(answer.body(chunk, is_last))
             if not answer.is_complete:
