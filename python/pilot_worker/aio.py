@@ -1,7 +1,7 @@
 """The invocation channel on an asyncio loop: ASGI applications and `async def` handlers, one task per frame.
 
-The loop is created in the worker and never in a template, because forks would share its epoll descriptor. `handler.load`
-imports asyncio itself, in the template, and only for functions that need it.
+The loop is created in the worker, or in a template as `inherited_loop.py` describes. `handler.load` imports asyncio itself, in
+the template, and only for functions that need it.
 """
 
 from __future__ import annotations
@@ -59,13 +59,14 @@ class AsyncChannel:
         self._blocked: Optional[asyncio.Future[None]] = None  # set while a frame is only partly sent
         self._rest = memoryview(b"")
 
-    async def serve(self, call: Call) -> None:
-        """Serves each frame in a task until the daemon closes the channel. Then the remaining tasks are cancelled."""
+    async def serve(self, call: Call, is_registered: bool = False) -> None:
+        """Serves each frame in a task until the daemon closes the channel. Then the remaining tasks are cancelled.
+        `is_registered`: the selector's epoll instance knows the channel."""
         self._call = call
         if self._selector is None:
             self._loop.add_reader(self._socket, self._readable)
         else:
-            self._selector.watch(self._socket, self._readable, self._writable, self._is_idle)
+            self._selector.watch(self._socket, self._readable, self._writable, self._is_idle, is_registered)
         try:
             await self._closed
         finally:

@@ -15,7 +15,7 @@ from .events import decode_meta
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import asyncio
-    from typing import Any, Dict, Optional, Tuple
+    from typing import Any, Awaitable, Callable, Dict, Optional, Tuple
 
     from . import upload, websocket
     from .aio import AsyncChannel
@@ -217,6 +217,22 @@ class Lifespan:
         self._stopped = asyncio.Event()
         self._failure: Optional[str] = None
         self._is_running = False
+
+    async def around(
+        self,
+        serve: Callable[[], Awaitable[None]],
+        ready: Callable[[], None],
+        fail: Callable[[errors.Fault], object],
+    ) -> None:
+        """Starts the application, calls `ready`, serves, and stops it. If the application does not start, calls `fail`."""
+        try:
+            await self.start()
+        except errors.Fault as error:
+            fail(error)
+            return
+        ready()
+        await serve()
+        await self.stop()
 
     async def start(self) -> None:
         """Raises Fault if the application says that its startup failed."""

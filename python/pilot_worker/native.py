@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from .spec import TemplateSpec
 
+    Become = Callable[[int, int, str], None]
+
 LIBRARY = "fork_server.so"
 
 CLOSED, MESSAGE, CHILD, REFUSED, BROKEN = range(5)
@@ -30,6 +32,7 @@ STEPS = (
     "drop capabilities",
     "install the filter",
     "get randomness",
+    "make the descriptors of the event loop",
 )
 
 MESSAGE_LEN_MAX = 64 * 1024
@@ -37,6 +40,7 @@ _FDS_MAX = 16
 _CHILDREN_MAX = 8192
 _REGIONS_MAX = 4
 _SPANS_MAX = 64
+_LOOP_FDS = 4
 
 # The descriptor of a child's channel. The template chooses it, so that it can create the object for it. It is this number, or a
 # higher one if user code has opened many descriptors: above all that the template has open and receives with a request.
@@ -76,6 +80,7 @@ class _Server(ctypes.Structure):
         ("spans_len", ctypes.c_uint64),
         ("child_count", ctypes.c_uint64),
         ("channel_at", ctypes.c_int32),
+        ("event_loop", ctypes.c_int32 * _LOOP_FDS),
         ("message_len", ctypes.c_uint64),
         ("fds", ctypes.c_int32 * _FDS_MAX),
         ("fd_count", ctypes.c_uint32),
@@ -87,6 +92,7 @@ class _Server(ctypes.Structure):
         ("signal_mask", ctypes.c_uint64),
         ("in_own_pid_namespace", ctypes.c_uint8),
         ("says_ready", ctypes.c_uint8),
+        ("has_event_loop", ctypes.c_uint8),
     ]
 
 
@@ -136,20 +142,25 @@ class ForkServer:
             function.restype = None
         kernel.checked_errno(library.pilot_watch(self._address), "signalfd")
 
-    def serve(self, become: Callable[[int, int, str], None]) -> int:
+    def serve(self, become: Become, become_after_entropy: Optional[Become] = None) -> int:
         """Forks until there is something for the caller. In a child that does not run a loop of `say_ready`, `become` is called
-        with its times and with the error, if there was one. `become` does not return."""
+        with its times and with the error, if there was one: the second one, if given, in children that need `entropy.in_child`.
+        It returns only in a child that inherits an event loop."""
         server = self._server
         server.region_count = 0
         for address, length in entropy.before_native_forks()[:_REGIONS_MAX]:
             server.regions[server.region_count] = _Region(address, length)
             server.region_count += 1
+        has_work = entropy.has_work()
         if self._loops is not None:
-            server.loop = self._loops[entropy.has_work()]
+            server.loop = self._loops[has_work]
+        if has_work and become_after_entropy is not None:
+            become = become_after_entropy
         self._before_fork()
         result: int = self._library.pilot_serve(self._address)
         if result == CHILD:
             become(server.forked_ns, server.sandboxed_ns, "")
+            return result
         if result == REFUSED:
             become(server.forked_ns, server.sandboxed_ns, f"cannot {STEPS[server.step]}: {os.strerror(server.error)}")
         self._after_fork_parent()
@@ -171,11 +182,19 @@ class ForkServer:
         server.fd_count = 0
         return text, fds
 
-    def say_ready(self, loop: Callable[[], None], loop_after_entropy: Callable[[], None]) -> None:
-        """Children must send READY before the interpreter runs, because no user code runs before READY. Then they call a loop,
-        which ends the process: the second one if they need `entropy.in_child` first."""
+    def say_ready(self) -> None:
+        """Children must send READY before the interpreter runs, because no user code runs before READY."""
         self._server.says_ready = 1
+
+    def call_loop(self, loop: Callable[[], None], loop_after_entropy: Callable[[], None]) -> None:
+        """After READY, children call a loop, which ends the process: the second one if they need `entropy.in_child` first."""
         self._loops = (loop, loop_after_entropy)
+
+    def renew_event_loop(self, descriptors: Tuple[int, int, int, int]) -> None:
+        """Children must make the descriptors of an event loop anew: an epoll instance, the same again, and the two sockets that
+        wake the loop. The first of these and the channel are then watched."""
+        self._server.event_loop = descriptors
+        self._server.has_event_loop = 1
 
     def track(self, pid: int, fork_id: int) -> None:
         """The loop must reap and report this child, which the caller forked itself."""

@@ -36,16 +36,38 @@ class FrameSelector(selectors.EpollSelector):
         self._awaits_room = False
         self._is_idle: Callable[[], bool] = _never
 
+    def descriptors(self) -> Tuple[int, int]:
+        """Both of the epoll instance."""
+        return self.fileno(), self._epoll.fileno()
+
     def watch(
-        self, socket: Any, readable: Callable[[], None], writable: Callable[[], None], is_idle: Callable[[], bool]
+        self,
+        socket: Any,
+        readable: Callable[[], None],
+        writable: Callable[[], None],
+        is_idle: Callable[[], bool],
+        is_registered: bool = False,
     ) -> None:
         """From now on, `select` calls `readable`. It also calls `writable`, between `await_room` and `has_room`. `is_idle` says
-        whether the loop would only wait in its next iteration."""
+        whether the loop would only wait in its next iteration. `is_registered`: the epoll instance knows the socket."""
         self._frames_fd = socket.fileno()
         self._readable = readable
         self._writable = writable
         self._is_idle = is_idle
-        self._epoll.register(self._frames_fd, _IN)
+        if not is_registered:
+            self._epoll.register(self._frames_fd, _IN)
+
+    def when_waiting(self, call: Callable[[], object]) -> None:
+        """The next time that `select` would wait, it calls this instead, and then begins again."""
+
+        def select(timeout: Optional[float] = None) -> List[Tuple[selectors.SelectorKey, int]]:
+            if timeout is not None:
+                return FrameSelector.select(self, timeout)
+            del self.select
+            call()
+            return self.select(None) if self._is_idle() else []
+
+        self.select = select  # type: ignore[method-assign]
 
     def forget(self) -> None:
         try:

@@ -147,14 +147,24 @@ class Template:
         return self._serve_here()
 
     def _serve_native(self, server: native.ForkServer) -> Optional[ForkRequest]:
-        """The native loop. This method handles the messages that the loop passes on. Its workers do not return here."""
-        become = _not_a_worker
-        if self.prepared is not None:
-            become = self.prepared.run_with_descriptors if descriptors.has_work() else self.prepared.run
-            if self.prepared.function.spec.secrets:
-                become = self.prepared.run_with_secrets
+        """The native loop. Its workers do not return here."""
+        prepared = self.prepared
+        if prepared is None:
+            return self._pass_messages(server, _not_a_worker)
+        if prepared.event_loop is not None:
+            request: Optional[ForkRequest] = prepared.run_event_loop(
+                lambda: self._pass_messages(server, prepared.go_on, prepared.go_on_after_entropy)
+            )
+            return request
+        become = prepared.run_with_descriptors if descriptors.has_work() else prepared.run
+        if prepared.function.spec.secrets:
+            become = prepared.run_with_secrets
+        return self._pass_messages(server, become)
+
+    def _pass_messages(self, server: native.ForkServer, *become: native.Become) -> Optional[ForkRequest]:
+        """Handles the messages that the native loop passes on. Returns also in a worker that inherits an event loop."""
         while True:
-            result = server.serve(become)
+            result = server.serve(*become)
             if result != native.MESSAGE:
                 return None
             request = self._carry_out(*server.message())
@@ -272,10 +282,15 @@ class Template:
             self.prepared = worker.Prepared(Channel(server.channel_fd), self.function)
             posix.close(server.channel_fd)
             warmup.run(self.function)
-            if self.prepared.can_say_ready_at_once():
-                server.say_ready(*self.prepared.loops())
-                self.prepared.has_said_ready = True
+            if self.prepared.event_loop is not None:
+                server.renew_event_loop(self.prepared.event_loop.descriptors)
                 atfork.expect_workers(server.is_child, self.prepared.channel)
+            if self.prepared.can_say_ready_at_once():
+                server.say_ready()
+                self.prepared.has_said_ready = True
+                if self.prepared.loop is not None:
+                    server.call_loop(*self.prepared.loops())
+                    atfork.expect_workers(server.is_child, self.prepared.channel)
             else:
                 warmup.warm_up(lambda channel: worker.ready(channel, worker.Stamps(0, 0)))
         return server

@@ -30,8 +30,9 @@ from .channel import Channel, ChannelClosed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable, NoReturn, Optional, Tuple
+    from typing import Any, Callable, NoReturn, Optional, Tuple
 
+    from .inherited_loop import InheritedLoop
     from .spec import TemplateSpec
 
 
@@ -53,23 +54,30 @@ class Stamps:
 class Prepared:
     """Objects that a template creates for its workers, because each object that a worker creates can copy a page."""
 
-    __slots__ = ("channel", "function", "has_said_ready", "call")
+    __slots__ = ("channel", "function", "has_said_ready", "loop", "event_loop", "stamps")
 
     def __init__(self, channel: Channel, function: handler.Function) -> None:
         self.channel = channel
         self.function = function
         self.has_said_ready = False
-        self.call: Optional[Callable[[int, int, bytes, bytes], None]] = None
-        if not function.is_async and function.spec.concurrency == 1:
-            self.call = _call(function, channel)
+        self.loop: Optional[Callable[[], None]] = None
+        self.event_loop: Optional[InheritedLoop] = None
+        self.stamps = Stamps(0, 0)
+        if function.is_async and not hooks.has_after_restore():
+            # Hooks may run loops of their own, which they cannot on a loop that runs.
+            from . import inherited_loop
+
+            self.event_loop = inherited_loop.make(function, channel)
+        if not function.is_async:
+            self.loop = _loop(function, channel)
             # No request waits at this time. So the pages of the first invocation are copied in advance.
             channel.when_idle = lambda: warmup.run(function, 1)
 
     def loops(self) -> Tuple[Callable[[], None], Callable[[], None]]:
         """What a worker runs of which the native loop has said READY, in place of `run`: without `entropy.in_child`, and after
         it."""
-        assert self.call is not None, "can_say_ready_at_once"
-        channel, loop = self.channel, _loop(self.channel, self.call)
+        channel, loop = self.channel, self.loop
+        assert loop is not None, "the caller has looked"
 
         def after_entropy() -> None:
             try:
@@ -84,8 +92,59 @@ class Prepared:
 
     def can_say_ready_at_once(self) -> bool:
         """Whether a worker is initialised as soon as it is forked: it has no hooks, no lifespan and no descriptors to make."""
-        is_bare = self.call is not None and not self.function.spec.secrets
-        return is_bare and not hooks.has_after_restore() and not descriptors.has_work()
+        if self.loop is None and (self.event_loop is None or self.function.spec.interface != "event"):
+            return False
+        return not self.function.spec.secrets and not hooks.has_after_restore() and not descriptors.has_work()
+
+    def run_event_loop(self, serve_forks: Callable[[], object]) -> Any:
+        """In a template that has an event loop: calls `serve_forks` on it, and returns what that returns. A worker calls
+        `go_on` there, serves, and ends."""
+        event_loop = self.event_loop
+        assert event_loop is not None, "the caller has looked"
+        try:
+            returned = event_loop.run(serve_forks, self._ready, lambda error: fail(self.channel, error))
+        except BaseException as error:  # errors of functions are answered where they are called; errors here end the worker
+            _end_with(error)
+        if event_loop.is_in_worker:
+            end(0)
+        return returned
+
+    def go_on(self, forked_ns: int, sandboxed_ns: int, problem: str) -> None:
+        """Runs in a worker that has inherited an event loop, in place of `run`, and returns to the loop. Without
+        `entropy.in_child`."""
+        assert self.event_loop is not None, "only then it is called"
+        self.stamps = Stamps(forked_ns, sandboxed_ns)
+        if problem or not self.has_said_ready:
+            self._initialise(problem)
+        self.event_loop.go_on()
+
+    def go_on_after_entropy(self, forked_ns: int, sandboxed_ns: int, problem: str) -> None:
+        """The same with it."""
+        try:
+            if not problem:
+                entropy.in_child()
+        except BaseException as error:  # reported instead of READY, or in the log
+            fail(self.channel, error)
+        self.go_on(forked_ns, sandboxed_ns, problem)
+
+    def _initialise(self, problem: str) -> None:
+        channel, function = self.channel, self.function
+        try:
+            if problem:
+                raise fork.SandboxError(problem)
+            if function.spec.secrets:
+                secret_values.receive(channel)
+            if descriptors.has_work():
+                descriptors.in_child()
+        except ChannelClosed:
+            end(0)
+        except BaseException as error:  # a system call failed, or the daemon sent something else
+            fail(channel, error)
+        if function.spec.interface == "event":
+            self._ready()
+
+    def _ready(self) -> None:
+        ready(self.channel, self.stamps)
 
     def run_with_secrets(self, forked_ns: int, sandboxed_ns: int, problem: str) -> NoReturn:
         """Instead of `run`, if the function has secrets. It is a method of its own for the same reason as the next one."""
@@ -124,12 +183,12 @@ class Prepared:
         except BaseException as error:  # user code in a hook: reported instead of READY
             fail(channel, error)
         try:
-            if self.call is None:
+            if self.loop is None:
                 _serve(channel, self.function, Stamps(forked_ns, sandboxed_ns))
             else:
                 if not self.has_said_ready:
                     ready(channel, Stamps(forked_ns, sandboxed_ns))
-                _loop(channel, self.call)()
+                self.loop()
         except BaseException as error:  # errors of functions are answered where they are called; errors here end the worker
             _end_with(error)
         end(0)
@@ -199,25 +258,29 @@ def _serve(channel: Channel, function: handler.Function, stamps: Stamps) -> None
     if function.is_async:
         _serve_async(channel, function, stamps)
         return
-    call = _call(function, channel)
+    loop = _loop(function, channel)
     ready(channel, stamps)
+    loop()
+
+
+def _loop(function: handler.Function, channel: Channel) -> Callable[[], None]:
+    """A function that serves, and ends the process. It is made in the template, and looks up nothing: a new worker copies each
+    page with an object to which it refers."""
+    kind = wsgi.WsgiCall if function.spec.interface == "wsgi" else events.EventCall
+    call, read = kind(function, channel), channel.read
     if function.spec.concurrency > 1:
         from . import threads
 
-        threads.Pool(function.spec.concurrency, call, _end_with).serve(channel)
-        return
-    _loop(channel, call)()
+        pool = threads.Pool(function.spec.concurrency, call, _end_with)
 
+        def serve_with_threads() -> None:
+            try:
+                pool.serve(channel)
+            except BaseException as error:  # as below
+                _end_with(error)
+            end(0)
 
-def _call(function: handler.Function, channel: Channel) -> Callable[[int, int, bytes, bytes], None]:
-    kind = wsgi.WsgiCall if function.spec.interface == "wsgi" else events.EventCall
-    return kind(function, channel)
-
-
-def _loop(channel: Channel, call: Callable[[int, int, bytes, bytes], None]) -> Callable[[], None]:
-    """A function that serves one frame after the other, and ends the process. It is made in the template, and looks up nothing:
-    a new worker copies each page with an object to which it refers."""
-    read = channel.read
+        return serve_with_threads
 
     def serve() -> None:
         try:
@@ -233,6 +296,7 @@ def _loop(channel: Channel, call: Callable[[int, int, bytes, bytes], None]) -> C
 
 
 def _serve_async(channel: Channel, function: handler.Function, stamps: Stamps) -> None:
+    """In a worker that has not inherited an event loop."""
     import asyncio
 
     from . import aio
@@ -247,13 +311,8 @@ def _serve_async(channel: Channel, function: handler.Function, stamps: Stamps) -
             await frames.serve(events.AsyncEventCall(function, frames))
             return
         lifespan = asgi.Lifespan(function.target)
-        try:
-            await lifespan.start()
-        except errors.Fault as error:
-            fail(channel, error)
-        ready(channel, stamps)
-        await frames.serve(asgi.AsgiCall(function, frames, lifespan.state))
-        await lifespan.stop()
+        call = asgi.AsgiCall(function, frames, lifespan.state)
+        await lifespan.around(lambda: frames.serve(call), lambda: ready(channel, stamps), lambda error: fail(channel, error))
 
     loop.run_until_complete(serve())
 

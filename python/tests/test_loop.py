@@ -217,3 +217,107 @@ async def handler(event, context):
         assert kind == wire.RESULT
         lengths[stream] = len(json.loads(body))
     assert list(lengths.values()) == [4_000_000, 3, 1_000_000]
+
+
+TOLD = """
+import asyncio, os, threading
+def of(loop):
+    return [os.fstat(end.fileno()).st_ino for end in (loop._ssock, loop._csock)]
+async def handler(event, context):
+    loop = asyncio.get_running_loop()
+    assert loop is asyncio.get_event_loop() and await asyncio.sleep(0, 7) == 7
+    return [of(loop), await loop.run_in_executor(None, os.getpid)]
+"""
+
+
+def test_each_worker_has_a_loop_that_only_its_own_threads_wake(functions: Functions) -> None:
+    template = functions.template(TOLD)
+    workers = [template.worker() for _ in range(3)]
+    for worker in workers:
+        worker.ready()
+    for _ in range(3):
+        told = [worker.result({}) for worker in workers]
+        ends = [end for of, _ in told for end in of]
+        assert len(set(ends)) == 6, ends
+        assert len({pid for _, pid in told}) == 3
+
+
+def test_a_template_that_runs_a_loop_takes_all_messages(functions: Functions) -> None:
+    template = functions.template(TOLD)
+    first = template.worker()
+    first.ready()
+    template.send({"op": "memory"})
+    # With a specification, which the native loop does not read. The worker loads the function, and makes a loop.
+    second = template.worker(functions.spec())
+    second.ready()
+    third = template.worker()
+    third.ready()
+    ends = [end for worker in (first, second, third) for end in worker.result({})[0]]
+    assert len(set(ends)) == 6
+
+
+@pytest.mark.parametrize("interface", ["event", "asgi"])
+def test_a_hook_may_run_a_loop_of_its_own(start: Start, interface: str) -> None:
+    body = "return seen" if interface == "event" else "await answer(send, seen)"
+    arguments = "event, context" if interface == "event" else "scope, receive, send"
+    worker = start(
+        ANSWER
+        + f"""
+from snapshot_restore_py import register_after_restore
+seen = []
+async def connect():
+    await asyncio.sleep(0.001)
+    seen.append("connected")
+@register_after_restore
+def restore():
+    asyncio.run(connect())
+    asyncio.new_event_loop().run_until_complete(connect())
+async def handler({arguments}):
+    await asyncio.sleep(0.001)
+    {body}
+""",
+        interface=interface,
+    )
+    said = worker.result({}) if interface == "event" else asked(worker)
+    assert said == ["connected", "connected"]
+
+
+def test_a_worker_may_start_programs_handle_signals_and_fork_while_its_loop_runs(start: Start) -> None:
+    worker = start(
+        """
+import asyncio, os, signal
+async def handler(event, context):
+    loop, got = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_signal_handler(signal.SIGUSR1, got.set)
+    os.kill(os.getpid(), signal.SIGUSR1)
+    await asyncio.wait_for(got.wait(), 10)
+    loop.remove_signal_handler(signal.SIGUSR1)
+    program = await asyncio.create_subprocess_exec("cat", stdin=-1, stdout=-1)
+    said, _ = await program.communicate(b"cat")
+    child = os.fork()
+    if child == 0:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            os._exit(3)
+        os._exit(4)
+    return [said.decode(), os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])]
+"""
+    )
+    for _ in range(2):
+        assert worker.result({}) == ["cat", 3]
+
+
+def test_what_ends_a_function_while_its_loop_runs_ends_its_worker(functions: Functions) -> None:
+    template = functions.template(
+        """
+import sys
+async def handler(event, context):
+    sys.exit(event)
+"""
+    )
+    worker = template.worker()
+    worker.ready()
+    worker.ask(5)
+    assert worker.is_closed()
+    assert Functions.exit_of(template, 1) == {"code": 5}

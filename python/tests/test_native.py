@@ -102,3 +102,24 @@ def test_a_fork_that_the_kernel_refuses_is_said(functions: Functions) -> None:
     assert template.report["native"]
     template.worker()
     assert template.message("fork_failed")["error"] == "fork: errno 11"
+
+
+FAULTS = """
+{}
+import resource
+{}def handler(event, context):
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+"""
+
+
+def faults(functions: Functions, imports: str, keyword: str = "") -> int:
+    """The fewest page faults of a worker until its first handler runs."""
+    seen: list[int] = answers(functions, FAULTS.format(imports, keyword), 5)
+    return min(seen)
+
+
+def test_a_worker_takes_few_page_faults_for_openssl_and_for_an_event_loop(functions: Functions) -> None:
+    """Each took some hundreds where a worker made it (docs/decisions/0072-workers-continue-the-event-loop-of-their-template.md)."""
+    plain = faults(functions, "")
+    assert faults(functions, "import ssl") < plain + 120
+    assert faults(functions, "import ssl", "async ") < plain + 350

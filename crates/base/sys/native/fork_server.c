@@ -44,7 +44,11 @@ enum result {
     RESULT_BROKEN = 4,   // the control channel or the signal descriptor failed: error
 };
 
-enum step { STEP_LOG = 1, STEP_CGROUP, STEP_NAMESPACE, STEP_DIRECTORY, STEP_CAPABILITIES, STEP_FILTER, STEP_RANDOM };
+enum step { STEP_LOG = 1, STEP_CGROUP, STEP_NAMESPACE, STEP_DIRECTORY, STEP_CAPABILITIES, STEP_FILTER, STEP_RANDOM, STEP_LOOP };
+
+// The descriptors of an event loop that a worker inherits (inherited_loop.py): an epoll instance, under two numbers, and the two
+// sockets by which other threads wake the loop.
+enum { LOOP_EPOLL, LOOP_EPOLL_AGAIN, LOOP_WAKE_READ, LOOP_WAKE_WRITE, LOOP_FDS };
 
 // Start of a request to fork a worker of this template's own function; one role per descriptor follows.
 struct request {
@@ -93,6 +97,7 @@ struct fork_server {
     uint64_t spans_len;          // of all of them, bytes
     uint64_t child_count;
     int32_t channel_at;          // a child's descriptor number for its channel; unused in the template
+    int32_t event_loop[LOOP_FDS];
     // Out.
     uint64_t message_len;
     int32_t fds[FDS_MAX];
@@ -105,6 +110,7 @@ struct fork_server {
     uint64_t signal_mask;          // of children: the mask from before pilot_watch
     uint8_t in_own_pid_namespace;  // 0 once children are made in another one
     uint8_t says_ready;            // no user code runs before READY, so it is sent here
+    uint8_t has_event_loop;        // a child makes `event_loop` anew
 };
 
 // ---- system calls ---------------------------------------------------------------------------------------------------
@@ -144,6 +150,11 @@ struct msghdr { void *name; uint32_t name_len; struct iovec *iov; size_t iov_len
 struct cmsghdr { size_t len; int level; int type; };
 struct timespec64 { int64_t sec; int64_t nsec; };
 struct filter_program { uint16_t len; const void *filter; };
+#if defined(__x86_64__)
+struct __attribute__((packed)) epoll_event { uint32_t events; uint64_t data; };
+#else
+struct epoll_event { uint32_t events; uint64_t data; };
+#endif
 
 #define POLLIN 1
 #define SOL_SOCKET 1
@@ -164,6 +175,13 @@ struct filter_program { uint16_t len; const void *filter; };
 #define SIGCHLD 17
 #define SIGNAL_SET_LEN 8
 #define CLOCK_MONOTONIC 1
+#define AF_UNIX 1
+#define SOCK_STREAM 1
+#define SOCK_CLOEXEC O_CLOEXEC
+#define SOCK_NONBLOCK 04000
+#define EPOLL_CLOEXEC O_CLOEXEC
+#define EPOLL_CTL_ADD 1
+#define EPOLLIN 1
 
 static uint64_t now_ns(void) {
     struct timespec64 now = {0, 0};
@@ -337,6 +355,31 @@ static int confine(struct fork_server *s, const struct request *r) {
     return error < 0 ? step : 0;
 }
 
+static long watch_with(int32_t epoll, int32_t fd) {
+    struct epoll_event event = {EPOLLIN, (uint64_t)fd};  // the interpreter looks for the number there: epoll_ctl(2)
+    return CALL4(__NR_epoll_ctl, epoll, EPOLL_CTL_ADD, fd, &event);
+}
+
+// Gives the child kernel objects of its own behind the descriptors of its event loop: with those of the template, the loops of all
+// workers would wake each other. It watches what the template's watched, and the channel. 0, or -errno.
+static long renew_event_loop(struct fork_server *s) {
+    const int32_t *loop = s->event_loop;
+    long epoll = CALL1(__NR_epoll_create1, EPOLL_CLOEXEC);
+    if (epoll < 0) return epoll;
+    long error = CALL3(__NR_dup3, epoll, loop[LOOP_EPOLL], O_CLOEXEC);
+    if (error >= 0) error = CALL3(__NR_dup3, epoll, loop[LOOP_EPOLL_AGAIN], O_CLOEXEC);
+    CALL1(__NR_close, epoll);
+    int32_t pair[2] = {-1, -1};
+    if (error >= 0) error = CALL4(__NR_socketpair, AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, pair);
+    for (int i = 0; i < 2 && pair[i] >= 0; i++) {
+        if (error >= 0) error = CALL3(__NR_dup3, pair[i], loop[LOOP_WAKE_READ + i], O_CLOEXEC);
+        CALL1(__NR_close, pair[i]);
+    }
+    if (error >= 0) error = watch_with(loop[LOOP_EPOLL], loop[LOOP_WAKE_READ]);
+    if (error >= 0) error = watch_with(loop[LOOP_EPOLL], s->channel);
+    return error < 0 ? error : 0;
+}
+
 // READY (section 1 of the protocol). It is sent from here so that the daemon's response, the first invocation, travels while
 // the interpreter continues. 0, or -errno.
 static long say_ready(struct fork_server *s) {
@@ -368,6 +411,13 @@ static int become_child(struct fork_server *s, const struct request *r) {
     CALL3(__NR_dup3, s->channel, s->channel_at, O_CLOEXEC);
     s->channel = s->channel_at;
     close_all(s);
+    if (!s->step && s->has_event_loop) {
+        long error = renew_event_loop(s);
+        if (error < 0) {
+            s->step = STEP_LOOP;
+            s->error = (int32_t)-error;
+        }
+    }
     s->sandboxed_ns = now_ns();
     // A worker without an invocation by then was started ahead, and uses the time (channel.py).
     struct timespec64 idle = {0, IDLE_AFTER_US};  // a struct timeval: socket(7)

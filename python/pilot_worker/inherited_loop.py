@@ -1,0 +1,151 @@
+"""The event loop of an asynchronous function, which its template starts and its workers continue.
+
+A new loop and its first tasks would cost each worker 500 page faults, which are 2 ms. So the template runs the loop, with a
+few invocations of an application of ours (`warmup.py` says why), until it would only wait. There the template serves its
+requests to fork, and a worker goes on in the middle of the loop.
+
+Processes cannot share what the kernel has of a loop. So the native loop gives each worker an epoll instance and a pair of
+sockets of its own, with the numbers of the template's. No user code runs on the loop in a template.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from . import aio, asgi, events, output, warmup
+from .channel import Channel
+from .handler import Function
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, NoReturn, Optional, Tuple
+
+    from .selector import FrameSelector
+
+    Call = Callable[[int, int, bytes, bytes], Any]
+
+
+class _Stopped(BaseException):
+    """Leaves the loop in a template, with what `serve_forks` has returned."""
+
+    def __init__(self, returned: Any) -> None:
+        self.returned = returned
+
+
+def make(function: Function, channel: Channel) -> Optional[InheritedLoop]:
+    """None if the function's loops are not asyncio's own, as with uvloop, or if they are different from those that are known
+    here: user code may have replaced any part of asyncio."""
+    try:
+        # Since Python 3.14 the public name warns.
+        policy = getattr(asyncio.events, "_get_event_loop_policy", asyncio.get_event_loop_policy)()
+        if type(policy).__module__.partition(".")[0] != "asyncio":
+            return None
+        loop, selector = aio.new_loop()
+        if selector is not None:
+            sockets: Tuple[int, int] = loop._ssock.fileno(), loop._csock.fileno()  # type: ignore[attr-defined]
+            return InheritedLoop(function, channel, loop, selector, sockets)
+        loop.close()
+    except Exception:
+        pass  # a worker's attempt has an error that is reported
+    return None
+
+
+class InheritedLoop:
+    """The loop of a template of this function. `channel` is the one that each worker will have."""
+
+    def __init__(
+        self,
+        function: Function,
+        channel: Channel,
+        loop: asyncio.AbstractEventLoop,
+        selector: FrameSelector,
+        sockets: Tuple[int, int],
+    ) -> None:
+        self._function = function
+        self._is_event = function.spec.interface == "event"
+        self._channel = channel
+        self._loop = loop
+        self._selector = selector
+        self.is_in_worker = False
+        self.descriptors = (*selector.descriptors(), *sockets)
+        self._warm_up()
+        self._forked: asyncio.Future[None] = loop.create_future()
+
+    def run(
+        self,
+        serve_forks: Callable[[], object],
+        ready: Callable[[], None],
+        fail: Callable[[BaseException], NoReturn],
+    ) -> Any:
+        """In a template: calls `serve_forks`, and returns what it returns. In a worker, `serve_forks` has called `go_on`, and
+        this returns None when the daemon has closed the channel. An application's worker calls `ready` once it has started, or
+        `fail`. Raises what ends a worker."""
+
+        def instead_of_waiting() -> None:
+            returned = serve_forks()
+            if not self.is_in_worker:
+                raise _Stopped(returned)
+
+        asyncio.set_event_loop(self._loop)
+        self._selector.when_waiting(instead_of_waiting)
+        try:
+            self._loop.run_until_complete(self._serve(ready, fail))
+        except _Stopped as stopped:
+            return stopped.returned
+        return None
+
+    def go_on(self) -> None:
+        """In a worker: the loop runs in this process, too."""
+        self.is_in_worker = True
+        # asyncio notices a fork: get_running_loop() finds none.
+        asyncio._set_running_loop(self._loop)
+        if not self._is_event:
+            self._forked.set_result(None)
+
+    async def _serve(self, ready: Callable[[], None], fail: Callable[[BaseException], NoReturn]) -> None:
+        frames = aio.AsyncChannel(self._channel, self._loop, self._selector)
+        if self._is_event:
+            await frames.serve(events.AsyncEventCall(self._function, frames), is_registered=True)
+            return
+        lifespan = asgi.Lifespan(self._function.target)
+        call = asgi.AsgiCall(self._function, frames, lifespan.state)
+        await self._forked
+        await lifespan.around(lambda: frames.serve(call, is_registered=True), ready, fail)
+
+    def _warm_up(self) -> None:
+        """A few invocations on this loop. Each one ends with the request for the next, so that the loop need not wait."""
+        ours, theirs = warmup.pair()
+        channel = Channel(theirs.detach())
+        frames = aio.AsyncChannel(channel, self._loop, self._selector)
+        requests = iter([warmup.request(self._is_event)] * warmup.ROUNDS)
+
+        def ask() -> None:
+            frame = next(requests, None)
+            if frame is None:
+                ours.close()
+            else:
+                ours.sendall(frame)
+
+        async def serve(call: Call) -> None:
+            async def call_and_ask(*frame: Any) -> None:
+                try:
+                    await call(*frame)
+                finally:
+                    ask()
+
+            ask()
+            await frames.serve(call_and_ask)
+
+        async def run() -> None:
+            spec = self._function.spec
+            if self._is_event:
+                await serve(events.AsyncEventCall(Function(spec, warmup.async_handler), frames))
+                return
+            lifespan = asgi.Lifespan(warmup.application)
+            call = asgi.AsgiCall(Function(spec, warmup.application), frames, lifespan.state)
+            await lifespan.around(lambda: serve(call), lambda: None, lambda error: None)
+
+        self._loop.run_until_complete(run())
+        channel.socket.close()
+        ours.close()
+        output.request_id.set("")
