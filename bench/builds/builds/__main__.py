@@ -16,10 +16,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from math import exp, log
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from benchlib.command import Run, options_of
 from benchlib.daemon import Daemon, invoke_path
@@ -36,6 +38,30 @@ HOOK = (
     "import time\nfrom snapshot_restore_py import register_after_restore\n"
     "register_after_restore(lambda: time.sleep(0.1))\n" + NOOP
 )
+ASYNC = "async def handler(event, context):\n    return {}\n"
+ASGI = """
+async def handler(scope, receive, send):
+    if scope["type"] == "lifespan":
+        while True:
+            kind = (await receive())["type"]
+            await send({"type": kind + ".complete"})
+            if kind == "lifespan.shutdown":
+                return
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"{}"})
+"""
+FASTAPI = """
+import fastapi
+handler = fastapi.FastAPI()
+@handler.get("/")
+async def root():
+    return {}
+"""
+WSGI = """
+def handler(environ, start_response):
+    start_response("200 OK", [])
+    return [b"{}"]
+"""
 SETTLE_MS = 20
 MEGABYTE = 1_000_000
 UPLOAD_BYTES_PER_S = 10 * MEGABYTE
@@ -57,6 +83,27 @@ SMOKE = Effort(rounds=1, cold=3, seconds=0.2, bursts=1, uploads=1, workers=2, de
 
 
 @dataclass(frozen=True)
+class Kind:
+    """A kind of function, for `--kinds`. `path`: it is called by its URL."""
+
+    code: str
+    spec: dict[str, Any] = field(default_factory=dict)
+    path: str | None = None
+    requirements: str = ""
+
+
+KINDS = {
+    "plain": Kind(NOOP),
+    "import ssl": Kind("import ssl\n" + NOOP),
+    "concurrency 4": Kind(NOOP, {"concurrency": 4}),
+    "async def": Kind(ASYNC),
+    "ASGI": Kind(ASGI, {"interface": "asgi", "handler": "app.handler"}, "/"),
+    "FastAPI": Kind(FASTAPI, {"interface": "asgi", "handler": "app.handler"}, "/", "fastapi==0.165.0\n"),
+    "WSGI": Kind(WSGI, {"interface": "wsgi", "handler": "app.handler"}, "/"),
+}
+
+
+@dataclass(frozen=True)
 class Side:
     """One build with its daemon."""
 
@@ -65,9 +112,14 @@ class Side:
     effort: Effort
 
 
-def cold(side: Side, name: str) -> list[float]:
-    seen = side.load.function("cold", side.daemon.control_endpoint, name, count=side.effort.cold, warm_up=1, pause_ms=SETTLE_MS)
+def cold(side: Side, name: str, path: str | None = None) -> list[float]:
+    options = {"count": side.effort.cold, "warm_up": 1, "pause_ms": SETTLE_MS, "path": path}
+    seen = side.load.function("cold", side.daemon.control_endpoint, name, **options)
     return [percentile(seen.first_byte, 50) / 1000, percentile(seen.first_byte, 99) / 1000]
+
+
+def function_name(kind: str) -> str:
+    return kind.lower().replace(" ", "-")
 
 
 def warm(side: Side) -> list[float]:
@@ -153,6 +205,10 @@ ROWS = [
     Row("idle worker, numpy and Pillow", pss, [("PSS", "MB")]),
     Row("cold, 1 MB at 10 MB/s, start of 100 ms", upload, [("answer", "ms")]),
 ]
+KIND_ROWS = [
+    Row(f"cold, {name}", partial(cold, name=function_name(name), path=kind.path), [("p50", "ms"), ("p99", "ms")])
+    for name, kind in KINDS.items()
+]
 DEPLOY = "deploy with numpy and Pillow, empty caches"
 # The limit: at most 3 % worse in every row. The upload and the deployment have their own.
 RATIO_MAX = 1.03
@@ -164,6 +220,12 @@ def prepare(daemon: Daemon, packages: bool) -> None:
     daemon.deploy("noop", NOOP)
     daemon.deploy("packages", IMPORTS + NOOP if packages else NOOP, REQUIREMENTS if packages else "")
     daemon.deploy("hook", HOOK)
+
+
+def prepare_kinds(daemon: Daemon, packages: bool) -> None:
+    for name, kind in KINDS.items():
+        if packages or not kind.requirements:
+            daemon.deploy(function_name(name), kind.code, kind.requirements, **kind.spec)
 
 
 def deploy(binary: Path, packages: bool) -> float:
@@ -199,11 +261,16 @@ def floor(rounds: int) -> list[str]:
 def main() -> int:
     parser = options_of("builds", __doc__, "every row once, without packages, of one build against itself")
     parser.add_argument("--before", metavar="FILE", type=Path, help="the older binary (default: the same)")
+    parser.add_argument("--kinds", action="store_true", help="cold starts of each kind of Python function instead")
     run = Run.begin(parser)
     effort = SMOKE if run.options.smoke else FULL
     load = Load(run.binary)
     before: Path = run.options.before or run.binary
-    seen: dict[str, dict[str, list[list[float]]]] = {row.name: {"before": [], "after": []} for row in ROWS}
+    rows = ROWS if not run.options.kinds else KIND_ROWS
+    if run.options.smoke:
+        # And one that is called by its URL. The packages of the others are not installed.
+        rows = [*ROWS, *(row for row in KIND_ROWS if row.name == "cold, ASGI")]
+    seen: dict[str, dict[str, list[list[float]]]] = {row.name: {"before": [], "after": []} for row in rows}
     floors = [] if run.options.smoke else floor(2)
     with tempfile.TemporaryDirectory() as home:
         homes = {name: Path(home) / name for name in ("before", "after")}
@@ -212,14 +279,17 @@ def main() -> int:
         binaries = {"before": before.resolve(), "after": run.binary}
         for name, binary in binaries.items():
             with Daemon(binary, homes[name]) as daemon:
-                prepare(daemon, packages=not run.options.smoke)
+                if run.options.kinds or run.options.smoke:
+                    prepare_kinds(daemon, packages=not run.options.smoke)
+                if not run.options.kinds:
+                    prepare(daemon, packages=not run.options.smoke)
         for number in range(effort.rounds):
             with Daemon(binaries["before"], homes["before"]) as one, Daemon(run.binary, homes["after"]) as other:
                 sides = [("before", Side(one, load, effort)), ("after", Side(other, load, effort))]
                 for _, side in sides:
-                    for function in ("noop", "packages", "hook"):
+                    for function in ("noop", "packages", "hook") if not run.options.kinds else ():
                         side.daemon.invoke(function, {})
-                for row in ROWS:
+                for row in rows:
                     turns: dict[str, list[list[float]]] = {"before": [], "after": []}
                     for turn in range(number, number + (row.turns if not run.options.smoke else 1)):
                         for name, side in sides if turn % 2 == 0 else sides[::-1]:
@@ -227,19 +297,21 @@ def main() -> int:
                     for name, measured in turns.items():
                         seen[row.name][name].append([median(values) for values in zip(*measured)])
             print(f"… round {number + 1} of {effort.rounds}", file=sys.stderr, flush=True)
-    seen[DEPLOY] = deploys(binaries, effort.deploys, packages=not run.options.smoke)
+    if not run.options.kinds:
+        rows = [*rows, Row(DEPLOY, lambda side: [], [("deployed", "s")])]
+        seen[DEPLOY] = deploys(binaries, effort.deploys, packages=not run.options.smoke)
     if not run.options.smoke:
         floors += floor(2)
-    report = judged(seen, floors)
+    report = judged(rows, seen, floors)
     print(report.text())
     return run.finish([report], floor=floors)
 
 
-def judged(seen: dict[str, dict[str, list[list[float]]]], floors: list[str]) -> Report:
+def judged(rows: list[Row], seen: dict[str, dict[str, list[list[float]]]], floors: list[str]) -> Report:
     report = Report(
         "builds", "before and after, taking turns", ["what", "before", "after", "after ÷ before (95 %), n"], notes=floors
     )
-    for row in [*ROWS, Row(DEPLOY, lambda side: [], [("deployed", "s")])]:
+    for row in rows:
         for at, (figure, unit) in enumerate(row.figures):
             before = [values[at] for values in seen[row.name]["before"]]
             after = [values[at] for values in seen[row.name]["after"]]
