@@ -106,7 +106,8 @@ fn where_only_an_engine_makes_folders_is_known_too() {
     let path = |name: &str| root.path().join(name);
     let (mut mounts, own) = v1_tree(root.path());
     let at = root.path().display();
-    mounts += &format!("cgroup {at}/blkio cgroup rw,blkio 0 0\ncgroup2 {at}/unified cgroup2 rw 0 0\n");
+    mounts +=
+        &format!("cgroup {at}/blkio cgroup rw,blkio 0 0\ncgroup2 {at}/unified cgroup2 rw 0 0\n");
     let folders = v1::Folders::make(&mounts, &own, "pilotlight-1").unwrap();
     let own = "user/me/pilotlight-1";
     assert_eq!(
