@@ -77,6 +77,11 @@ class AsyncChannel:
             for task in self._tasks:
                 task.cancel()
 
+    def serve_once(self, call: Call) -> None:
+        """Begins a task for each frame that has arrived."""
+        self._call = call
+        self._readable()
+
     def send(self, frames: bytes) -> Optional[Awaitable[None]]:
         """None if the kernel has taken all bytes; else a future to wait for. So a slow reader slows down the application."""
         if self._blocked is not None:

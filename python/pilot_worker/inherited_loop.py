@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
     Call = Callable[[int, int, bytes, bytes], Any]
 
+# As for plain functions (`fork_server.c`).
+_IDLE_S = 0.005
+
 
 class _Stopped(BaseException):
     """Leaves the loop in a template, with what `serve_forks` has returned."""
@@ -99,7 +102,9 @@ class InheritedLoop:
         self.is_in_worker = True
         # asyncio notices a fork: get_running_loop() finds none.
         asyncio._set_running_loop(self._loop)
-        if not self._is_event:
+        if self._is_event:
+            self._selector.when_waiting(self._warm_up_again, _IDLE_S)
+        else:
             self._forked.set_result(None)
 
     async def _serve(self, ready: Callable[[], None], fail: Callable[[BaseException], NoReturn]) -> None:
@@ -109,13 +114,17 @@ class InheritedLoop:
             return
         lifespan = asgi.Lifespan(self._function.target)
         call = asgi.AsgiCall(self._function, frames, lifespan.state)
+
+        async def serve() -> None:
+            self._selector.when_waiting(self._warm_up_again, _IDLE_S)
+            await frames.serve(call, is_registered=True)
+
         await self._forked
-        await lifespan.around(lambda: frames.serve(call, is_registered=True), ready, fail)
+        await lifespan.around(serve, ready, fail)
 
     def _warm_up(self) -> None:
         """A few invocations on this loop. Each one ends with the request for the next, so that the loop need not wait."""
-        ours, theirs = warmup.pair()
-        channel = Channel(theirs.detach())
+        ours, channel = _pair()
         frames = aio.AsyncChannel(channel, self._loop, self._selector)
         requests = iter([warmup.request(self._is_event)] * warmup.ROUNDS)
 
@@ -137,15 +146,34 @@ class InheritedLoop:
             await frames.serve(call_and_ask)
 
         async def run() -> None:
-            spec = self._function.spec
-            if self._is_event:
-                await serve(events.AsyncEventCall(Function(spec, warmup.async_handler), frames))
-                return
             lifespan = asgi.Lifespan(warmup.application)
-            call = asgi.AsgiCall(Function(spec, warmup.application), frames, lifespan.state)
-            await lifespan.around(lambda: serve(call), lambda: None, lambda error: None)
+            call = self._warm_up_call(frames, lifespan)
+            if self._is_event:
+                await serve(call)
+            else:
+                await lifespan.around(lambda: serve(call), lambda: None, lambda error: None)
 
         self._loop.run_until_complete(run())
         channel.socket.close()
         ours.close()
         output.request_id.set("")
+
+    def _warm_up_again(self) -> None:
+        """Once, in a worker that was started ahead: it copies the pages that its first invocation would copy."""
+        ours, channel = _pair()
+        frames = aio.AsyncChannel(channel, self._loop, self._selector)
+        ours.sendall(warmup.request(self._is_event))
+        frames.serve_once(self._warm_up_call(frames, asgi.Lifespan(warmup.application)))
+        channel.socket.close()
+        ours.close()
+
+    def _warm_up_call(self, frames: aio.AsyncChannel, lifespan: asgi.Lifespan) -> Call:
+        spec = self._function.spec
+        if self._is_event:
+            return events.AsyncEventCall(Function(spec, warmup.async_handler), frames)
+        return asgi.AsgiCall(Function(spec, warmup.application), frames, lifespan.state)
+
+
+def _pair() -> Tuple[Any, Channel]:
+    ours, theirs = warmup.pair()
+    return ours, Channel(theirs.detach())

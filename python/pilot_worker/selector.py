@@ -57,14 +57,15 @@ class FrameSelector(selectors.EpollSelector):
         if not is_registered:
             self._epoll.register(self._frames_fd, _IN)
 
-    def when_waiting(self, call: Callable[[], object]) -> None:
-        """The next time that `select` would wait, it calls this instead, and then begins again."""
+    def when_waiting(self, call: Callable[[], object], for_s: float = 0) -> None:
+        """The next time that `select` would wait, and nothing has come after `for_s`, it calls this, and then begins again."""
 
         def select(timeout: Optional[float] = None) -> List[Tuple[selectors.SelectorKey, int]]:
             if timeout is not None:
                 return FrameSelector.select(self, timeout)
             del self.select
-            call()
+            if not (for_s and self._epoll.poll(for_s, 1)):
+                call()
             return self.select(None) if self._is_idle() else []
 
         self.select = select  # type: ignore[method-assign]

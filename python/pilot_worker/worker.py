@@ -123,7 +123,9 @@ class Prepared:
         try:
             if not problem:
                 entropy.in_child()
-        except BaseException as error:  # reported instead of READY, or in the log
+        except SystemExit as error:
+            _end_with(error)
+        except BaseException as error:
             fail(self.channel, error)
         self.go_on(forked_ns, sandboxed_ns, problem)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+from pathlib import Path
 
 import pytest
 from conftest import Functions, Start
@@ -22,7 +24,6 @@ async def answer(send, value):
 def told(functions: Functions, text: str) -> None:
     """Waits until the function has printed `text`."""
     import select
-    import time
 
     seen = ""
     end = time.monotonic() + PATIENCE_S
@@ -321,3 +322,37 @@ async def handler(event, context):
     worker.ask(5)
     assert worker.is_closed()
     assert Functions.exit_of(template, 1) == {"code": 5}
+
+
+@pytest.mark.parametrize("interface", ["event", "asgi"])
+def test_a_worker_that_was_started_ahead_copies_pages_before_its_first_call(functions: Functions, interface: str) -> None:
+    arguments, answers = {
+        "event": ("event, context", "return faults()"),
+        "asgi": ("scope, receive, send", "await answer(send, faults())"),
+    }[interface]
+    template = functions.template(
+        ANSWER
+        + f"""
+import resource
+os.register_at_fork(after_in_child=lambda: os.write(1, b"%d " % os.getpid()))
+def faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+async def handler({arguments}):
+    {answers}
+""",
+        interface=interface,
+    )
+
+    def of_first_call() -> int:
+        worker = template.worker(log=functions.log.write_fd)
+        worker.ready()
+        time.sleep(0.2)
+        pid = functions.log.read_now().split()[-1]
+        before = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[7])
+        count = worker.result({}) if interface == "event" else asked(worker)
+        worker.close()
+        assert isinstance(count, int)
+        return count - before
+
+    seen = min(of_first_call() for _ in range(3))
+    assert seen < 60, seen
