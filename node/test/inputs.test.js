@@ -199,7 +199,8 @@ test('messages of the initscript are those of the invocation that has them, and 
 });
 
 test('a connection of the initscript is given once, and by its address', async () => {
-  const place = `${fs.mkdtempSync(`${os.tmpdir()}/pilot-`)}/connection`;
+  const folder = fs.mkdtempSync(path.join(os.tmpdir(), 'pilot-node-'));
+  const place = path.join(folder, 'connection');
   const server = net.createServer((socket) => socket.on('data', (data) => socket.end(`${data}!`.toUpperCase())));
   await new Promise((resolve) => server.listen(place, () => resolve(undefined)));
   const worker = await serving(`
@@ -232,6 +233,7 @@ test('a connection of the initscript is given once, and by its address', async (
   ]);
   assert.deepStrictEqual(await worker.result([[3, 'tcp://db:5432']]), [[`connection 3: ${NONE}`], []]);
   server.close();
+  fs.rmSync(folder, { recursive: true });
 });
 
 test('a script that failed says why there is no message', async () => {
