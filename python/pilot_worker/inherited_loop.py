@@ -97,6 +97,13 @@ class InheritedLoop:
             return stopped.returned
         return None
 
+    def run_beside(self, code: Callable[[], None]) -> None:
+        """In a worker, before `go_on`: runs user code for which this loop does not run yet. It may run others, of which
+        get_event_loop() returns one."""
+        asyncio.set_event_loop(asyncio.new_event_loop())
+        code()
+        asyncio.set_event_loop(self._loop)
+
     def go_on(self) -> None:
         """In a worker: the loop runs in this process, too."""
         self.is_in_worker = True

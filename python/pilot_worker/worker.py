@@ -63,8 +63,7 @@ class Prepared:
         self.loop: Optional[Callable[[], None]] = None
         self.event_loop: Optional[InheritedLoop] = None
         self.stamps = Stamps(0, 0)
-        if function.is_async and not hooks.has_after_restore():
-            # Hooks may run loops of their own, which they cannot on a loop that runs.
+        if function.is_async:
             from . import inherited_loop
 
             self.event_loop = inherited_loop.make(function, channel)
@@ -138,9 +137,14 @@ class Prepared:
                 secret_values.receive(channel)
             if descriptors.has_work():
                 descriptors.in_child()
+            if hooks.has_after_restore():
+                assert self.event_loop is not None, "the caller has looked"
+                self.event_loop.run_beside(hooks.run_after_restore)
         except ChannelClosed:
             end(0)
-        except BaseException as error:  # a system call failed, or the daemon sent something else
+        except SystemExit as error:
+            _end_with(error)
+        except BaseException as error:  # user code in a hook; a system call failed; or the daemon sent something else
             fail(channel, error)
         if function.spec.interface == "event":
             self._ready()

@@ -271,6 +271,7 @@ async def connect():
     seen.append("connected")
 @register_after_restore
 def restore():
+    asyncio.get_event_loop().run_until_complete(connect())
     asyncio.run(connect())
     asyncio.new_event_loop().run_until_complete(connect())
 async def handler({arguments}):
@@ -279,8 +280,32 @@ async def handler({arguments}):
 """,
         interface=interface,
     )
-    said = worker.result({}) if interface == "event" else asked(worker)
-    assert said == ["connected", "connected"]
+    for _ in range(2):
+        said = worker.result({}) if interface == "event" else asked(worker)
+        assert said == ["connected"] * 3
+
+
+@pytest.mark.parametrize(("raised", "kind"), [("ValueError('no')", "ValueError"), ("SystemExit(4)", None)])
+def test_what_a_hook_of_an_asynchronous_function_raises_ends_its_worker(
+    functions: Functions, raised: str, kind: str | None
+) -> None:
+    template = functions.template(
+        f"""
+from snapshot_restore_py import register_after_restore
+@register_after_restore
+def restore():
+    raise {raised}
+async def handler(event, context):
+    return 1
+"""
+    )
+    worker = template.worker()
+    if kind is None:
+        assert worker.is_closed()
+    else:
+        found, _, _, body = worker.frame()
+        assert (found, json.loads(body)["errorType"]) == (wire.INIT_ERROR, kind)
+    assert Functions.exit_of(template, 1) == {"code": 4 if kind is None else 1}
 
 
 def test_a_worker_may_start_programs_handle_signals_and_fork_while_its_loop_runs(start: Start) -> None:
