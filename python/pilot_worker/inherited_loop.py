@@ -40,13 +40,12 @@ def make(function: Function, channel: Channel) -> Optional[InheritedLoop]:
     here: user code may have replaced any part of asyncio."""
     try:
         # Since Python 3.14 the public name warns.
-        policy = getattr(asyncio.events, "_get_event_loop_policy", asyncio.get_event_loop_policy)()
+        policy: Any = getattr(asyncio.events, "_get_event_loop_policy", asyncio.get_event_loop_policy)()
         if type(policy).__module__.partition(".")[0] != "asyncio":
             return None
         loop, selector = aio.new_loop()
         if selector is not None:
-            sockets: Tuple[int, int] = loop._ssock.fileno(), loop._csock.fileno()  # type: ignore[attr-defined]
-            return InheritedLoop(function, channel, loop, selector, sockets)
+            return InheritedLoop(function, channel, loop, selector, policy._local)
         loop.close()
     except Exception:
         pass  # a worker's attempt has an error that is reported
@@ -60,17 +59,20 @@ class InheritedLoop:
         self,
         function: Function,
         channel: Channel,
-        loop: asyncio.AbstractEventLoop,
+        loop: Any,
         selector: FrameSelector,
-        sockets: Tuple[int, int],
+        current: Any,
     ) -> None:
         self._function = function
         self._is_event = function.spec.interface == "event"
         self._channel = channel
         self._loop = loop
         self._selector = selector
+        # What get_event_loop() returns, and what it returned after the imports.
+        self._current = current
+        self._current_of_imports = vars(current).copy()
         self.is_in_worker = False
-        self.descriptors = (*selector.descriptors(), *sockets)
+        self.descriptors = (*selector.descriptors(), loop._ssock.fileno(), loop._csock.fileno())
         self._warm_up()
         self._forked: asyncio.Future[None] = loop.create_future()
 
@@ -98,9 +100,11 @@ class InheritedLoop:
         return None
 
     def run_beside(self, code: Callable[[], None]) -> None:
-        """In a worker, before `go_on`: runs user code for which this loop does not run yet. It may run others, of which
-        get_event_loop() returns one."""
-        asyncio.set_event_loop(asyncio.new_event_loop())
+        """In a worker, before `go_on`: runs user code which does not notice this loop, and may run others. Since Python 3.12,
+        asyncio forgets the current loop in a child by itself."""
+        current = vars(self._current)
+        current.clear()
+        current.update(self._current_of_imports)
         code()
         asyncio.set_event_loop(self._loop)
 
