@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use pilot_harness::{
     ArchiveEntry, Connection, Daemon, DaemonOptions, Request, archive, eventually, needs_root,
-    resident_bytes,
+    patience, resident_bytes,
 };
 use serde_json::json;
 use tokio_tungstenite::tungstenite;
@@ -102,8 +102,8 @@ fn bodies_that_arrive_slowly_do_not_take_the_daemons_memory() {
             connection.send_raw(piece.as_bytes());
         }
         highest = highest.max(resident_bytes(daemon.pid()));
-        // The clients are slow.
-        std::thread::sleep(Duration::from_millis(100));
+        // The clients are slow, also beside a slow disk.
+        std::thread::sleep(Duration::from_millis(100) * patience());
     }
     highest = highest.max(resident_bytes(daemon.pid()));
     assert!(
