@@ -60,8 +60,9 @@ class WsgiCall:
             for chunk in chunks:
                 if chunk and not answer.is_complete:
                     is_last = not answer.is_head_sent and (is_only or answer.content_length() == len(chunk))
-                    if is_last:
+                    if is_last and is_only:
                         answer.check_end(chunk)
+                    if is_last:
                         output.flush()
                     self._channel.send(answer.body(chunk, is_last))
             if not answer.is_complete:
