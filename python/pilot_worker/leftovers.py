@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import sys
+import time
 
 from . import forkable, opened
 
@@ -85,12 +86,27 @@ def in_child() -> None:
 def _processes(say: Say) -> None:
     children = [int(word) for word in _text(f"/proc/self/task/{os.getpid()}/children").split()]
     for number in children:
-        state = _text(f"/proc/{number}/stat").rpartition(")")[2].split()
-        command = _text(f"/proc/{number}/cmdline").replace("\0", " ").strip()
-        if not state or state[0] == "Z" or "multiprocessing.resource_tracker" in command:
+        command = _command(number)
+        if not _is_alive(number) or "multiprocessing.resource_tracker" in command:
             continue  # ended; or the tracker, which is made to be used by children
         what = f"started the process {command or number} at import"
         say(opened.processes.get(number, ""), what, "it runs once; to a worker it reads as ended, and its pipes are closed")
+
+
+def _command(number: int) -> str:
+    """The command line of a process. It is empty for a moment in execve(2), which closes descriptors before it sets up the new
+    program. `subprocess` waits only for the former."""
+    for _ in range(20):
+        command = _text(f"/proc/{number}/cmdline").replace("\0", " ").strip()
+        if command or not _is_alive(number):
+            return command
+        time.sleep(0.005)
+    return ""
+
+
+def _is_alive(number: int) -> bool:
+    state = _text(f"/proc/{number}/stat").rpartition(")")[2].split()
+    return bool(state) and state[0] != "Z"
 
 
 def _timers(say: Say) -> None:
