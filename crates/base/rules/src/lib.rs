@@ -11,5 +11,5 @@ mod state;
 pub use permits::{FairPermits, Ticket};
 pub use state::{
     Action, Arrival, Awaited, Class, Counts, Ending, Key, Mean, PRESSURE_HOLD, PoolState,
-    RestStage, RestTimes, Settings, StartFault, Urgency, Wait, WaiterId, backoff,
+    RestStage, RestTimes, Settings, StartFault, Urgency, Wait, WaiterId, backoff, short_starts_max,
 };

@@ -38,7 +38,7 @@ use lease_ages::LeaseAges;
 use resting::Rested;
 pub use words::{
     Action, Arrival, Awaited, Class, Counts, Ending, Key, RestStage, RestTimes, Settings,
-    StartFault, Urgency, WaiterId,
+    StartFault, Urgency, WaiterId, short_starts_max,
 };
 
 /// The arrival rate is observed over this part of T: a rise that is over then no longer counts as one.

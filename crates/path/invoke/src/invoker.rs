@@ -81,6 +81,7 @@ impl Invoker {
                 memory_sample_every: limits.memory_sample_every,
                 workers_max: limits.workers_max,
                 start_rule: limits.start_rule,
+                cpus: limits.cpus,
             },
         );
         Arc::new_cyclic(|itself| Self {

@@ -25,6 +25,8 @@ pub struct Limits {
     pub older_versions_max: usize,
     /// When another worker is started for requests that wait.
     pub start_rule: StartRule,
+    /// CPUs of the machine. They limit how many short starts are in progress at once.
+    pub cpus: usize,
 }
 
 impl Default for Limits {
@@ -39,6 +41,7 @@ impl Default for Limits {
             workers_max: usize::MAX,
             older_versions_max: 4,
             start_rule: StartRule::default(),
+            cpus: std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
         }
     }
 }

@@ -43,6 +43,8 @@ pub struct PoolLimits {
     pub workers_max: usize,
     /// When another worker is started for requests that wait.
     pub start_rule: StartRule,
+    /// CPUs of the machine. They limit how many short starts are in progress at once.
+    pub cpus: usize,
 }
 
 /// All pools. Dropping it ends all their tasks.

@@ -46,13 +46,22 @@ impl<W: Clone, Q> PoolState<W, Q> {
             Reuse::Once => service.saturating_add(self.start_times.measured().unwrap_or(0)),
             Reuse::Always => service,
         };
-        let slots = u64::from(self.total()) * u64::from(self.settings.concurrency);
+        let slots = u64::from(self.total_soon()) * u64::from(self.settings.concurrency);
         let oldest = self.lease_ages.oldest().filter(|_| self.starting == 0);
         let first = oldest.map_or(0, |since| {
             service.saturating_sub(now.0.saturating_sub(since.0))
         });
         let others = turn.saturating_mul(ahead as u64).checked_div(slots)?;
         Some(first.saturating_add(others))
+    }
+
+    /// The workers that there may be soon: while starts are held, any number of them may follow.
+    fn total_soon(&self) -> u32 {
+        if self.starts_are_held() {
+            self.settings.max
+        } else {
+            self.total()
+        }
     }
 
     /// S, as the lower one of its two means: a single long invocation hardly moves it.
@@ -62,14 +71,19 @@ impl<W: Clone, Q> PoolState<W, Q> {
     }
 
     /// Whether this request, which has just been queued, cannot be served in time. Returns its expected wait if so. A request for
-    /// which a start was ordered waits for that; while no worker is up, nothing says how long the others wait.
+    /// which a start was ordered, or will be, waits for that; while no worker is up, nothing says how long the others wait.
     pub(super) fn too_late(&self, now: Instant, id: WaiterId) -> Option<Duration> {
         let at = self.position(id)?;
         let waiter = self.queue.get(at).filter(|waiter| !waiter.caused)?;
         if self.up == 0 {
             return None;
         }
-        let wait = Duration::from_nanos(self.wait_behind(now, self.ahead_of(at, waiter))?);
+        let ahead = self.ahead_of(at, waiter);
+        let starts = self.total_soon().saturating_sub(self.total());
+        if (ahead as u64) < u64::from(starts) * u64::from(self.settings.concurrency) {
+            return None;
+        }
+        let wait = Duration::from_nanos(self.wait_behind(now, ahead)?);
         let by_deadline = self.time_left(now, waiter.wait.urgency);
         let longest = by_deadline.map_or(waiter.wait.longest, |left| left.min(waiter.wait.longest));
         (wait > longest).then_some(wait)

@@ -100,6 +100,7 @@ mod tests {
             queue_max: 10,
             rest: Some(rest),
             start_rule: pilot_model::StartRule::default(),
+            short_starts_max: u32::MAX,
         })
     }
 

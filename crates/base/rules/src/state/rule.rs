@@ -9,7 +9,8 @@ use pilot_model::StartRule;
 use super::sizing::Demand;
 
 /// A start that takes no longer than this is short, nanoseconds. For short starts, `sooner` is right: a queue that it leaves is served
-/// within a few of them.
+/// within a few of them. And few are in progress at once ([`Settings::short_starts_max`](super::Settings::short_starts_max)): while the
+/// machine is busy with starts, starts and invocations take longer than the pool has measured, and each would seem to need more workers.
 pub(crate) const SHORT: u64 = 20_000_000;
 
 /// What the pool knows when it decides.

@@ -27,7 +27,8 @@ impl<W: Clone, Q> PoolState<W, Q> {
             return;
         }
         let mut cause = arrived;
-        while self.total() < self.settings.max && self.one_more_pays(now) {
+        while self.total() < self.settings.max && !self.starts_are_held() && self.one_more_pays(now)
+        {
             let cause = cause.take().or_else(|| self.oldest_without_start());
             self.start(now, cause, actions);
         }
@@ -54,7 +55,16 @@ impl<W: Clone, Q> PoolState<W, Q> {
         pause.clamp(Self::REVIEW_MIN, Self::REVIEW_MAX)
     }
 
-    pub(super) fn one_more_pays(&self, now: Instant) -> bool {
+    /// Whether as many short starts are in progress as may be at once. When one of them ends, the next ones are ordered, if they pay then.
+    /// A worker that serves one invocation in its life is started for each request, and is not held.
+    pub(super) fn starts_are_held(&self) -> bool {
+        let is_short = |latency: u64| latency <= SHORT;
+        self.starting >= self.settings.short_starts_max
+            && self.settings.reuse == Reuse::Always
+            && self.start_times.measured().is_some_and(is_short)
+    }
+
+    fn one_more_pays(&self, now: Instant) -> bool {
         let latency = self.start_times.measured();
         let situation = Situation {
             rule: self.settings.start_rule,

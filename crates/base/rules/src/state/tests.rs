@@ -31,6 +31,7 @@ fn settings() -> Settings {
         queue_max: 1000,
         rest: None,
         start_rule: StartRule::default(),
+        short_starts_max: u32::MAX,
     }
 }
 
@@ -138,6 +139,7 @@ prop_compose! {
         queue_max in 0_usize..12,
         rests in any::<bool>(),
         rule in 0_usize..StartRule::ALL.len(),
+        short_starts_max in 1_u32..5,
     ) -> Settings {
         Settings {
             min: min.min(max),
@@ -153,6 +155,7 @@ prop_compose! {
                 reclaim_after: Some(Duration::from_millis(300)),
             }),
             start_rule: StartRule::ALL[rule],
+            short_starts_max,
         }
     }
 }

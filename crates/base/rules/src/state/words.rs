@@ -29,12 +29,19 @@ pub struct Settings {
     pub rest: Option<RestTimes>,
     /// When another worker is started for requests that wait.
     pub start_rule: StartRule,
+    /// Most short starts for waiting requests that are in progress at once ([`short_starts_max`]); at least 1.
+    pub short_starts_max: u32,
 }
 
 impl Settings {
-    /// From a function's configuration.
+    /// From a function's configuration, for a machine with this many CPUs.
     #[must_use]
-    pub fn new(config: &FunctionConfig, queue_max: usize, start_rule: StartRule) -> Self {
+    pub fn new(
+        config: &FunctionConfig,
+        queue_max: usize,
+        start_rule: StartRule,
+        cpus: usize,
+    ) -> Self {
         Self {
             min: config.scale.min,
             max: config.scale.max,
@@ -49,8 +56,16 @@ impl Settings {
             queue_max: queue_max.max(1),
             rest: RestTimes::new(&config.keep_alive),
             start_rule,
+            short_starts_max: short_starts_max(cpus),
         }
     }
+}
+
+/// [`Settings::short_starts_max`] for a machine with this many CPUs: twice as many. A short start computes, so further ones would only
+/// wait for those before them.
+#[must_use]
+pub fn short_starts_max(cpus: usize) -> u32 {
+    u32::try_from(cpus).map_or(u32::MAX, |cpus| cpus.max(1).saturating_mul(2))
 }
 
 /// When an idle worker rests.

@@ -88,7 +88,12 @@ static START_FAILURES: Seldom = Seldom::new(20);
 impl Pool {
     pub(crate) fn new(version: Arc<Version>, shared: Arc<PoolsInner>) -> Self {
         let limits = &shared.limits;
-        let settings = Settings::new(&version.config, limits.queue_max, limits.start_rule);
+        let settings = Settings::new(
+            &version.config,
+            limits.queue_max,
+            limits.start_rule,
+            limits.cpus,
+        );
         let state = PoolState::new(settings);
         let config = &version.config;
         let wait_max = config.scale.max_wait.or(limits.wait_max);

@@ -161,6 +161,7 @@ mod tests {
             queue_max: 1,
             rest: None,
             start_rule: pilot_model::StartRule::default(),
+            short_starts_max: u32::MAX,
         });
         let mut actions = Vec::new();
         state.arrive(Instant(0), || (), &mut actions);

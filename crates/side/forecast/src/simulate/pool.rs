@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use pilot_model::forecast::Forecaster;
-use pilot_rules::{PoolState, Settings};
+use pilot_rules::{PoolState, Settings, short_starts_max};
 
 use super::random::Random;
 use super::settings::{Function, MakeForecaster, Simulation};
@@ -57,6 +57,10 @@ impl Pool {
             // A simulated worker that rests differs in nothing that is counted.
             rest: None,
             start_rule: simulation.start_rule,
+            // Without CPUs that they share, no start waits for another one.
+            short_starts_max: costs
+                .cpus
+                .map_or(u32::MAX, |cpus| short_starts_max(cpus.whole())),
         };
         let stream = u64::from(index) * 2;
         Self {

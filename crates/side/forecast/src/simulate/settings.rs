@@ -53,6 +53,18 @@ pub struct CpuCosts {
     pub service: Duration,
 }
 
+impl CpuCosts {
+    /// The number of CPUs that a daemon would count: a part of one is one.
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "from one to a million"
+    )]
+    pub(super) fn whole(self) -> usize {
+        self.cores.ceil().clamp(1.0, 1e6) as usize
+    }
+}
+
 /// A daemon with its settings. Every function has the same.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Simulation {

@@ -87,6 +87,104 @@ fn of_short_starts_all_rules_order_the_same() {
 }
 
 #[test]
+fn few_short_starts_are_in_progress_at_once_and_the_next_ones_come_if_they_still_pay() {
+    // What was measured is right, or a machine with much to do has slowed it down.
+    for (service_us, wanted) in [(100_000, 50..=50), (300, 4..=12)] {
+        let mut state = held(4, pool(StartRule::default(), 2, Some(100), &[]));
+        let mut actions = Vec::new();
+        for request in 0..50 {
+            state.arrive(NOW, || request, &mut actions);
+        }
+        let (mut now, mut last_ready) = (NOW, NOW);
+        let mut starting: BTreeSet<(Instant, u32)> = BTreeSet::new();
+        let mut running: BTreeSet<(Instant, u32)> = BTreeSet::new();
+        let (mut started, mut served) = (0, 0);
+        loop {
+            for action in actions.drain(..) {
+                match action {
+                    Action::Start(key) => {
+                        // Starts share the machine: one is ready every millisecond.
+                        last_ready = last_ready.max(now).after(Duration::from_millis(1));
+                        starting.insert((last_ready, key.0));
+                        started += 1;
+                    }
+                    Action::Give { key, .. } => {
+                        running.insert((now, key.0));
+                        served += 1;
+                    }
+                    other => panic!("{other:?}"),
+                }
+            }
+            assert!(starting.len() <= 4, "{starting:?}");
+            if served == 50 {
+                break;
+            }
+            let over = |since: &Instant| since.after(Duration::from_micros(service_us));
+            let ready = starting.first().copied();
+            let ended = running.first().copied();
+            match (ready, ended) {
+                (ready, Some((since, key))) if ready.is_none_or(|(at, _)| over(&since) < at) => {
+                    running.remove(&(since, key));
+                    now = over(&since);
+                    state.release(now, Key(key), since, Ending::Reusable, &mut actions);
+                }
+                (Some((at, key)), _) => {
+                    starting.remove(&(at, key));
+                    now = at;
+                    state.ready(now, Key(key), 0, &mut actions);
+                }
+                (None, None) => panic!("{served} are served, and nothing goes on"),
+                (None, Some(_)) => unreachable!("the first arm takes it"),
+            }
+        }
+        assert!(
+            wanted.contains(&started),
+            "{started} starts for {service_us} µs"
+        );
+    }
+}
+
+/// With so many short starts at once.
+fn held(short_starts_max: u32, mut state: PoolState<u64, u64>) -> PoolState<u64, u64> {
+    state.settings.short_starts_max = short_starts_max;
+    state
+}
+
+#[test]
+fn slow_starts_and_those_of_workers_for_one_invocation_are_not_held() {
+    for rule in [StartRule::Each, StartRule::Expected] {
+        assert_eq!(
+            starts_for(held(2, pool(rule, 900, Some(500), &[])), 10),
+            10,
+            "{rule}"
+        );
+    }
+    let mut once = held(2, pool(StartRule::default(), 2, Some(100), &[]));
+    once.settings.reuse = Reuse::Once;
+    assert_eq!(starts_for(once, 10), 10);
+}
+
+#[test]
+fn nobody_is_refused_whose_start_is_only_held() {
+    let mut state = held(2, pool(StartRule::default(), 2, Some(10_000), &[0]));
+    let mut actions = Vec::new();
+    // The service time is 10 s. 63 more workers may start, each of which takes 2 ms.
+    for request in 0..60 {
+        let wait = Bounds {
+            longest: 1_000 * MS,
+            left: None,
+            class: Class::Caller,
+        };
+        let arrival = state.arrive_within(NOW, wait.wait(NOW), || request, &mut actions);
+        assert!(
+            matches!(arrival, Arrival::Queued(_)),
+            "{request}: {arrival:?}"
+        );
+    }
+    assert_eq!(starts(&actions), 2);
+}
+
+#[test]
 fn while_the_service_time_is_unknown_slow_starts_wait_for_the_age_of_what_runs() {
     for rule in [StartRule::Each, StartRule::Expected] {
         assert_eq!(starts_for(pool(rule, 900, None, &[0]), 50), 0, "{rule}");

@@ -286,6 +286,7 @@ async fn a_pool_whose_workers_serve_once_runs_on_one_runtime() {
             workers_max: 1_000,
             memory_sample_every: Duration::from_secs(3600),
             start_rule: pilot_model::StartRule::default(),
+            cpus: 2,
         },
     );
     let version = version_of("web", 1, |config| config.reuse = pilot_model::Reuse::Once);
