@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -62,7 +63,18 @@ def handler(environ, start_response):
     start_response("200 OK", [])
     return [b"{}"]
 """
+SLEEP = "import time\ndef handler(event, context):\n    time.sleep({})\n    return {{}}\n"
+COMPUTE = """
+import time
+def handler(event, context):
+    end = time.thread_time() + 0.005
+    while time.thread_time() < end:
+        pass
+    return {}
+"""
 SETTLE_MS = 20
+LATE_STARTS_S = 0.2
+STARTED = "workers started"
 MEGABYTE = 1_000_000
 UPLOAD_BYTES_PER_S = 10 * MEGABYTE
 
@@ -103,6 +115,16 @@ KINDS = {
 }
 
 
+# The handlers of `--bursts`. They import numpy and Pillow.
+HANDLERS = {
+    "no work": NOOP,
+    "sleeps 1 ms": SLEEP.format(0.001),
+    "sleeps 10 ms": SLEEP.format(0.01),
+    "sleeps 100 ms": SLEEP.format(0.1),
+    "computes 5 ms": COMPUTE,
+}
+
+
 @dataclass(frozen=True)
 class Side:
     """One build with its daemon."""
@@ -135,6 +157,28 @@ def many(side: Side) -> list[float]:
 def burst(side: Side) -> list[float]:
     options = {"connections": 50, "count": side.effort.bursts, "pause_ms": 100}
     return [median(side.load.function("burst", side.daemon.control_endpoint, "packages", **options).rounds) / 1000]
+
+
+def burst_of(side: Side, name: str) -> list[float]:
+    """As `burst`, and how many workers were started for it: the median and the most of the bursts."""
+    took, started = [], []
+    for _ in range(side.effort.bursts):
+        before = worker_starts(side.daemon, name)
+        options = {"connections": 50, "count": 1, "pause_ms": 100}
+        took.append(median(side.load.function("burst", side.daemon.control_endpoint, name, **options).rounds) / 1000)
+        # Starts that nobody waits for any more.
+        time.sleep(LATE_STARTS_S)
+        started.append(worker_starts(side.daemon, name) - before)
+    return [median(took), median(started), max(started)]
+
+
+def worker_starts(daemon: Daemon, name: str) -> int:
+    for path in ("/metrics", "/_pilot/v1/metrics"):
+        status, text = daemon.call("GET", path)
+        if status == 200:
+            found = re.search(rf'^pilot_worker_starts_total\{{faas_name="{name}"\}} (\d+)', text.decode(), re.MULTILINE)
+            return int(found[1]) if found else 0
+    raise RuntimeError(f"the daemon has no metrics: {status}")
 
 
 def pss(side: Side) -> list[float]:
@@ -209,11 +253,22 @@ KIND_ROWS = [
     Row(f"cold, {name}", partial(cold, name=function_name(name), path=kind.path), [("p50", "ms"), ("p99", "ms")])
     for name, kind in KINDS.items()
 ]
+BURST_ROWS = [
+    Row(
+        f"50 at one instant, {name}",
+        partial(burst_of, name=function_name(name)),
+        [("all answered", "ms"), (STARTED, ""), (f"{STARTED}, most", "")],
+        turns=2,
+    )
+    for name in HANDLERS
+]
 DEPLOY = "deploy with numpy and Pillow, empty caches"
 # The limit: at most 3 % worse in every row. The upload and the deployment have their own.
 RATIO_MAX = 1.03
 UPLOAD_MS_MAX = 115.0
 DEPLOY_RATIO_MAX = 1.1
+# Most workers for fifty calls that take at most 1 ms.
+STARTS_MAX = 14
 
 
 def prepare(daemon: Daemon, packages: bool) -> None:
@@ -226,6 +281,11 @@ def prepare_kinds(daemon: Daemon, packages: bool) -> None:
     for name, kind in KINDS.items():
         if packages or not kind.requirements:
             daemon.deploy(function_name(name), kind.code, kind.requirements, **kind.spec)
+
+
+def prepare_bursts(daemon: Daemon, packages: bool) -> None:
+    for name, code in HANDLERS.items():
+        daemon.deploy(function_name(name), IMPORTS + code if packages else code, REQUIREMENTS if packages else "")
 
 
 def deploy(binary: Path, packages: bool) -> float:
@@ -262,14 +322,17 @@ def main() -> int:
     parser = options_of("builds", __doc__, "every row once, without packages, of one build against itself")
     parser.add_argument("--before", metavar="FILE", type=Path, help="the older binary (default: the same)")
     parser.add_argument("--kinds", action="store_true", help="cold starts of each kind of Python function instead")
+    parser.add_argument("--bursts", action="store_true", help="bursts for handlers of different durations instead")
     run = Run.begin(parser)
     effort = SMOKE if run.options.smoke else FULL
     load = Load(run.binary)
     before: Path = run.options.before or run.binary
-    rows = ROWS if not run.options.kinds else KIND_ROWS
-    if run.options.smoke:
-        # And one that is called by its URL. The packages of the others are not installed.
-        rows = [*ROWS, *(row for row in KIND_ROWS if row.name == "cold, ASGI")]
+    options = run.options
+    rows = KIND_ROWS if options.kinds else BURST_ROWS if options.bursts else ROWS
+    are_general = rows is ROWS
+    if options.smoke:
+        # And one that is called by its URL, and one that counts workers. The packages of the others are not installed.
+        rows = [*ROWS, *(row for row in [*KIND_ROWS, *BURST_ROWS] if row.name in ("cold, ASGI", "50 at one instant, no work"))]
     seen: dict[str, dict[str, list[list[float]]]] = {row.name: {"before": [], "after": []} for row in rows}
     floors = [] if run.options.smoke else floor(2)
     with tempfile.TemporaryDirectory() as home:
@@ -279,16 +342,21 @@ def main() -> int:
         binaries = {"before": before.resolve(), "after": run.binary}
         for name, binary in binaries.items():
             with Daemon(binary, homes[name]) as daemon:
-                if run.options.kinds or run.options.smoke:
-                    prepare_kinds(daemon, packages=not run.options.smoke)
-                if not run.options.kinds:
-                    prepare(daemon, packages=not run.options.smoke)
+                if options.kinds or options.smoke:
+                    prepare_kinds(daemon, packages=not options.smoke)
+                if options.bursts or options.smoke:
+                    prepare_bursts(daemon, packages=not options.smoke)
+                if are_general:
+                    prepare(daemon, packages=not options.smoke)
         for number in range(effort.rounds):
             with Daemon(binaries["before"], homes["before"]) as one, Daemon(run.binary, homes["after"]) as other:
                 sides = [("before", Side(one, load, effort)), ("after", Side(other, load, effort))]
                 for _, side in sides:
-                    for function in ("noop", "packages", "hook") if not run.options.kinds else ():
+                    for function in ("noop", "packages", "hook") if are_general else ():
                         side.daemon.invoke(function, {})
+                    # So that the daemon knows how long starts and calls take.
+                    for name in HANDLERS if options.bursts else ():
+                        cold(side, function_name(name))
                 for row in rows:
                     turns: dict[str, list[list[float]]] = {"before": [], "after": []}
                     for turn in range(number, number + (row.turns if not run.options.smoke else 1)):
@@ -297,7 +365,7 @@ def main() -> int:
                     for name, measured in turns.items():
                         seen[row.name][name].append([median(values) for values in zip(*measured)])
             print(f"… round {number + 1} of {effort.rounds}", file=sys.stderr, flush=True)
-    if not run.options.kinds:
+    if are_general:
         rows = [*rows, Row(DEPLOY, lambda side: [], [("deployed", "s")])]
         seen[DEPLOY] = deploys(binaries, effort.deploys, packages=not run.options.smoke)
     if not run.options.smoke:
@@ -322,7 +390,12 @@ def judged(rows: list[Row], seen: dict[str, dict[str, list[list[float]]]], floor
             told = f"{ratio:.3f} ({ratio / exp(half):.3f} to {ratio * exp(half):.3f}), {len(after)}"
             what = f"{row.name}: {figure}"
             report.rows.append([what, f"{median(before):,.2f} {unit}", f"{median(after):,.2f} {unit}", told])
-            if row.measure is upload:
+            if figure.startswith(STARTED):
+                # Single bursts are in the data; the bar is for the median.
+                if figure == STARTED and row.name.endswith(("no work", "sleeps 1 ms")):
+                    started = median(after)
+                    report.bars.append(Bar(what, f"≤ {STARTS_MAX}", f"{started:g}", started <= STARTS_MAX))
+            elif row.measure is upload:
                 bar, kept = f"≤ {UPLOAD_MS_MAX} ms", median(after) <= UPLOAD_MS_MAX
                 report.bars.append(Bar(what, bar, f"{median(after):.1f} ms", kept))
             else:
