@@ -12,7 +12,11 @@ import socket
 
 from . import eager, inputs, wire
 from .channel import Channel, ChannelClosed
-from .selector import FrameSelector
+
+# gevent.monkey.patch_all() removes epoll from the standard library.
+_has_epoll = hasattr(selectors, "EpollSelector")
+if _has_epoll:
+    from .selector import FrameSelector
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,6 +34,8 @@ _FLAGS = socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
 def new_loop() -> Tuple[asyncio.AbstractEventLoop, Optional[FrameSelector]]:
     """Creates the loop of the function's event loop policy. A loop of asyncio's own classes uses the default selector, which is
     replaced with ours. Creating a second loop only to pass a selector would add about 50 µs to a cold start."""
+    if not _has_epoll:
+        return asyncio.new_event_loop(), None
     made: List[FrameSelector] = []
 
     def make() -> FrameSelector:

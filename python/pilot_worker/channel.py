@@ -6,6 +6,7 @@ One thread reads. Several threads may write; a lock keeps frames complete. `aio.
 from __future__ import annotations
 
 import _socket
+import _thread
 import os
 import threading
 
@@ -24,7 +25,9 @@ _DESCRIPTORS_MAX = inputs.DESCRIPTORS_MAX
 _HEADER_LEN = wire.HEADER_LEN
 _HTTP = wire.HTTP
 _unpack_header = wire.HEADER.unpack_from
-_new_lock = threading.Lock  # before user code replaces it, as gevent does
+# Before user code replaces them, as gevent does.
+_new_lock = threading.Lock
+_start_thread = _thread.start_new_thread
 
 
 class ChannelClosed(Exception):
@@ -43,6 +46,14 @@ class Channel:
         self._is_buffered = False
         self._writing = _new_lock()
         self.when_idle: Optional[Callable[[], None]] = None
+
+    def wait_if_threads_are_green(self) -> None:
+        """Lets other threads run until there is something to read, if user code has replaced threads with those of gevent or
+        eventlet. They run only while this one waits in their way, with what they have put in place of `select`."""
+        if _thread.start_new_thread is not _start_thread and not self._is_buffered:
+            import select
+
+            select.select([self.socket.fileno()], [], [])
 
     def read(self) -> Optional[wire.Frame]:
         """The next frame. None if the daemon has closed the channel between two frames.

@@ -1,7 +1,7 @@
 """Serves several frames at the same time with threads: event handlers and WSGI applications with concurrency above 1.
 
 The main thread reads. A new thread is started if all others are busy, up to `concurrency` threads. The daemon sends at most
-that many requests at a time, which limits the queue.
+that many requests at a time, which limits the queue. If user code has replaced threads, as gevent does, these are green ones.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ class Pool:
     def serve(self, channel: Channel) -> None:
         """Serves until the daemon closes the channel. Running invocations are then abandoned: their callers are gone."""
         while True:
+            channel.wait_if_threads_are_green()
             frame: Optional[Frame] = channel.read()
             if frame is None:
                 return

@@ -247,6 +247,41 @@ def test_threads_serve_at_once_with_concurrency(start: Start) -> None:
         assert names == {"invocation-1", "invocation-2", "invocation-3"}
 
 
+GREEN = """
+import _thread, select, threading
+# As with gevent and eventlet, another thread runs only while this one waits in the way that it knows.
+begin, wait, waiting = _thread.start_new_thread, select.select, []
+def wait_for_both(*arguments):
+    while waiting:
+        begin(waiting.pop(), ())
+    return wait(*arguments)
+class Thread:
+    def __init__(self, target, **_): self.start = lambda: waiting.append(target)
+_thread.start_new_thread, threading.Thread, select.select = None, Thread, wait_for_both
+def handler(event, context):
+    return event
+"""
+
+
+def test_a_worker_waits_as_green_threads_need_it_if_its_code_has_such(start: Start) -> None:
+    worker = start(GREEN, concurrency=2)
+    for number in range(3):
+        assert worker.result(number) == number
+    asked = {worker.ask(number): number for number in range(20)}
+    for _ in range(20):
+        kind, stream, _, body = worker.frame()
+        assert kind == wire.RESULT and json.loads(body) == asked[stream]
+
+
+def test_requests_beyond_the_threads_are_served_when_one_is_free(start: Start) -> None:
+    worker = start("import time\ndef handler(event, context):\n    time.sleep(0.001)\n    return event\n", concurrency=2)
+    asked = {worker.ask(number): number for number in range(50)}
+    for _ in range(50):
+        kind, stream, _, body = worker.frame()
+        assert kind == wire.RESULT and json.loads(body) == asked.pop(stream)
+    assert not asked
+
+
 def test_exit_in_a_thread_ends_the_worker(functions: Functions) -> None:
     template = functions.template("import sys\ndef handler(e, c): sys.exit(5)\n", concurrency=2)
     worker = template.worker()

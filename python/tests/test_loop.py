@@ -180,6 +180,31 @@ async def handler(scope, receive, send):
     assert asked(worker, path="/large") == "x" * 3_000_000
 
 
+@pytest.mark.parametrize("interface", ["event", "asgi"])
+def test_a_function_may_remove_epoll_from_the_standard_library(start: Start, interface: str) -> None:
+    """As gevent.monkey.patch_all() does. Its loops then use the default selector, which is another one."""
+    worker = start(
+        ANSWER
+        + """
+import select, selectors
+del select.epoll, selectors.EpollSelector
+selectors.DefaultSelector = selectors.SelectSelector
+async def selector():
+    await asyncio.sleep(0.001)
+    return type(asyncio.get_running_loop()._selector).__name__
+"""
+        + {
+            "event": "async def handler(event, context):\n    return await selector()\n",
+            "asgi": "async def handler(scope, receive, send):\n"
+            "    assert scope['type'] == 'http'\n"
+            "    await answer(send, await selector())\n",
+        }[interface],
+        interface=interface,
+    )
+    for _ in range(2):
+        assert (worker.result({}) if interface == "event" else asked(worker)) == "SelectSelector"
+
+
 def test_a_worker_whose_channel_is_closed_cancels_what_runs_and_ends(functions: Functions) -> None:
     template = functions.template(
         ANSWER
