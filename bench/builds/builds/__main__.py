@@ -324,17 +324,17 @@ def main() -> int:
     parser.add_argument("--kinds", action="store_true", help="cold starts of each kind of Python function instead")
     parser.add_argument("--bursts", action="store_true", help="bursts for handlers of different durations instead")
     run = Run.begin(parser)
-    effort = SMOKE if run.options.smoke else FULL
-    load = Load(run.binary)
-    before: Path = run.options.before or run.binary
     options = run.options
+    effort = SMOKE if options.smoke else FULL
+    load = Load(run.binary)
+    before: Path = options.before or run.binary
     rows = KIND_ROWS if options.kinds else BURST_ROWS if options.bursts else ROWS
     are_general = rows is ROWS
     if options.smoke:
         # And one that is called by its URL, and one that counts workers. The packages of the others are not installed.
         rows = [*ROWS, *(row for row in [*KIND_ROWS, *BURST_ROWS] if row.name in ("cold, ASGI", "50 at one instant, no work"))]
     seen: dict[str, dict[str, list[list[float]]]] = {row.name: {"before": [], "after": []} for row in rows}
-    floors = [] if run.options.smoke else floor(2)
+    floors = [] if options.smoke else floor(2)
     with tempfile.TemporaryDirectory() as home:
         homes = {name: Path(home) / name for name in ("before", "after")}
         for folder in homes.values():
@@ -359,7 +359,7 @@ def main() -> int:
                         cold(side, function_name(name))
                 for row in rows:
                     turns: dict[str, list[list[float]]] = {"before": [], "after": []}
-                    for turn in range(number, number + (row.turns if not run.options.smoke else 1)):
+                    for turn in range(number, number + (row.turns if not options.smoke else 1)):
                         for name, side in sides if turn % 2 == 0 else sides[::-1]:
                             turns[name].append(row.measure(side))
                     for name, measured in turns.items():
@@ -367,8 +367,8 @@ def main() -> int:
             print(f"… round {number + 1} of {effort.rounds}", file=sys.stderr, flush=True)
     if are_general:
         rows = [*rows, Row(DEPLOY, lambda side: [], [("deployed", "s")])]
-        seen[DEPLOY] = deploys(binaries, effort.deploys, packages=not run.options.smoke)
-    if not run.options.smoke:
+        seen[DEPLOY] = deploys(binaries, effort.deploys, packages=not options.smoke)
+    if not options.smoke:
         floors += floor(2)
     report = judged(rows, seen, floors)
     print(report.text())
