@@ -30,6 +30,11 @@ _new_lock = threading.Lock
 _start_thread = _thread.start_new_thread
 
 
+def threads_are_green() -> bool:
+    """Whether user code has replaced threads, as gevent and eventlet do."""
+    return _thread.start_new_thread is not _start_thread
+
+
 class ChannelClosed(Exception):
     """The daemon closed the channel, so the worker must exit."""
 
@@ -47,10 +52,10 @@ class Channel:
         self._writing = _new_lock()
         self.when_idle: Optional[Callable[[], None]] = None
 
-    def wait_if_threads_are_green(self) -> None:
-        """Lets other threads run until there is something to read, if user code has replaced threads with those of gevent or
-        eventlet. They run only while this one waits in their way, with what they have put in place of `select`."""
-        if _thread.start_new_thread is not _start_thread and not self._is_buffered:
+    def wait_for_green_threads(self) -> None:
+        """Lets green threads run until there is something to read. They run only while this one waits in their way, with what
+        gevent or eventlet has put in place of `select`."""
+        if not self._is_buffered:
             import select
 
             select.select([self.socket.fileno()], [], [])

@@ -7,7 +7,7 @@ import os
 import re
 import signal
 import sys
-import time
+from time import monotonic, sleep  # before user code replaces them, as gevent does
 
 from . import forkable, opened
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 _TIMERS = {"ITIMER_REAL": signal.ITIMER_REAL, "ITIMER_VIRTUAL": signal.ITIMER_VIRTUAL, "ITIMER_PROF": signal.ITIMER_PROF}
 _IN_A_WORKER = "an after_restore hook"
+# How long the processes of an import may take, all together, to begin their programs.
+_EXECVE_S_MAX = 0.1
 
 
 class _State:
@@ -85,23 +87,23 @@ def in_child() -> None:
 
 def _processes(say: Say) -> None:
     children = [int(word) for word in _text(f"/proc/self/task/{os.getpid()}/children").split()]
+    deadline = monotonic() + _EXECVE_S_MAX
     for number in children:
-        command = _command(number)
+        command = _command(number, deadline)
         if not _is_alive(number) or "multiprocessing.resource_tracker" in command:
             continue  # ended; or the tracker, which is made to be used by children
         what = f"started the process {command or number} at import"
         say(opened.processes.get(number, ""), what, "it runs once; to a worker it reads as ended, and its pipes are closed")
 
 
-def _command(number: int) -> str:
+def _command(number: int, deadline: float) -> str:
     """The command line of a process. It is empty for a moment in execve(2), which closes descriptors before it sets up the new
-    program. `subprocess` waits only for the former."""
-    for _ in range(20):
+    program. `subprocess` waits only for the former, and nothing tells of the latter. A process may also empty it for good."""
+    while True:
         command = _text(f"/proc/{number}/cmdline").replace("\0", " ").strip()
-        if command or not _is_alive(number):
+        if command or not _is_alive(number) or monotonic() >= deadline:
             return command
-        time.sleep(0.005)
-    return ""
+        sleep(0.005)
 
 
 def _is_alive(number: int) -> bool:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import queue
 import threading
 
+from .channel import threads_are_green
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Callable, Optional
@@ -32,8 +34,10 @@ class Pool:
 
     def serve(self, channel: Channel) -> None:
         """Serves until the daemon closes the channel. Running invocations are then abandoned: their callers are gone."""
+        are_green = threads_are_green()
         while True:
-            channel.wait_if_threads_are_green()
+            if are_green:
+                channel.wait_for_green_threads()
             frame: Optional[Frame] = channel.read()
             if frame is None:
                 return

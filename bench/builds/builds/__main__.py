@@ -73,7 +73,6 @@ def handler(event, context):
     return {}
 """
 SETTLE_MS = 20
-LATE_STARTS_S = 0.2
 STARTED = "workers started"
 MEGABYTE = 1_000_000
 UPLOAD_BYTES_PER_S = 10 * MEGABYTE
@@ -166,8 +165,9 @@ def burst_of(side: Side, name: str) -> list[float]:
         before = worker_starts(side.daemon, name)
         options = {"connections": 50, "count": 1, "pause_ms": 100}
         took.append(median(side.load.function("burst", side.daemon.control_endpoint, name, **options).rounds) / 1000)
-        # Starts that nobody waits for any more.
-        time.sleep(LATE_STARTS_S)
+        # Starts that no request waits for any more count, too.
+        while side.daemon.workers(name)["starting"]:
+            time.sleep(0.01)
         started.append(worker_starts(side.daemon, name) - before)
     return [median(took), median(started), max(started)]
 
