@@ -442,8 +442,10 @@ def handler(event, context):
                 pass
             os._exit(0)
         children.append(child)
+    late = event['from'] > 0 and time.time() > event['from']
     for child in children:
         os.waitpid(child, 0)
+    return 'late' if late else 'in time'
 ";
 
 #[test]
@@ -456,12 +458,12 @@ fn workers_share_short_cpus_by_their_weights() {
         daemon.invoke(function, &json!({"from": 0, "to": 0})).ok();
     }
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    let from = now.unwrap().as_secs() + 4;
+    let from = now.unwrap().as_secs() + 3;
     std::thread::scope(|scope| {
         for function in ["lab", "heavy"] {
-            let event = json!({"from": from, "to": from + 5});
+            let event = json!({"from": from, "to": from + 4});
             let daemon = &daemon;
-            scope.spawn(move || daemon.invoke(function, &event).ok());
+            scope.spawn(move || assert_eq!(daemon.invoke(function, &event).ok().json(), "in time"));
         }
     });
     let of = |function: &str| {
