@@ -1,8 +1,10 @@
-"""Percentiles of samples; means with 95 % intervals of Student's t at n - 1 degrees of freedom."""
+"""Percentiles of samples; means and ratios with 95 % intervals of Student's t at n - 1 degrees of freedom."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from math import exp, log
 from statistics import fmean, stdev
 
 # The 97.5 % quantile of t by degrees of freedom. Beyond 30, that of the normal distribution is 4 % less.
@@ -37,3 +39,23 @@ class Estimate:
 
     def to_json(self) -> dict[str, float | int | None]:
         return {"mean": self.mean, "half_95": self.half, "n": self.n}
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """The geometric mean of the turns' ratios. The mean of ratios of noisy figures is above 1 for two sides that are the same; that of
+    their logarithms is not. `low` and `high` are the ends of the interval. A single turn has none: there, they are its ratio."""
+
+    mean: float
+    low: float
+    high: float
+    n: int
+
+    @staticmethod
+    def of(ratios: Iterable[float]) -> Ratio:
+        logs = Estimate.of([log(ratio) for ratio in ratios])
+        half = logs.half or 0.0
+        return Ratio(exp(logs.mean), exp(logs.mean - half), exp(logs.mean + half), logs.n)
+
+    def text(self, digits: int = 3) -> str:
+        return f"{self.mean:.{digits}f}" + (f" ({self.low:.{digits}f} to {self.high:.{digits}f})" if self.n > 1 else "")

@@ -19,7 +19,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from math import exp, log
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -30,7 +29,7 @@ from benchlib.load import Load
 from benchlib.pilot import ROOT
 from benchlib.proc import memory, tree
 from benchlib.report import Bar, Report
-from benchlib.stats import Estimate, percentile
+from benchlib.stats import Ratio, percentile
 
 IMPORTS = "import numpy, PIL.Image\n"
 NOOP = "def handler(event, context):\n    return {}\n"
@@ -383,11 +382,9 @@ def judged(rows: list[Row], seen: dict[str, dict[str, list[list[float]]]], floor
         for at, (figure, unit) in enumerate(row.figures):
             before = [values[at] for values in seen[row.name]["before"]]
             after = [values[at] for values in seen[row.name]["after"]]
-            # The mean of the logarithms: the mean of ratios of noisy figures is above 1 for two builds that are the same.
-            logs = Estimate.of([log(new / old) for new, old in zip(after, before)])
-            ratio, half = exp(logs.mean), logs.half or 0.0
-            worse = ratio if row.better == "less" else 1 / ratio
-            told = f"{ratio:.3f} ({ratio / exp(half):.3f} to {ratio * exp(half):.3f}), {len(after)}"
+            ratio = Ratio.of(new / old for new, old in zip(after, before))
+            worse = ratio.mean if row.better == "less" else 1 / ratio.mean
+            told = f"{ratio.text()}, {ratio.n}"
             what = f"{row.name}: {figure}"
             report.rows.append([what, f"{median(before):,.2f} {unit}", f"{median(after):,.2f} {unit}", told])
             if figure.startswith(STARTED):

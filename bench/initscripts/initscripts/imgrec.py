@@ -7,7 +7,7 @@ import sys
 from benchlib.report import Bar, Report
 
 from . import made
-from .measure import HEADER, NOTES, SIDES, Cell, geometric, turn_order
+from .measure import HEADER, NOTES, SIDES, Cell, turn_order
 from .sebs import DISTANCES_MS, FORK_FAR_MIN
 from .world import ACCOUNT, BUCKET, CONTAINER, FORK, FRESH, KINDS, MODEL_PACKAGES, NODE, QUEUE, World, network
 
@@ -78,7 +78,7 @@ def reported(world: World, cells: list[Cell]) -> Report:
     for cell in cells:
         if (cell.kind, cell.round_trip_ms) in least:
             bar = least[cell.kind, cell.round_trip_ms]
-            mean, _ = geometric(cell.ratios(lambda one: one.begun))
+            mean = cell.begun_ratio()
             report.bars.append(Bar(f"{cell.title}: without ÷ with", f"≥ {bar}", f"{mean:.2f}", mean >= bar))
     report.data = [cell.to_json() for cell in cells]
     return report

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import exp, log
 from statistics import median
 from typing import Any
 
-from benchlib.stats import Estimate
+from benchlib.stats import Ratio
 
 from .world import Seen
 
@@ -41,6 +40,10 @@ class Cell:
         shorter = median(min(one.start, one.fetch) for one in without)
         gained = median(one.begun for one in without) - median(one.begun for one in self.sides["with"])
         return gained / shorter if shorter >= HIDEABLE_MS_MIN else None
+
+    def begun_ratio(self) -> float:
+        """How many times sooner the function has its data: the geometric mean over the turns."""
+        return Ratio.of(self.ratios(lambda one: one.begun)).mean
 
     def most(self) -> float:
         """The largest ratio that hiding the shorter part can give."""
@@ -96,16 +99,8 @@ NOTES = [
 HIDEABLE_MS_MIN = 5.0
 
 
-def geometric(values: list[float]) -> tuple[float, float | None]:
-    """The geometric mean, and the factor of its 95 % interval."""
-    estimate = Estimate.of([log(value) for value in values])
-    return exp(estimate.mean), None if estimate.half is None else exp(estimate.half)
-
-
 def interval(ratios: list[float]) -> str:
-    mean, factor = geometric(ratios)
-    around = "" if factor is None else f" ({mean / factor:.2f} to {mean * factor:.2f})"
-    return f"{mean:.2f}{around}, {len(ratios)}"
+    return f"{Ratio.of(ratios).text(2)}, {len(ratios)}"
 
 
 def turn_order(turn: int) -> tuple[str, ...]:

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchlib.report import Bar, Report
+from benchlib.stats import Ratio
 
 from . import made
-from .measure import HEADER, NOTES, SIDES, Cell, geometric, turn_order
+from .measure import HEADER, NOTES, SIDES, Cell, turn_order
 from .world import BUCKET, CONTAINER, FORK, FRESH, KINDS, MODEL_PACKAGES, World
 
 DISTANCES_MS = (0.5, 10.0)
@@ -101,14 +102,14 @@ def bars(cells: list[Cell]) -> list[Bar]:
         chosen = [cell for cell in cells if (cell.kind, cell.round_trip_ms) == (kind, round_trip_ms) and cell.fetches]
         ratios = [ratio for cell in chosen for ratio in cell.ratios(lambda one: one.begun)]
         if ratios:
-            mean, _ = geometric(ratios)
+            mean = Ratio.of(ratios).mean
             what = f"{kind}, {round_trip_ms:g} ms: mean of those that fetch"
             found.append(Bar(what, f"≥ {least}", f"{mean:.2f}", mean >= least))
     for cell in cells:
-        mean, factor = geometric(cell.ratios(lambda one: one.total))
-        slower = 1 / mean
+        ratio = Ratio.of(cell.ratios(lambda one: one.total))
+        slower = 1 / ratio.mean
         # What noise explains is not slower.
-        is_slower = slower > SLOWER_MAX and slower / (factor or 1) > SLOWER_MAX
+        is_slower = 1 / ratio.high > SLOWER_MAX
         found.append(Bar(f"{cell.title}: with ÷ without", f"≤ {SLOWER_MAX}", f"{slower:.3f}", not is_slower))
         share = cell.share() if cell.fetches else None
         if share is not None:

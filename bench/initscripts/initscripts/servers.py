@@ -20,7 +20,7 @@ from benchlib.daemon import end, free_port, wait_for_port
 from benchlib.report import Bar, Report
 from benchlib.store import presigned
 
-from .measure import HEADER, NOTES, SIDES, Cell, geometric, turn_order
+from .measure import HEADER, NOTES, SIDES, Cell, turn_order
 from .sebs import DISTANCES_MS
 from .world import BUCKET, CONTAINER, PROGRAM, World
 
@@ -193,7 +193,7 @@ def measure(world: World) -> Report:
         *world.skips,
     ]
     for cell in cells:
-        mean, _ = geometric(cell.ratios(lambda one: one.begun))
+        mean = cell.begun_ratio()
         least = MINIMA[cell.name]
         report.bars.append(Bar(f"{cell.title}: without ÷ with", f"≥ {least}", f"{mean:.2f}", mean >= least))
     report.data = [cell.to_json() for cell in cells]

@@ -13,7 +13,7 @@ from benchlib.daemon import free_port
 from benchlib.report import Bar, Report
 
 from . import made
-from .measure import HEADER, NOTES, Cell, geometric
+from .measure import HEADER, NOTES, Cell
 from .sebs import DISTANCES_MS
 from .world import CONTAINER, PROGRAM, Seen, World, service
 
@@ -102,7 +102,7 @@ def reported(world: World, seen: dict[tuple[str, str, float, str], list[Seen]]) 
         report.rows.append(cell.row())
         report.data = [*(report.data or []), cell.to_json()]
         if way == SHARED:
-            mean, _ = geometric(cell.ratios(lambda one: one.begun))
+            mean = cell.begun_ratio()
             report.bars.append(Bar(f"{cell.title}: without ÷ with", f"≥ {MIN}", f"{mean:.2f}", mean >= MIN))
     report.notes = [
         *NOTES,

@@ -12,7 +12,7 @@ from typing import Any
 from benchlib.report import Bar, Report
 
 from . import made
-from .measure import HEADER, NOTES, SIDES, Cell, geometric, turn_order
+from .measure import HEADER, NOTES, SIDES, Cell, turn_order
 from .world import BUCKET, FORK, World, script_of
 
 INPUT_MIN, SHARED_MIN = 1.48, 5.0
@@ -84,7 +84,7 @@ def measure(world: World) -> Report:
         f"the run of a shared script, once per node, is not in the ratios: begun after {first}",
     ]
     for cell, case in zip(cells, cases):
-        mean, _ = geometric(cell.ratios(lambda one: one.begun))
+        mean = cell.begun_ratio()
         report.bars.append(Bar(f"{cell.title}: without ÷ with", f"≥ {case.bar:g}", f"{mean:.2f}", mean >= case.bar))
     report.data = [cell.to_json() | {"shared_run": shared_runs.get(cell.name)} for cell in cells]
     return report

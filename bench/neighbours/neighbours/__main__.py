@@ -18,7 +18,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
-from math import exp, log
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -29,7 +28,7 @@ from benchlib.load import Load
 from benchlib.pilot import ROOT
 from benchlib.proc import cpu_s, memory
 from benchlib.report import Bar, Report
-from benchlib.stats import Estimate, percentile
+from benchlib.stats import Ratio, percentile
 
 from . import functions
 from .attacks import CLIENTS
@@ -267,16 +266,12 @@ def compare(name: str, attack: Attack, daemon: Daemon, load: Load, effort: Effor
     return turns
 
 
-def ratio(turns: list[Turn], figure: Callable[[Seen], float]) -> tuple[float, str]:
-    """The geometric mean of the turns' ratios, and its text with the 95 % interval."""
-    logs = Estimate.of([log(figure(turn.attacked) / figure(turn.quiet)) for turn in turns])
-    mean, half = exp(logs.mean), logs.half or 0.0
-    return mean, f"{mean:.2f} ({mean / exp(half):.2f} to {mean * exp(half):.2f})"
+def ratio(turns: list[Turn], figure: Callable[[Seen], float]) -> Ratio:
+    return Ratio.of(figure(turn.attacked) / figure(turn.quiet) for turn in turns)
 
 
 def judge(report: Report, name: str, turns: list[Turn]) -> None:
-    p99, p99_text = ratio(turns, lambda seen: seen.p99)
-    throughput, throughput_text = ratio(turns, lambda seen: seen.throughput)
+    p99, throughput = ratio(turns, lambda seen: seen.p99), ratio(turns, lambda seen: seen.throughput)
     grown = max(turn.attacked.rss - turn.quiet.rss for turn in turns) / MB
     control = median(turn.attacked.control_ms for turn in turns)
 
@@ -289,15 +284,17 @@ def judge(report: Report, name: str, turns: list[Turn]) -> None:
             name,
             both(lambda seen: seen.p50),
             both(lambda seen: seen.p99),
-            p99_text,
+            p99.text(2),
             both(lambda seen: seen.throughput),
-            throughput_text,
+            throughput.text(2),
             both(lambda seen: seen.rss / MB, 1),
             both(lambda seen: seen.control_ms, 1),
             str(len(turns)),
         ]
     )
-    report.bars.append(Bar(f"{name}: p99 of a neighbour", f"≤ {P99_RATIO_MAX} × quiet", f"{p99:.2f}", p99 <= P99_RATIO_MAX))
+    report.bars.append(
+        Bar(f"{name}: p99 of a neighbour", f"≤ {P99_RATIO_MAX} × quiet", f"{p99.mean:.2f}", p99.mean <= P99_RATIO_MAX)
+    )
     report.bars.append(
         Bar(f"{name}: the daemon's memory", f"≤ {MEMORY_MB_MAX} MB more", f"{grown:.1f} MB", grown <= MEMORY_MB_MAX)
     )
@@ -305,9 +302,9 @@ def judge(report: Report, name: str, turns: list[Turn]) -> None:
         report.bars.append(
             Bar("trickle: control API, p99", f"≤ {CONTROL_MS_MAX} ms", f"{control:.1f} ms", control <= CONTROL_MS_MAX)
         )
-        kept = throughput >= THROUGHPUT_MIN
+        kept = throughput.mean >= THROUGHPUT_MIN
         report.bars.append(
-            Bar("trickle: throughput from another address", f"≥ {THROUGHPUT_MIN} × quiet", f"{throughput:.3f}", kept)
+            Bar("trickle: throughput from another address", f"≥ {THROUGHPUT_MIN} × quiet", f"{throughput.mean:.3f}", kept)
         )
 
 

@@ -13,7 +13,6 @@ import sys
 import tempfile
 from contextlib import ExitStack
 from dataclasses import dataclass
-from math import exp, log
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -22,7 +21,7 @@ from benchlib.command import Run, options_of
 from benchlib.daemon import Daemon
 from benchlib.load import Load
 from benchlib.report import Bar, Report
-from benchlib.stats import Estimate
+from benchlib.stats import Ratio
 
 NOOP = "def handler(event, context):\n    return {}\n"
 # The sides, with the share of requests that each records.
@@ -144,12 +143,9 @@ def judged(seen: Seen, spans: dict[str, dict[str, int]], received: dict[str, Any
     for row in ROWS:
         told = [f"{median(seen[row.name][name]):,.1f} {row.unit}" for name in SIDES]
         for name in list(SIDES)[1:]:
-            pairs = zip(seen[row.name][name], seen[row.name]["without"])
-            # The mean of the logarithms: the mean of ratios of noisy figures is above 1 for two daemons that are the same.
-            logs = Estimate.of([log(traced / plain) for traced, plain in pairs])
-            ratio, half = exp(logs.mean), logs.half or 0.0
-            told.append(f"{ratio:.3f} ({ratio / exp(half):.3f} to {ratio * exp(half):.3f}), {logs.n}")
-            worse = ratio if row.better == "less" else 1 / ratio
+            ratio = Ratio.of(traced / plain for traced, plain in zip(seen[row.name][name], seen[row.name]["without"]))
+            told.append(f"{ratio.text()}, {ratio.n}")
+            worse = ratio.mean if row.better == "less" else 1 / ratio.mean
             if name == "1 %":
                 report.bars.append(Bar(f"{row.name}, 1 %", f"≤ {RATIO_MAX} × worse", f"{worse:.3f}", worse <= RATIO_MAX))
         report.rows.append([row.name, *told])

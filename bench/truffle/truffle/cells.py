@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from math import exp, log
 from statistics import median
 from typing import Any
 
 from benchlib.report import Bar
-from benchlib.stats import Estimate
+from benchlib.stats import Ratio
 
 from .world import SIDES, Seen
 
@@ -40,11 +39,8 @@ class Cell:
     def middle(self, side: str, what: Callable[[Seen], float]) -> float:
         return median(what(one) for one in self.sides[side])
 
-    def ratio(self) -> tuple[float, float, int]:
-        """The geometric mean, the factor of its interval, and n."""
-        pairs = zip(self.sides["overlap"], self.sides["after"])
-        logs = Estimate.of([log(one.total / other.total) for one, other in pairs])
-        return exp(logs.mean), exp(logs.half or 0.0), logs.n
+    def ratio(self) -> Ratio:
+        return Ratio.of(one.total / other.total for one, other in zip(self.sides["overlap"], self.sides["after"]))
 
     @property
     def shorter(self) -> float:
@@ -62,21 +58,21 @@ class Cell:
         return gained / self.shorter if self.shorter else 0.0
 
     def row(self) -> list[str]:
-        ratio, factor, n = self.ratio()
+        ratio = self.ratio()
         return [
             self.title,
             f"{self.middle('after', lambda one: one.start):.1f} ms",
             f"{self.middle('after', lambda one: one.transfer):.1f} ms",
             f"{self.middle('after', lambda one: one.total):.1f} ms",
             f"{self.middle('overlap', lambda one: one.total):.1f} ms",
-            f"{ratio:.3f} ({ratio / factor:.3f} to {ratio * factor:.3f}), {n}",
+            f"{ratio.text()}, {ratio.n}",
             f"{self.allowed:.3f}",
             f"{self.share:.2f}",
         ]
 
     def bars(self, *, is_long: bool = False) -> list[Bar]:
         """`is_long`: 100 MB from S3, to a worker that starts slowly."""
-        ratio, _, _ = self.ratio()
+        ratio = self.ratio().mean
         bars = [Bar(f"{self.title}: ratio", f"≤ {RATIO_MAX}", f"{ratio:.3f}", ratio <= RATIO_MAX)]
         if is_long:
             measured = f"{ratio:.3f}, Eq. 4 allows {self.allowed:.3f}"
@@ -88,7 +84,7 @@ class Cell:
 
     def to_json(self) -> dict[str, Any]:
         seen = {side: [one.to_json() for one in values] for side, values in self.sides.items()}
-        return {**self.labels, "share": self.share, "ratio": self.ratio()[0], "invocations": seen}
+        return {**self.labels, "share": self.share, "ratio": self.ratio().mean, "invocations": seen}
 
 
 def turn_order(turn: int) -> tuple[str, ...]:

@@ -43,12 +43,12 @@ def measure(setting: Setting) -> Report:
                     cell.sides[side].append(Seen(took, 0.0, 0.0, 0.0))
             print(f"… turn {turn + 1} of {setting.turns}", file=sys.stderr, flush=True)
     for cell in cells.values():
-        ratio, factor, n = cell.ratio()
+        ratio = cell.ratio()
         after, overlap = (Estimate.of([one.total for one in cell.sides[side]]).text(1) for side in ("after", "overlap"))
         title = f"{cell.title} MB"
-        row = [title, f"{after} ms", f"{overlap} ms", f"{ratio:.3f} ({ratio / factor:.3f} to {ratio * factor:.3f}), {n}"]
+        row = [title, f"{after} ms", f"{overlap} ms", f"{ratio.text()}, {ratio.n}"]
         report.rows.append(row)
-        report.bars.append(Bar(f"{title}: ratio", f"≤ {RATIO_MAX}", f"{ratio:.3f}", ratio <= RATIO_MAX))
+        report.bars.append(Bar(f"{title}: ratio", f"≤ {RATIO_MAX}", f"{ratio.mean:.3f}", ratio.mean <= RATIO_MAX))
     report.notes += [
         "measured in the first function, from data in its memory to the second one's answer; means with 95 % intervals",
         "direct: the body of an HTTP request (after), by reference (overlap). Everything is on one machine",

@@ -44,13 +44,11 @@ def measure(setting: Setting) -> Report:
     if any(len(answers) != 1 for answers in frames.values()):
         raise RuntimeError(f"the answers differ: {frames}")
     for (way, length), cell in cells.items():
-        ratio, factor, n = cell.ratio()
+        ratio = cell.ratio()
         after, overlap = (Estimate.of([one.total for one in cell.sides[side]]).text(1) for side in ("after", "overlap"))
         what = f"{way}, {length} s of video, {clips[length] / 1e6:.1f} MB"
-        report.rows.append(
-            [what, f"{after} ms", f"{overlap} ms", f"{ratio:.3f} ({ratio / factor:.3f} to {ratio * factor:.3f}), {n}"]
-        )
-        report.bars.append(Bar(f"{what}: ratio", f"≤ {RATIO_MAX}", f"{ratio:.3f}", ratio <= RATIO_MAX))
+        report.rows.append([what, f"{after} ms", f"{overlap} ms", f"{ratio.text()}, {ratio.n}"])
+        report.bars.append(Bar(f"{what}: ratio", f"≤ {RATIO_MAX}", f"{ratio.mean:.3f}", ratio.mean <= RATIO_MAX))
     report.notes.append("the whole at the client, means with 95 % intervals; all ways found the same classes")
     report.data = [{**cell.to_json(), "clip_bytes": clips[length]} for (_, length), cell in cells.items()]
     return report
