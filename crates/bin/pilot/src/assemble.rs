@@ -271,7 +271,7 @@ fn logs(config: &DaemonConfig, reserve: &Arc<Reserve>) -> anyhow::Result<LogStor
     let logs = LogStore::open(config.data_dir.join("logs"), LogStore::FILE_BYTES_MAX)
         .with_context(|| format!("cannot write logs below {}", config.data_dir.display()))?;
     let room = Arc::clone(reserve);
-    Ok(logs.while_there_is_room(move || room.is_held()))
+    Ok(logs.while_there_is_room(move || room.admit_records()))
 }
 
 /// What is recorded of invocations: what they used, and traces.
@@ -298,7 +298,7 @@ fn meter(
     let settings = MeterConfig {
         folder: config.data_dir.join("usage"),
         bytes_max: config.limits.usage_mb << 20,
-        has_room: Box::new(move || room.is_held()),
+        room: Box::new(move || room.admit_records()),
     };
     Meter::subscribe(bus, settings, Arc::clone(metrics), Arc::clone(clock)).with_context(|| {
         let shown = config.data_dir.display();

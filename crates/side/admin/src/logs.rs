@@ -32,16 +32,16 @@ pub struct LogStore {
     file_bytes_max: u64,
     /// Wakes followers.
     written: watch::Sender<Written>,
-    /// Whether the disk has room for logs.
-    has_room: Option<HasRoom>,
+    /// Whether logs may be written.
+    room: Option<Room>,
 }
 
 /// Asked before each write.
-struct HasRoom(Box<dyn Fn() -> bool + Send + Sync>);
+struct Room(Box<dyn Fn() -> io::Result<()> + Send + Sync>);
 
-impl fmt::Debug for HasRoom {
+impl fmt::Debug for Room {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("HasRoom")
+        f.write_str("Room")
     }
 }
 
@@ -68,17 +68,17 @@ impl LogStore {
             folder,
             file_bytes_max,
             written: watch::Sender::new(Written::More(0)),
-            has_room: None,
+            room: None,
         })
     }
 
-    /// From now on, lines are written only while this is true. So logs do not take the last room on a disk.
+    /// From now on, lines are written only while this is no error. So logs do not take the last room on a disk.
     #[must_use]
     pub fn while_there_is_room(
         mut self,
-        has_room: impl Fn() -> bool + Send + Sync + 'static,
+        room: impl Fn() -> io::Result<()> + Send + Sync + 'static,
     ) -> Self {
-        self.has_room = Some(HasRoom(Box::new(has_room)));
+        self.room = Some(Room(Box::new(room)));
         self
     }
 
@@ -87,11 +87,8 @@ impl LogStore {
     /// # Errors
     /// Those of the disk. Some of the lines may have been written.
     pub fn append(&self, name: &FunctionName, lines: &[u8]) -> io::Result<()> {
-        if let Some(HasRoom(has_room)) = &self.has_room
-            && !has_room()
-        {
-            let problem = "the disk of the data directory is full";
-            return Err(io::Error::new(io::ErrorKind::StorageFull, problem));
+        if let Some(Room(room)) = &self.room {
+            room()?;
         }
         let folder = self.folder.join(name.as_str());
         let current = folder.join(CURRENT);

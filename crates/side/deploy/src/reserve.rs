@@ -114,12 +114,35 @@ impl Reserve {
     /// Checks that something new may be stored.
     ///
     /// # Errors
-    /// `StorageFull`, with what to do.
+    /// `StorageFull` or `NotFound`, with what to do.
     pub fn admit(&self) -> io::Result<()> {
         if self.refill() && self.free() >= NEEDED {
             return Ok(());
         }
-        Err(io::Error::new(io::ErrorKind::StorageFull, self.advice()))
+        Err(self.problem())
+    }
+
+    /// Checks that logs and usage records may be written, which the daemon could do without.
+    ///
+    /// # Errors
+    /// As [`Reserve::admit`].
+    pub fn admit_records(&self) -> io::Result<()> {
+        match self.is_held() {
+            true => Ok(()),
+            false => Err(self.problem()),
+        }
+    }
+
+    /// Why nothing may be written.
+    fn problem(&self) -> io::Error {
+        if self.data_dir.is_dir() {
+            return io::Error::new(io::ErrorKind::StorageFull, self.advice());
+        }
+        let gone = format!(
+            "the data directory {} is gone: put it back and restart the daemon, or restart the daemon and deploy the functions again",
+            self.data_dir.display()
+        );
+        io::Error::new(io::ErrorKind::NotFound, gone)
     }
 
     /// Why a start failed, if the disk has no room for one, and what to do.
@@ -228,6 +251,26 @@ mod tests {
         assert!(!reserve.has_room_beyond());
         reserve.admit().unwrap();
         assert!(reserve.is_held() && reserve.has_room_beyond());
+    }
+
+    #[test]
+    fn who_cannot_write_is_told_whether_the_disk_is_full_or_the_directory_is_gone() {
+        let folder = tempfile::tempdir().unwrap();
+        let data_dir = folder.path().join("data");
+        std::fs::create_dir(&data_dir).unwrap();
+        let reserve = Reserve::of(&data_dir);
+        let full = reserve.admit_records().unwrap_err();
+        assert_eq!(full.kind(), io::ErrorKind::StorageFull, "{full}");
+        reserve.prepare();
+        reserve.admit_records().unwrap();
+        std::fs::remove_dir_all(&data_dir).unwrap();
+        for gone in [
+            reserve.admit_records().unwrap_err(),
+            reserve.admit().unwrap_err(),
+        ] {
+            assert_eq!(gone.kind(), io::ErrorKind::NotFound);
+            assert!(gone.to_string().contains("is gone"), "{gone}");
+        }
     }
 
     #[test]

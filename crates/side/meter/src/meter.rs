@@ -42,7 +42,7 @@ pub struct MeterConfig {
     /// Most bytes of the log on the disk.
     pub bytes_max: u64,
     /// Whether records may be written: not while the disk is full.
-    pub has_room: Box<dyn Fn() -> bool + Send>,
+    pub room: Box<dyn Fn() -> io::Result<()> + Send>,
 }
 
 impl std::fmt::Debug for MeterConfig {
@@ -136,7 +136,7 @@ impl Costs for Meter {
 /// The subscriber.
 struct Metering {
     writer: Writer,
-    has_room: Box<dyn Fn() -> bool + Send>,
+    room: Box<dyn Fn() -> io::Result<()> + Send>,
     metrics: Arc<Metrics>,
     clock: Arc<dyn Clock>,
     daemon: Daemon,
@@ -165,7 +165,7 @@ impl Metering {
         }
         Ok(Self {
             writer,
-            has_room: config.has_room,
+            room: config.room,
             metrics,
             clock,
             daemon,
@@ -279,12 +279,7 @@ impl Metering {
 
     fn write(&mut self, events: &[Event]) {
         let (entries, records) = self.entries(events);
-        let written = if (self.has_room)() {
-            self.writer.append(&entries)
-        } else {
-            Err(io::Error::from(io::ErrorKind::StorageFull))
-        };
-        match written {
+        match (self.room)().and_then(|()| self.writer.append(&entries)) {
             Ok(Appended::Here) => self.is_unsigned = false,
             // A new segment says itself what its indices stand for, and who lives.
             Ok(Appended::SegmentFull) => self.begin_anew(),

@@ -26,7 +26,10 @@ impl Bench {
         let config = MeterConfig {
             folder: folder.path().join("usage"),
             bytes_max: 1 << 20,
-            has_room: Box::new(move || has_room),
+            room: Box::new(move || match has_room {
+                true => Ok(()),
+                false => Err(io::ErrorKind::StorageFull.into()),
+            }),
         };
         let clock = Arc::new(ManualClock::at(10_000_000_000));
         let meter = Meter::subscribe(&bus, config, Arc::clone(&metrics), clock).unwrap();
