@@ -6,8 +6,8 @@
     <!-- end -->
 
 the lines between are written: `table`, `bars`, `notes` or `machine` of that file, or of a row of it (`FILE#ROW table`). Within a line,
-`<!-- FILE: cold p50 -->3 ms<!-- end -->` has what was measured for a row of bench/peers, or for a bar. In another text than the benchmark's own
-README, it is `NAME/FILE`, from `bench/`: tests/chaos has `../tests/chaos/FILE`. Files with rows that the README does not mark
+`<!-- FILE: cold p50 -->3 ms<!-- end -->` has what was measured for a row of bench/peers, or for a bar, and
+`<!-- FILE: container, go: new / kept -->` a cell of the table: the first cells of its line, and its column. In another text than the benchmark's own README, it is `NAME/FILE`, from `bench/`: tests/chaos has `../tests/chaos/FILE`. Files with rows that the README does not mark
 are listed in `results/README.md`, which is written as a whole. Larger raw data lie packed beside a result.
 """
 
@@ -24,7 +24,7 @@ from .report import Bar, judged, markdown_table
 
 BENCH = Path(__file__).resolve().parent.parent
 # Other texts with marked sections.
-TEXTS = [BENCH.parent / "docs" / "papers.md", BENCH.parent / "tests" / "chaos" / "README.md"]
+TEXTS = [BENCH.parent / name for name in ("SPECIFICATION.md", "docs/papers.md", "tests/chaos/README.md")]
 MARKED = re.compile(r"<!-- (?P<what>[a-z0-9_/.#-]+) (?P<part>table|bars|notes|machine) -->\n.*?<!-- end -->", re.DOTALL)
 INLINE = re.compile(r"<!-- (?P<what>[a-z0-9_/.-]+): (?P<name>[^\n]+?) -->[^\n]*?<!-- end -->")
 TOP = """# Kept results
@@ -36,7 +36,7 @@ BESIDE_BYTES = 64 << 10
 # How fast the build is does not matter for these.
 ARITHMETIC = {"billable", "utilisation", "coldstart", "fees", "rounding", "durations", "periods", "logs"}
 # A file for each row, in place of one for each run: their experiments are repeated one by one.
-BY_ROW = {"costs"}
+BY_ROW = {"costs", "hotc"}
 FOLDERS = re.compile(r'"/(tmp|home|root|work)[^"]*"')
 
 
@@ -142,7 +142,7 @@ def document_of(name: str, bench: str | None) -> dict[str, Any]:
 
 
 def measured(name: str, what: str, bench: str | None) -> str:
-    """What was measured for a row of bench/peers, or for a bar."""
+    """What was measured for a row of bench/peers, or for a bar; or a cell of the table."""
     document = document_of(name, bench)
     for row in document.get("rows", [document]):
         if row["what"] == what and "unit" in row:
@@ -150,7 +150,22 @@ def measured(name: str, what: str, bench: str | None) -> str:
         for bar in row.get("bars", []):
             if bar["what"] == what:
                 return str(bar["measured"])
+    if "table" in document and ": " in what:
+        return cell_of(document, what)
     raise KeptError(f'a text wants "{what}" of {name}, which has no such row or bar')
+
+
+def cell_of(report: dict[str, Any], what: str) -> str:
+    """`container, go: new / kept` is the column `new / kept` of the line that begins with `container` and `go`."""
+    line, _, column = what.partition(": ")
+    first = line.split(", ")
+    header, *lines = report["table"]
+    found = [cells for cells in lines if cells[: len(first)] == first]
+    if len(found) != 1 or header.count(column) != 1:
+        raise KeptError(
+            f'a text wants "{what}" of {report["what"]}, whose table has {len(found)} such lines and the columns {header}'
+        )
+    return str(found[0][header.index(column)])
 
 
 def part_of(what: str, part: str, bench: str | None) -> list[str]:

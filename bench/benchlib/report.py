@@ -74,16 +74,6 @@ def judged(bars: list[Bar]) -> list[list[str]]:
     return [["what", "bar", "measured", "verdict"], *([bar.what, bar.bar, bar.measured, bar.verdict] for bar in bars)]
 
 
-def markdown(reports: list[Report]) -> str:
-    """The bars, then every experiment's table."""
-    parts = ["**Bars**", "", *markdown_table(judged([bar for report in reports for bar in report.bars]))]
-    for report in reports:
-        parts += ["", f"**{report.name}**: {report.title}.", ""]
-        parts += markdown_table([report.header, *report.rows]) if report.rows else [f"failed: {report.error}"]
-        parts += ["", *(f"- {note}" for note in report.notes)]
-    return "\n".join(parts) + "\n"
-
-
 def markdown_table(rows: list[list[str]]) -> list[str]:
     """The lines of the table; the first row is the header."""
     text = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]

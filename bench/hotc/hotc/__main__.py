@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from benchlib.command import Run, add_experiments, options_of
-from benchlib.report import Report, markdown
+from benchlib.report import Report
 
 from . import forecast, overhead, patterns, pictures, serving, startup
 from .bench import FULL, KINDS, SMOKE, Bench
@@ -49,7 +49,6 @@ def options() -> argparse.ArgumentParser:
     add_experiments(parser, "hotc", EXPERIMENTS)
     parser.add_argument("--kind", action="append", choices=KINDS, help="these runtimes alone (both, where an engine answers)")
     parser.add_argument("--interval-s", metavar="S", type=float, help="between rounds, in place of the paper's 30 s (2)")
-    parser.add_argument("--markdown", metavar="FILE", type=Path, help="write the tables there, for a README")
     return parser
 
 
@@ -70,12 +69,7 @@ def main() -> int:
                 experiment = EXPERIMENTS[name]
                 report = run.experiment(name, experiment.what, partial(measured, experiment, bench, why), pictures.DRAWN)
                 reports.append(report)
-    status = run.finish(
-        reports, containers=why or (engine.address if engine else "not asked for"), interval_s=effort.interval_s
-    )
-    if wanted.markdown:
-        wanted.markdown.write_text(markdown(reports))
-    return status
+    return run.finish(reports, containers=why or ("yes" if engine else "not asked for"), interval_s=effort.interval_s)
 
 
 def measured(experiment: Experiment, bench: Bench, why: str) -> Report:

@@ -52,7 +52,8 @@ def rotated(items: tuple[T, ...], turn: int) -> tuple[T, ...]:
 
 @dataclass(frozen=True)
 class Effort:
-    """The sizes of the experiments. Rounds are `interval_s` apart instead of the paper's 30 s. Containers get fewer requests at once."""
+    """The sizes of the experiments. Rounds are `interval_s` apart instead of the paper's 30 s. Containers get fewer requests at once.
+    `series`: how often the patterns are repeated, each time from empty pools."""
 
     smoke: bool
     to: int
@@ -60,8 +61,9 @@ class Effort:
     handovers: int
     web: int
     serial: int
+    series: int
     threads: int
-    thread_turns: int
+    per_thread: int
     linear: int
     exponential: dict[str, int]
     burst: dict[str, int]
@@ -80,8 +82,9 @@ FULL = Effort(
     handovers=50,
     web=40,
     serial=20,
+    series=5,
     threads=10,
-    thread_turns=8,
+    per_thread=20,
     linear=10,
     # 2^i, up to 64 and 16.
     exponential={"native": 6, "container": 4},
@@ -101,8 +104,9 @@ SMOKE = Effort(
     handovers=2,
     web=4,
     serial=2,
+    series=1,
     threads=2,
-    thread_turns=1,
+    per_thread=2,
     linear=2,
     exponential={"native": 2, "container": 1},
     burst={"native": 1, "container": 1},
@@ -221,9 +225,14 @@ class Bench:
             daemon.restore(keep=set())
 
     def restart(self) -> None:
-        """Restarts both daemons, because runtimes of removed functions are kept for a while. Installed packages stay."""
+        """Removes all functions, and restarts both daemons, because runtimes of removed functions are kept for a while. Installed packages
+        stay."""
+        self.restore()
+        self.empty()
+
+    def empty(self) -> None:
+        """Restarts both daemons with their functions, so that no runtime is kept."""
         for daemon in self._daemons.values():
-            daemon.restore(keep=set())
             if daemon.process:
                 end(daemon.process)
             daemon.start()

@@ -1,5 +1,5 @@
 """Patterns of requests (sections V-B and V-D): random configurations, one after another, ten at once, and rounds that grow, shrink and
-burst. The ways take turns within each round."""
+burst. The ways take turns within each round. Each series begins with empty pools; a ratio is the geometric mean of those of the series."""
 
 from __future__ import annotations
 
@@ -12,22 +12,24 @@ from statistics import fmean
 from typing import Any
 
 from benchlib.report import Bar, Report
+from benchlib.stats import Ratio
 
 from . import apps, paper
 from .bench import CLEANED, KEPT, KINDS, NEW, WAYS, Bench, Served, rotated
+from .client import Answer
 from .images import Missing
 from .startup import mean_ms, ms
 
 PAPER_INTERVAL_S = 30.0
-Pairs = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True)
 class Round:
-    """The responses of one way in one round. `cold` is the number of requests that waited for a start."""
+    """The responses of one way in one round of a series. `cold` is the number of requests that waited for a start."""
 
     kind: str
     way: str
+    series: int
     number: int
     count: int
     mean_ms: float
@@ -41,30 +43,38 @@ def scaled(bench: Bench) -> str:
     return f"a round every {interval:g} s instead of 30 s, or when the previous round is answered: {faster:g} × faster"
 
 
+def repeated(bench: Bench) -> str:
+    return f"{scaled(bench)}; means of {bench.effort.series} series, each from empty pools"
+
+
 def rounds(bench: Bench, kind: str, counts: list[int]) -> list[Round]:
-    """Rounds with these numbers of simultaneous requests."""
+    """Rounds with these numbers of simultaneous requests, in several series."""
     served = bench.all_ways(apps.pattern(kind, bench.effort.smoke))
     found = []
-    for number in bench.paced(len(counts)):
-        for name in rotated(tuple(served), number):
-            measured = served[name].burst(bench.load, counts[number])
-            times = [first / 1e3 for first in measured.first_byte]
-            cold = measured.starts.get("cold", 0)
-            found.append(Round(kind, name, number + 1, counts[number], fmean(times), max(times), cold))
+    for series in range(bench.effort.series):
+        bench.empty()
+        for number in bench.paced(len(counts)):
+            for name in rotated(tuple(served), series + number):
+                measured = served[name].burst(bench.load, counts[number])
+                times = [first / 1e3 for first in measured.first_byte]
+                cold = measured.starts.get("cold", 0)
+                found.append(Round(kind, name, series, number + 1, counts[number], fmean(times), max(times), cold))
     bench.restore()
     return found
 
 
 def table(report: Report, found: list[Round], paper_at: dict[int, str]) -> None:
-    """A row per round, with all ways and their ratios."""
-    by_place: dict[tuple[str, int], dict[str, Round]] = {}
+    """A row per round, with all ways and their ratios: means over the series."""
+    by_place: dict[tuple[str, int], dict[str, list[Round]]] = {}
     for one in found:
-        by_place.setdefault((one.kind, one.number), {})[one.way] = one
+        by_place.setdefault((one.kind, one.number), {}).setdefault(one.way, []).append(one)
     for (kind, number), ways in by_place.items():
-        new, cleaned, kept = (ways[way.name] for way in WAYS)
-        line = [kind, str(number), str(new.count), *(ms(one.mean_ms) for one in (new, cleaned, kept))]
-        line += [f"{one.mean_ms / new.mean_ms:.3f}" for one in (cleaned, kept)]
-        line += [str(one.cold) for one in (cleaned, kept)]
+        line = [kind, str(number), str(ways[NEW.name][0].count)]
+        line += [ms(fmean(one.mean_ms for one in ways[way.name])) for way in WAYS]
+        for way in (CLEANED, KEPT):
+            ratio = ratio_at(found, kind, way.name, [number])
+            line.append(f"{ratio.mean:.3f}" if ratio else "")
+        line += [f"{fmean(one.cold for one in ways[way.name]):.3g}" for way in (CLEANED, KEPT)]
         report.rows.append([*line, paper_at.get(number, "")])
 
 
@@ -72,27 +82,22 @@ HEADER = ["kind", "round", "requests", "new ms", "cleaned ms", "kept ms", "clean
 HEADER += ["cold, cleaned", "cold, kept", "paper"]
 
 
-def ratio_at(found: list[Round], kind: str, way: str, numbers: list[int]) -> float | None:
+def ratio_at(found: list[Round], kind: str, way: str, numbers: list[int]) -> Ratio | None:
     """The ratio of the mean latencies with and without reuse, over these rounds; `None`: they were not run."""
-    reused = [one.mean_ms for one in found if (one.kind, one.way) == (kind, way) and one.number in numbers]
-    new = [one.mean_ms for one in found if (one.kind, one.way) == (kind, NEW.name) and one.number in numbers]
-    return fmean(reused) / fmean(new) if reused and new else None
+    means: dict[int, dict[str, list[float]]] = {}
+    for one in found:
+        if one.kind == kind and one.number in numbers:
+            means.setdefault(one.series, {}).setdefault(one.way, []).append(one.mean_ms)
+    ratios = [fmean(ways[way]) / fmean(ways[NEW.name]) for ways in means.values()]
+    return Ratio.of(ratios) if ratios else None
 
 
-# The paper's figures are for containers that are cleaned after every request. A native runtime still has to start its interpreter after
-# cleaning, which is most of the cost of a new one. So it is reported, but not judged.
-JUDGED = (("container", CLEANED.name), ("container", KEPT.name), ("native", KEPT.name))
-
-
-def judge(
-    report: Report, bench: Bench, what: str, most: float, ratio: Callable[[str, str], float | None], judged: Pairs = JUDGED
-) -> None:
+def judge(report: Report, bench: Bench, what: str, most: float, ratio: Callable[[str, str], Ratio | None]) -> None:
     """A bar per kind and way. Bars without a measurement, and all bars of a smoke run, are not judged."""
     for kind, way in [(kind, way.name) for kind in KINDS for way in (CLEANED, KEPT)]:
         name, measured = f"{what}: {kind}, {way} / new", ratio(kind, way)
-        told = "not measured" if measured is None else f"{measured:.3f}"
-        counts = measured is not None and (kind, way) in judged and not bench.effort.smoke
-        report.bars.append(Bar(name, f"≤ {most}", told, measured <= most if counts and measured is not None else None))
+        kept = None if measured is None or bench.effort.smoke else measured.mean <= most
+        report.bars.append(Bar(name, f"≤ {most}", "not measured" if measured is None else measured.text(), kept))
 
 
 def linear(bench: Bench) -> Report:
@@ -102,7 +107,7 @@ def linear(bench: Bench) -> Report:
     top = len(up)
     table(report, found, {5: f"{paper.LINEAR_RATIO_AT_5}"})
     judge(report, bench, "linear, index 5 (paper 0.21)", 0.15, lambda kind, way: ratio_at(found, kind, way, [5]))
-    report.notes.append(f"rounds {top + 1} on are the way down, from {up[-1]} (paper: {paper.LINEAR_DOWN}); {scaled(bench)}")
+    report.notes.append(f"rounds {top + 1} on are the way down, from {up[-1]} (paper: {paper.LINEAR_DOWN}); {repeated(bench)}")
     report.data = [asdict(one) for one in found]
     return report
 
@@ -115,7 +120,7 @@ def exponential(bench: Bench) -> Report:
         found += rounds(bench, kind, up + up[::-1])
         report.notes.append(f"{kind}: up to {up[-1]}, round {len(up) + 1} on the way down (paper: {paper.EXPONENTIAL_DOWN})")
     table(report, found, {})
-    report.notes.append(f"paper, up: {paper.EXPONENTIAL_UP}; {scaled(bench)}")
+    report.notes.append(f"paper, up: {paper.EXPONENTIAL_UP}; {repeated(bench)}")
     report.data = [asdict(one) for one in found]
     return report
 
@@ -136,7 +141,7 @@ def bursts(bench: Bench) -> Report:
     table(report, found, {4: f"{paper.BURST_FIRST_RATIO}", **later})
     judge(report, bench, "the first burst (paper 0.91)", 0.8, lambda kind, way: ratio_at(found, kind, way, peaks[:1]))
     judge(report, bench, "bursts after the first (paper 0.27)", 0.2, lambda kind, way: ratio_at(found, kind, way, peaks[1:]))
-    report.notes.append(scaled(bench))
+    report.notes.append(repeated(bench))
     report.data = [asdict(one) for one in found]
     return report
 
@@ -147,6 +152,7 @@ def serial(bench: Bench) -> Report:
     report.data = []
     for kind in bench.kinds:
         served = bench.all_ways(apps.pattern(kind, bench.effort.smoke))
+        bench.empty()
         clients = {name: one.client() for name, one in served.items()}
         found: dict[str, list[Any]] = {name: [] for name in served}
         for number in bench.paced(bench.effort.serial):
@@ -168,52 +174,63 @@ def serial(bench: Bench) -> Report:
 def parallel(bench: Bench) -> Report:
     """Ten clients, each with its own configuration, each sending its next request when it has its response."""
     report = Report("parallel", f"figure 12(b): {bench.effort.threads} threads, a configuration each; mean ms")
-    report.header = ["kind", "way", "requests", "mean", "without each one's first", "max", "mean / new", "paper"]
+    report.header = [
+        "kind",
+        "way",
+        "requests",
+        "mean",
+        "each one's first",
+        "the others",
+        "max",
+        "mean / new (95 %), n",
+        "paper",
+    ]
     report.data = []
-    ratios: dict[tuple[str, str], float] = {}
+    ratios: dict[tuple[str, str], Ratio] = {}
     for kind in bench.kinds:
-        app = apps.pattern(kind, bench.effort.smoke)
-        found = parallel_of(bench, app)
-        mean = {name: fmean(time for times in threads for time in times) for name, threads in found.items()}
+        found = parallel_of(bench, apps.pattern(kind, bench.effort.smoke))
+        means = {
+            name: [fmean(answer.ms for answers in one for answer in answers) for one in all] for name, all in found.items()
+        }
         for way in WAYS:
-            threads = found[way.name]
-            everything = [time for times in threads for time in times]
-            rest = [time for times in threads for time in times[1:]]
-            ratio = mean[way.name] / mean[NEW.name]
-            line = [kind, way.name, str(len(everything)), ms(mean[way.name]), ms(fmean(rest)) if rest else ""]
+            threads = [answers for one in found[way.name] for answers in one]
+            everything = [answer.ms for answers in threads for answer in answers]
+            ratio = Ratio.of(reused / new for reused, new in zip(means[way.name], means[NEW.name]))
+            line = [kind, way.name, str(len(everything)), ms(fmean(everything))]
+            line.append(ms(fmean(answers[0].ms for answers in threads)))
+            line.append(ms(fmean(answer.ms for answers in threads for answer in answers[1:])))
             given = f"{paper.PARALLEL_RATIO}" if way is CLEANED else ""
-            report.rows.append([*line, ms(max(everything)), f"{ratio:.3f}", given])
-            report.data.append({"kind": kind, "way": way.name, "threads_ms": threads})
+            report.rows.append([*line, ms(max(everything)), f"{ratio.text()}, {ratio.n}", given])
+            times = [[[answer.ms for answer in answers] for answers in one] for one in found[way.name]]
+            report.data.append({"kind": kind, "way": way.name, "series_ms": times})
             if way is not NEW:
                 ratios[kind, way.name] = ratio
-    judge(report, bench, "parallel (paper 0.09)", 0.05, lambda kind, way: ratios.get((kind, way)), JUDGED[:2])
+    judge(report, bench, "parallel (paper 0.09)", 0.05, lambda kind, way: ratios.get((kind, way)))
     report.notes.append(
-        "the mean includes every request, also the first one of each thread; ways with reuse send five times as many requests"
+        f"each way sends {bench.effort.per_thread} requests per thread in each of {bench.effort.series} series; before each, the daemon is "
+        "restarted, so that no runtime is kept. The mean includes every request"
     )
     return report
 
 
-def parallel_of(bench: Bench, app: apps.App) -> dict[str, list[list[float]]]:
-    """The times in order, by way and thread."""
+def parallel_of(bench: Bench, app: apps.App) -> dict[str, list[list[list[Answer]]]]:
+    """The answers by way, series and thread."""
     count = bench.effort.threads
     configured = [app.with_spec(str(number), environment={"CONFIGURATION": str(number)}) for number in range(count)]
     served = {way.name: [bench.serve(one, way) for one in configured] for way in WAYS}
-    found: dict[str, list[list[float]]] = {way.name: [[] for _ in range(count)] for way in WAYS}
-    names = tuple(served)
+    found: dict[str, list[list[list[Answer]]]] = {way.name: [] for way in WAYS}
     with ThreadPoolExecutor(max_workers=count) as threads:
-        for turn in range(bench.effort.thread_turns):
-            for name in rotated(names, turn):
-                requests = 1 if name == NEW.name else 5
-                times = threads.map(lambda one, requests=requests: in_a_row(one, requests), served[name])
-                for known, more in zip(found[name], times):
-                    known.extend(more)
+        for series in range(bench.effort.series):
+            for name in rotated(tuple(served), series):
+                bench.empty()
+                found[name].append(list(threads.map(lambda one: in_a_row(one, bench.effort.per_thread), served[name])))
     bench.restore()
     return found
 
 
-def in_a_row(one: Served, requests: int) -> list[float]:
+def in_a_row(one: Served, requests: int) -> list[Answer]:
     with one.client() as client:
-        return [client.ask().ms for _ in range(requests)]
+        return [client.ask() for _ in range(requests)]
 
 
 def web(bench: Bench) -> Report:

@@ -36,12 +36,15 @@ def groups(report: Report) -> Any:
 
 
 def by_round(report: Report) -> Any:
-    """Mean latency per round with a line per way, and the numbers of requests behind it."""
+    """Mean latency per round with a line per way and series, and the numbers of requests behind it."""
     figure, found = panels(report)
     for axis, _, records in found:
         for way, colour in COLOURS.items():
-            line = [record for record in records if record["way"] == way]
-            axis.plot([one["number"] for one in line], [one["mean_ms"] for one in line], color=colour, marker="o", label=way)
+            for series in sorted({record["series"] for record in records}):
+                line = [record for record in records if (record["way"], record["series"]) == (way, series)]
+                times = [one["mean_ms"] for one in line]
+                label = None if series else way
+                axis.plot([one["number"] for one in line], times, color=colour, marker=".", linewidth=0.8, label=label)
         counts = {record["number"]: record["count"] for record in records}
         behind = axis.twinx()
         behind.bar(list(counts), list(counts.values()), color="#00000012")
@@ -74,7 +77,7 @@ def threads(report: Report) -> Any:
     figure, found = panels(report)
     for axis, _, records in found:
         for record in records:
-            for number, times in enumerate(record["threads_ms"]):
+            for number, times in enumerate(thread for series in record["series_ms"] for thread in series):
                 label = record["way"] if number == 0 else None
                 axis.plot(times, color=COLOURS[record["way"]], linewidth=0.8, alpha=0.7, label=label)
         axis.set_yscale("log")

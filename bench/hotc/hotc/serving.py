@@ -14,6 +14,7 @@ import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -22,7 +23,7 @@ from benchlib.load import Measured
 from benchlib.report import Bar, Report
 from benchlib.stats import percentile
 
-from .apps import EMPTY, read
+from .apps import EMPTY, ROOT, read
 from .bench import Bench
 
 Turn = Callable[..., Measured]
@@ -35,6 +36,9 @@ BARS = {
     "http_server": "http: warm empty function, added over the direct call, p50 (paper up to 5.93 ms)",
 }
 ADDED_MS_MAX = 0.3
+# By examples/wasm/build.
+COMPONENT = ROOT / "examples" / "wasm" / "greeter.wasm"
+NOT_BUILT = "not built"
 # Requests at the beginning of each turn that are not measured, because the first one starts a worker.
 WARM_UP = 20
 
@@ -63,11 +67,13 @@ def serving(bench: Bench) -> Report:
     with direct_server() as direct:
         architectures = [
             Architecture("daemon", daemon_alone(bench)),
-            function(bench, "fork_worker", "app.py", {"handler": "app.handler"}),
-            function(bench, "runtime_api", "poll.py", {"runtime": "provided", "command": ["python3", "poll.py"]}),
-            function(bench, "http_server", "server.py", {"runtime": "http", "command": ["python3", "server.py"]}, path="/"),
+            function(bench, "fork_worker", EMPTY / "app.py", {"handler": "app.handler"}),
+            function(bench, "runtime_api", EMPTY / "poll.py", {"runtime": "provided", "command": ["python3", "poll.py"]}),
+            function(
+                bench, "http_server", EMPTY / "server.py", {"runtime": "http", "command": ["python3", "server.py"]}, path="/"
+            ),
             Architecture("http_direct", url(bench, direct)),
-            Architecture("wasm", problem="not there yet"),
+            component(bench),
         ]
         for turn in range(bench.effort.turns):
             at = turn % len(architectures)
@@ -95,8 +101,8 @@ def serving(bench: Bench) -> Report:
     return report
 
 
-def function(bench: Bench, name: str, file: str, spec: dict[str, Any], **options: Any) -> Architecture:
-    """Deploys one of the empty functions."""
+def function(bench: Bench, name: str, file: Path, spec: dict[str, Any], **options: Any) -> Architecture:
+    """Deploys one of the functions."""
     daemon = bench.daemon(keeps=True)
     deployed = f"empty-{name.replace('_', '-')}"
 
@@ -105,10 +111,17 @@ def function(bench: Bench, name: str, file: str, spec: dict[str, Any], **options
 
     architecture = Architecture(name, turn)
     try:
-        daemon.upload(deployed, read(EMPTY / file), spec)
+        daemon.upload(deployed, read(file), spec)
     except RuntimeError as error:
         architecture.problem = str(error)
     return architecture
+
+
+def component(bench: Bench) -> Architecture:
+    """The example's component, which answers with a line of text, where it has been built."""
+    if not COMPONENT.exists():
+        return Architecture("wasm", problem=NOT_BUILT)
+    return function(bench, "wasm", COMPONENT, {"runtime": "wasm", "component": COMPONENT.name}, path="/")
 
 
 def daemon_alone(bench: Bench) -> Turn:
@@ -159,7 +172,7 @@ def rows_of(architectures: list[Architecture]) -> list[dict[str, Any]]:
 
 def added(name: str, p50: dict[str, float]) -> float | None:
     """The median of the added time; None for architectures that are only there for comparison."""
-    if name in ("fork_worker", "runtime_api"):
+    if name in ("fork_worker", "runtime_api", "wasm"):
         return p50[name]
     if name == "http_server" and "http_direct" in p50:
         return p50[name] - p50["http_direct"]
@@ -170,6 +183,6 @@ def cells(row: dict[str, Any]) -> list[str]:
     measured = row["measured"]
     if not measured:
         problem = row["problem"]
-        return [row["architecture"], problem if problem == "not there yet" else "failed", "", "", "", row["paper"]]
+        return [row["architecture"], problem if problem == NOT_BUILT else "failed", "", "", "", row["paper"]]
     figures = [measured["round_us"]["p50"], measured["round_us"]["p99"], measured["reported_us_p50"], measured["added_us_p50"]]
     return [row["architecture"], *("" if value is None else f"{value:,.1f}" for value in figures), row["paper"]]

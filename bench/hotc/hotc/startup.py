@@ -3,6 +3,7 @@ from its pre-warmed pool."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import time
 from collections import Counter
@@ -138,6 +139,13 @@ class Handed:
     def told(self) -> str:
         return ", ".join(f"{word} {count}" for word, count in self.how.items())
 
+    def answers_ms(self) -> list[float]:
+        return self.answers
+
+    def whole_ms(self) -> list[float]:
+        """Until the runtime can be used again, or has ended."""
+        return [answer + rest for answer, rest in zip(self.answers, self.rest)]
+
 
 def handed(served: dict[str, Served], count: int) -> dict[str, Handed]:
     """This number of requests for each, in turns, each to a daemon at rest. The first request of each is not measured."""
@@ -163,7 +171,7 @@ def handed(served: dict[str, Served], count: int) -> dict[str, Handed]:
 
 def handover(bench: Bench) -> Report:
     report = Report("handover", "a cleaned, reused runtime against a new one; ms")
-    report.header = ["kind", "way", "n", "runtime p50", "p99", "how", "answer p50", "p99", "at rest after p50"]
+    report.header = ["kind", "way", "n", "runtime p50", "runtime p99", "how", "answer p50", "answer p99", "at rest after p50"]
     report.data = []
     for kind in bench.kinds:
         app = apps.small(kind)
@@ -189,14 +197,17 @@ def judge(report: Report, kind: str, found: dict[str, Handed]) -> None:
         what = "a cleaned native sandbox against a new one" if kind == "native" else "a cleaned container handed over"
         report.bars.append(Bar(what, "", "nothing was reused", False))
     elif kind == "native":
-        ratio = median(new.took) / max(median(cleaned.took), 1e-6)
-        report.bars.append(Bar("a cleaned native sandbox against a new one, p50", "≥ 3×", f"{ratio:.1f}×", ratio >= 3))
-        whole = median(new.answers) / median(cleaned.answers)
-        report.bars.append(Bar("the same, the program's start and the answer in both", "≥ 3×", f"{whole:.1f}×", None))
+        # The handover alone (`took`) leaves out what both ways have to do for a request: the program's start, and the cleaning or the end.
+        for what, times in (
+            ("up to the answer", Handed.answers_ms),
+            ("with the cleaning or the end after it", Handed.whole_ms),
+        ):
+            ratio = median(times(new)) / median(times(cleaned))
+            report.bars.append(Bar(f"a new native sandbox ÷ a cleaned one, p50, {what}", "≥ 3×", f"{ratio:.1f}×", ratio >= 3))
     else:
-        p50, whole = median(cleaned.took), median(cleaned.answers)
-        report.bars.append(Bar("a cleaned container handed over, p50", "≤ 15 ms", f"{p50:.2f} ms", p50 <= 15))
-        report.bars.append(Bar("the same, up to the answer", "≤ 15 ms", f"{whole:.1f} ms", None))
+        for what, times in (("up to the answer", Handed.answers_ms), ("with the cleaning after it", Handed.whole_ms)):
+            p50 = median(times(cleaned))
+            report.bars.append(Bar(f"a cleaned container, p50, {what}", "≤ 15 ms", f"{p50:.1f} ms", p50 <= 15))
 
 
 def node(bench: Bench) -> Report:
@@ -246,9 +257,11 @@ def ready(one: Served) -> dict[str, Any] | None:
 
 
 def bare_node() -> float:
-    """The time of the interpreter with a hello program, up to its first byte."""
+    """The time of the interpreter with a hello program, up to its first byte. Without the environment of this process, which a sandbox does
+    not have either: with NODE_EXTRA_CA_CERTS, for example, Node.js reads certificates at each start."""
+    command = [str(program("node")), "-e", 'console.log("hello")']
     began = time.monotonic()
-    with subprocess.Popen([str(program("node")), "-e", 'console.log("hello")'], stdout=subprocess.PIPE) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env={"PATH": os.defpath}) as process:
         assert process.stdout
         process.stdout.read(1)
         took = (time.monotonic() - began) * 1e3
