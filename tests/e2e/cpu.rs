@@ -519,6 +519,27 @@ fn unusual_weights(daemon: &Daemon) -> Vec<String> {
 }
 
 #[test]
+fn who_computes_for_long_gives_way_to_others() {
+    needs_root!();
+    let daemon = lab(SPINS, json!({"timeout_s": 60}));
+    daemon.invoke("lab", &json!({"from": 0, "to": 0})).ok();
+    assert!(unusual_weights(&daemon).is_empty());
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let to = now.unwrap().as_secs() + 6;
+    std::thread::scope(|scope| {
+        let long = scope.spawn(|| daemon.invoke("lab", &json!({"from": 0, "to": to})).ok());
+        eventually("its worker has a hundredth of its weight", || {
+            let hundredth = |weight: &String| ["1", "10"].contains(&weight.as_str());
+            unusual_weights(&daemon).iter().any(hundredth).then_some(())
+        });
+        long.join().unwrap();
+    });
+    eventually("it has all of its weight again", || {
+        unusual_weights(&daemon).is_empty().then_some(())
+    });
+}
+
+#[test]
 fn a_kept_runtime_has_the_weight_of_its_function() {
     needs_root!();
     let daemon = lab(MIXED, plain());

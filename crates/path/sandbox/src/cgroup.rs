@@ -16,6 +16,7 @@
 //! opener (cgroup_attach_permissions() in kernel/cgroup/cgroup.c), so the process needs none.
 
 mod cpu;
+mod demotion;
 mod freezer;
 mod pressure;
 mod rest;
@@ -37,9 +38,10 @@ use pilot_model::cpu_limit::WEIGHT;
 use pilot_model::ports::MemoryShortage;
 use pilot_model::{CpuTime, Rest};
 
-use self::cpu::Counters;
+use self::demotion::Demoter;
 use crate::daemon_id::DaemonId;
 
+pub(crate) use self::demotion::CpuShare;
 pub use self::total::{Around, TotalLimits};
 
 /// The limits for all processes of a group together.
@@ -110,6 +112,7 @@ struct Inner {
     _locks: Vec<File>,
     /// Folders that could not be removed yet, because their last process had not ended.
     leftover: Mutex<Vec<PathBuf>>,
+    demoter: Demoter,
 }
 
 #[derive(Debug)]
@@ -151,6 +154,7 @@ impl Hierarchy {
             layout,
             _locks: locks,
             leftover: Mutex::default(),
+            demoter: Demoter::default(),
         };
         let mut leftover = Vec::new();
         for base in inner.layout.folders() {
@@ -211,10 +215,10 @@ impl Hierarchy {
             Layout::V1(folders) => folders.create(&name, limits),
             Layout::V2(folder) => folder.create(&name, limits),
         };
-        let weighed = |files| {
+        let weighed = |files: Files| {
             // A new group has it already. Writing is on the path of a cold request.
             if limits.cpu_weight != WEIGHT {
-                self.inner.layout.weigh(&name, limits.cpu_weight)?;
+                files.share.weigh(limits.cpu_weight)?;
             }
             Ok(files)
         };
@@ -259,13 +263,6 @@ impl Drop for Inner {
 }
 
 impl Layout {
-    fn weigh(&self, name: &Path, weight: u32) -> io::Result<()> {
-        match self {
-            Self::V1(folders) => folders.weigh(name, weight),
-            Self::V2(folder) => folder.weigh(name, weight),
-        }
-    }
-
     fn folders(&self) -> &[PathBuf] {
         match self {
             Self::V1(folders) => folders.all(),
@@ -402,7 +399,7 @@ struct Files {
     oom: PathBuf,
     /// How to tell whose limit was reached.
     own_limit: OwnLimit,
-    counters: Counters,
+    share: Arc<CpuShare>,
     /// `cgroup.freeze`. `None`: it cannot be frozen.
     freeze: Option<File>,
 }
@@ -418,6 +415,12 @@ enum OwnLimit {
 }
 
 impl Cgroup {
+    /// A worker lives in it: from here on it gives way to others while it computes for long.
+    pub(crate) fn watch(&self) -> Arc<CpuShare> {
+        self.hierarchy.inner.demoter.watch(&self.files.share);
+        Arc::clone(&self.files.share)
+    }
+
     /// The files to which a process writes `0` to join.
     #[must_use]
     pub fn join_files(&self) -> &[OwnedFd] {
@@ -512,8 +515,7 @@ impl Cgroup {
     pub fn set_limits(&self, limits: &Limits) -> io::Result<()> {
         let before = std::mem::replace(&mut *self.limits.lock(), *limits);
         if before.cpu_weight != limits.cpu_weight {
-            let layout = &self.hierarchy.inner.layout;
-            layout.weigh(&self.files.name, limits.cpu_weight)?;
+            self.files.share.weigh(limits.cpu_weight)?;
         }
         self.write_limits(limits)
     }

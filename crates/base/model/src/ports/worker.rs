@@ -130,6 +130,9 @@ pub trait Resources: Send + Sync + Debug {
     /// The last of its exchanges has ended.
     fn disengage(&self) {}
 
+    /// An exchange begins or ends. For the path.
+    fn exchange_changed(&self) {}
+
     /// The most memory that it has used, bytes. For the path: one system call. `None`: it is not recorded, or not cheap to read.
     fn memory_peak(&self) -> Option<u64> {
         None

@@ -46,7 +46,7 @@ impl Counters {
     }
 
     /// CPU time since the group was made. The sum is exact.
-    fn cpu(&self) -> Option<CpuTime> {
+    pub(super) fn cpu(&self) -> Option<CpuTime> {
         let (user, total) = match self {
             Self::V1 {
                 usage, user, split, ..
@@ -100,7 +100,7 @@ impl Cgroup {
     #[must_use]
     pub fn cpu(&self) -> Option<CpuTime> {
         let before = self.before.lock().0;
-        Some(self.files.counters.cpu()?.since(before))
+        Some(self.files.share.counters.cpu()?.since(before))
     }
 
     /// How long its processes waited for the next period of the CPU limit in this use, added up over the CPUs. `None`: the kernel
@@ -108,12 +108,18 @@ impl Cgroup {
     #[must_use]
     pub fn throttled(&self) -> Option<Duration> {
         let before = self.before.lock().1;
-        Some(self.files.counters.throttled()?.saturating_sub(before))
+        Some(
+            self.files
+                .share
+                .counters
+                .throttled()?
+                .saturating_sub(before),
+        )
     }
 
     /// A new use begins.
     pub(super) fn reset_cpu(&self) {
-        let counters = &self.files.counters;
+        let counters = &self.files.share.counters;
         *self.before.lock() = (
             counters.cpu().unwrap_or_default(),
             counters.throttled().unwrap_or_default(),

@@ -145,6 +145,7 @@ fn v2_group(root: &Path) -> (Cgroup, PathBuf) {
         layout: Layout::V2(folder),
         _locks: Vec::new(),
         leftover: Mutex::default(),
+        demoter: Demoter::default(),
     };
     let files = Files {
         name: PathBuf::from("w1"),
@@ -154,7 +155,14 @@ fn v2_group(root: &Path) -> (Cgroup, PathBuf) {
         peak: None,
         oom: group.join("memory.events"),
         own_limit: OwnLimit::Counted,
-        counters: Counters::v2(&group),
+        share: CpuShare::new(
+            group.join("cpu.weight"),
+            demotion::WeightScale {
+                usual: 100,
+                least: 1,
+            },
+            cpu::Counters::v2(&group),
+        ),
         freeze: freezer::open(&group).ok(),
     };
     let cgroup = Cgroup {

@@ -8,9 +8,8 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use pilot_model::cpu_limit::WEIGHT;
-
 use super::cpu::Counters;
+use super::demotion::{CpuShare, WeightScale};
 use super::{
     Branch, Files, Limits, OwnLimit, freezer, open_peak, open_to_write, v2, weight_in_processes,
 };
@@ -140,8 +139,10 @@ impl Folders {
             freeze = Some(file);
         }
         let cpuacct = self.cpuacct.as_ref().map(|base| base.join(name));
+        let cpu = self.cpu.join(name);
+        let counters = Counters::v1(cpuacct.as_deref(), &cpu);
         Ok(Files {
-            counters: Counters::v1(cpuacct.as_deref(), &self.cpu.join(name)),
+            share: CpuShare::new(cpu.join("cpu.shares"), WEIGHT_SCALE, counters),
             processes: File::open(memory.join("cgroup.procs"))?,
             peak: open_peak(&memory.join("memory.max_usage_in_bytes")),
             oom: memory.join("memory.oom_control"),
@@ -155,12 +156,6 @@ impl Folders {
 
     pub(super) fn limit(&self, files: &Files, limits: &Limits) -> io::Result<()> {
         self.write(&files.name, limits)
-    }
-
-    /// 1024 is the weight of a group without one.
-    pub(super) fn weigh(&self, name: &Path, weight: u32) -> io::Result<()> {
-        let shares = u64::from(weight) * 1024 / u64::from(WEIGHT);
-        fs::write(self.cpu.join(name).join("cpu.shares"), shares.to_string())
     }
 
     pub(super) fn limit_cpu(&self, files: &Files, limits: &Limits) -> io::Result<()> {
@@ -188,6 +183,12 @@ impl Folders {
         )
     }
 }
+
+/// The shares of a group without a weight, and the fewest (`MIN_SHARES` in kernel/sched/sched.h).
+const WEIGHT_SCALE: WeightScale = WeightScale {
+    usual: 1024,
+    least: 2,
+};
 
 fn write_cpu(group: &Path, limits: &Limits) -> io::Result<()> {
     fs::write(

@@ -7,7 +7,14 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::cpu::Counters;
+use super::demotion::{CpuShare, WeightScale};
 use super::{Branch, Files, Limits, OwnLimit, open_peak, open_to_write, weight_in_processes};
+
+/// The weight of a group without one, and the smallest (Documentation/admin-guide/cgroup-v2.rst).
+const WEIGHT_SCALE: WeightScale = WeightScale {
+    usual: 100,
+    least: 1,
+};
 
 const CONTROLLERS: [&str; 3] = ["memory", "cpu", "pids"];
 
@@ -62,7 +69,11 @@ impl Folder {
             oom: folder.join("memory.events"),
             own_limit: OwnLimit::Counted,
             name: name.to_path_buf(),
-            counters: Counters::v2(&folder),
+            share: CpuShare::new(
+                folder.join("cpu.weight"),
+                WEIGHT_SCALE,
+                Counters::v2(&folder),
+            ),
             // Before Linux 5.2 there is none.
             freeze: super::freezer::open(&folder).ok(),
             folders: vec![folder],
@@ -77,11 +88,6 @@ impl Folder {
         write_memory(folder, limits.memory_bytes)?;
         write_cpu(folder, limits)?;
         fs::write(folder.join("pids.max"), limits.pids.to_string())
-    }
-
-    pub(super) fn weigh(&self, name: &Path, weight: u32) -> io::Result<()> {
-        let file = self.all[0].join(name).join("cpu.weight");
-        fs::write(file, weight.to_string())
     }
 
     pub(super) fn limit_cpu(&self, files: &Files, limits: &Limits) -> io::Result<()> {

@@ -10,7 +10,7 @@ use pilot_model::ports::{MemoryShortage, Resources, WorkerMemory};
 use pilot_model::{CpuTime, Rest};
 
 use super::Body;
-use crate::cgroup::Cgroup;
+use crate::cgroup::{Cgroup, CpuShare};
 use crate::memory::pss_bytes;
 use crate::pace::Paceable;
 
@@ -22,6 +22,8 @@ pub(crate) struct SandboxInUse {
     /// Peak of its memory when it was taken, bytes.
     last_peak: AtomicU64,
     cpu: CpuClock,
+    /// `None`: there is no cgroup.
+    share: Option<Arc<CpuShare>>,
     /// What paces the worker while it serves.
     paceable: Option<Paceable>,
 }
@@ -29,6 +31,7 @@ pub(crate) struct SandboxInUse {
 impl SandboxInUse {
     pub(crate) fn new(body: Body, paceable: Option<Paceable>) -> Self {
         Self {
+            share: body.sandbox.cgroup().map(Cgroup::watch),
             body: Mutex::new(Some(body)),
             last_peak: AtomicU64::new(0),
             cpu: CpuClock::default(),
@@ -107,6 +110,12 @@ impl Resources for SandboxInUse {
     fn disengage(&self) {
         if let Some(paceable) = &self.paceable {
             paceable.end();
+        }
+    }
+
+    fn exchange_changed(&self) {
+        if let Some(share) = &self.share {
+            share.exchange_changed();
         }
     }
 

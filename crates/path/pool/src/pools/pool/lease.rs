@@ -79,6 +79,7 @@ impl Lease {
                 .wrapping_add(1);
             if stream != 0 {
                 if self.begun.is_none() {
+                    self.pooled.worker.resources().exchange_changed();
                     let others = self.pooled.exchanges.fetch_add(1, Ordering::Relaxed);
                     self.begun = Some((stream, others.saturating_add(1)));
                     if self.serves_several() {
@@ -236,6 +237,7 @@ impl Lease {
     fn end(&mut self, now: Instant, ending: Ending) {
         if self.ending.take().is_some() {
             if self.begun.is_some() {
+                self.pooled.worker.resources().exchange_changed();
                 self.pooled.exchanges.fetch_sub(1, Ordering::Relaxed);
                 if self.share.get_mut().is_some() {
                     let now = self.pooled.worker.resources().cpu();

@@ -1,0 +1,351 @@
+//! Workers that compute for long give way to those that compute for moments: a feedback queue of two levels (Corbató et al., "An
+//! experimental time-sharing system", 1962; for functions Fu et al., "SFS: Smart OS Scheduling for Serverless Functions", SC '22).
+//!
+//! Without it, a short call waits for the rest of a slice of 1 to 4 ms wherever another function computes without end. The kernel lets a
+//! process that wakes run at once before one whose weight is much smaller.
+//!
+//! A worker that has computed for [`LOOK`] or longer without a beginning or an end of an invocation is *demoted*: it has a hundredth of its weight. It gets
+//! it back when one begins or ends, or when it hardly computes any more, also because others took the CPUs. So a long invocation is held up
+//! for one look, and not for ever. The weights of all demoted workers keep their ratio, and the group of all functions keeps its own.
+//!
+//! One thread looks at all workers. On the path of a request, the worker only counts.
+
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+use pilot_model::cpu_limit::WEIGHT;
+
+use super::cpu::Counters;
+
+/// The weight of a group, and what it has used.
+#[derive(Debug)]
+pub(crate) struct CpuShare {
+    /// `cpu.shares` or `cpu.weight`.
+    file: PathBuf,
+    scale: WeightScale,
+    pub(super) counters: Counters,
+    /// How many exchanges have begun and ended in it.
+    changes: AtomicU32,
+    /// Changed while `weight` is held.
+    demoted: AtomicBool,
+    weight: Mutex<u32>,
+}
+
+/// What a version of cgroups writes for a weight.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct WeightScale {
+    /// For [`WEIGHT`].
+    pub usual: u64,
+    /// The kernel takes no less.
+    pub least: u64,
+}
+
+impl CpuShare {
+    pub(super) fn new(file: PathBuf, scale: WeightScale, counters: Counters) -> Arc<Self> {
+        Arc::new(Self {
+            file,
+            scale,
+            counters,
+            changes: AtomicU32::new(0),
+            demoted: AtomicBool::new(false),
+            weight: Mutex::new(WEIGHT),
+        })
+    }
+
+    /// An exchange begins or ends in it. For the path.
+    pub(crate) fn exchange_changed(&self) {
+        self.changes.fetch_add(1, Ordering::Relaxed);
+        if self.demoted.load(Ordering::Relaxed) {
+            self.demote(false);
+        }
+    }
+
+    /// Sets the weight that its function has.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(super) fn weigh(&self, weight: u32) -> io::Result<()> {
+        let mut held = self.weight.lock();
+        *held = weight;
+        self.write(weight, self.demoted.load(Ordering::Relaxed))
+    }
+
+    fn demote(&self, demoted: bool) {
+        let weight = self.weight.lock();
+        if self.demoted.swap(demoted, Ordering::Relaxed) == demoted {
+            return;
+        }
+        // Its group may be gone.
+        if let Err(error) = self.write(*weight, demoted) {
+            tracing::debug!(%error, file = %self.file.display(), demoted, "the weight stays as it is");
+        }
+    }
+
+    fn write(&self, weight: u32, demoted: bool) -> io::Result<()> {
+        let part = if demoted { DEMOTED_PART } else { 1 };
+        let value = u64::from(weight) * self.scale.usual / (u64::from(WEIGHT) * part);
+        fs::write(&self.file, value.max(self.scale.least).to_string())
+    }
+}
+
+/// Looks at workers. Dropping it ends its thread.
+#[derive(Debug, Default)]
+pub(super) struct Demoter {
+    shared: Arc<Watched>,
+}
+
+#[derive(Debug, Default)]
+struct Watched {
+    list: Mutex<List>,
+    /// There is a first worker, or it is over.
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct List {
+    /// Not seen by the thread yet.
+    new: Vec<Weak<CpuShare>>,
+    runs: bool,
+    over: bool,
+}
+
+impl Demoter {
+    /// A worker lives in this group.
+    pub(super) fn watch(&self, share: &Arc<CpuShare>) {
+        let mut list = self.shared.list.lock();
+        list.new.push(Arc::downgrade(share));
+        if list.runs {
+            if list.new.len() == 1 {
+                self.shared.changed.notify_one();
+            }
+            return;
+        }
+        list.runs = true;
+        let shared = Arc::clone(&self.shared);
+        let thread = std::thread::Builder::new().name("demoter".to_owned());
+        if let Err(error) = thread.spawn(move || shared.run()) {
+            tracing::warn!(%error, "no thread looks at how long workers compute: long invocations may delay short ones");
+        }
+    }
+}
+
+impl Drop for Demoter {
+    fn drop(&mut self) {
+        self.shared.list.lock().over = true;
+        self.shared.changed.notify_one();
+    }
+}
+
+impl Watched {
+    fn run(&self) {
+        let mut looks = Looks::default();
+        loop {
+            let mut list = self.list.lock();
+            while !list.over && list.new.is_empty() && looks.seen.is_empty() {
+                self.changed.wait(&mut list);
+            }
+            if list.over {
+                return;
+            }
+            let new = std::mem::take(&mut list.new);
+            drop(list);
+            looks.seen.extend(new.into_iter().map(Seen::new));
+            std::thread::sleep(LOOK);
+            looks.look();
+        }
+    }
+}
+
+/// What the thread knows.
+#[derive(Debug, Default)]
+struct Looks {
+    seen: Vec<Seen>,
+    number: usize,
+}
+
+#[derive(Debug)]
+struct Seen {
+    share: Weak<CpuShare>,
+    /// At the last look at it; `None`: there was none.
+    changes: Option<u32>,
+    used: Duration,
+    /// It had used nothing at the last look.
+    rests: bool,
+}
+
+impl Seen {
+    fn new(share: Weak<CpuShare>) -> Self {
+        Self {
+            share,
+            changes: None,
+            used: Duration::ZERO,
+            rests: false,
+        }
+    }
+
+    /// Returns whether the worker is still there.
+    fn look(&mut self, is_turn: bool) -> bool {
+        let Some(share) = self.share.upgrade() else {
+            return false;
+        };
+        let changes = share.changes.load(Ordering::Relaxed);
+        let is_same = self.changes.replace(changes) == Some(changes);
+        if is_same && self.rests && !is_turn {
+            return true;
+        }
+        let Some(used) = share.counters.cpu().map(|cpu| cpu.total()) else {
+            return false;
+        };
+        let more = used.saturating_sub(self.used);
+        self.used = used;
+        self.rests = is_same && more.is_zero();
+        // If an exchange ends at this moment, the next look gives the weight back.
+        share.demote(is_same && more >= LOOK / COMPUTES_PART);
+        true
+    }
+}
+
+impl Looks {
+    fn look(&mut self) {
+        self.number = self.number.wrapping_add(1);
+        let (number, mut at) = (self.number, 0_usize);
+        self.seen.retain_mut(|seen| {
+            at += 1;
+            seen.look((number + at) % RESTING_TURNS == 0)
+        });
+    }
+}
+
+/// How long an invocation computes before its worker gives way: between one and two of these.
+const LOOK: Duration = Duration::from_millis(100);
+/// Who has used less than this part of a look does not compute, but wait. Below that of a worker with `cpu = 0.25`.
+const COMPUTES_PART: u32 = 8;
+/// A worker that used nothing is looked at in one of so many turns: reading a counter takes 1.3 µs.
+const RESTING_TURNS: usize = 8;
+/// The part of its weight that a demoted worker has. A 16th makes no difference to the others, a 64th makes some (bench/neighbours).
+const DEMOTED_PART: u64 = 100;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const V1: WeightScale = WeightScale {
+        usual: 1024,
+        least: 2,
+    };
+
+    struct Group {
+        folder: tempfile::TempDir,
+        share: Arc<CpuShare>,
+        looks: Looks,
+        used_ms: u64,
+    }
+
+    impl Group {
+        fn new() -> Self {
+            let folder = tempfile::tempdir().unwrap();
+            fs::write(folder.path().join("cpuacct.usage"), "0\n").unwrap();
+            fs::write(folder.path().join("cpu.shares"), "1024\n").unwrap();
+            let counters = Counters::v1(Some(folder.path()), folder.path());
+            let share = CpuShare::new(folder.path().join("cpu.shares"), V1, counters);
+            let mut looks = Looks::default();
+            looks.seen.push(Seen::new(Arc::downgrade(&share)));
+            Self {
+                folder,
+                share,
+                looks,
+                used_ms: 0,
+            }
+        }
+
+        /// Another look, after it has computed for so long. Returns what its weight is.
+        fn computes(&mut self, ms: u64) -> String {
+            self.used_ms += ms;
+            let ns = self.used_ms * 1_000_000;
+            fs::write(self.folder.path().join("cpuacct.usage"), format!("{ns}\n")).unwrap();
+            self.looks.look();
+            self.weight()
+        }
+
+        fn weight(&self) -> String {
+            let text = fs::read_to_string(self.folder.path().join("cpu.shares")).unwrap();
+            text.trim().to_owned()
+        }
+    }
+
+    #[test]
+    fn who_computes_for_long_gives_way_until_the_invocation_ends() {
+        let mut group = Group::new();
+        assert_eq!(group.computes(100), "1024", "it may have begun just now");
+        assert_eq!(group.computes(100), "10");
+        assert_eq!(group.computes(100), "10");
+        group.share.exchange_changed();
+        assert_eq!(group.weight(), "1024");
+        assert_eq!(group.computes(100), "1024", "it is another invocation");
+        assert_eq!(group.computes(20), "10", "also with a small share");
+    }
+
+    #[test]
+    fn short_invocations_keep_their_weight_however_many_there_are() {
+        let mut group = Group::new();
+        for _ in 0..20 {
+            group.share.exchange_changed();
+            assert_eq!(group.computes(100), "1024");
+        }
+    }
+
+    #[test]
+    fn who_gets_no_cpu_or_waits_has_its_weight_back() {
+        let mut group = Group::new();
+        group.computes(100);
+        assert_eq!(group.computes(100), "10");
+        assert_eq!(group.computes(5), "1024");
+        assert_eq!(group.computes(100), "10");
+        for _ in 0..20 {
+            assert_eq!(group.computes(0), "1024");
+        }
+        let looks = (0..RESTING_TURNS).map(|_| group.computes(20));
+        assert!(looks.collect::<Vec<_>>().contains(&"10".to_owned()));
+    }
+
+    #[test]
+    fn the_weights_of_those_that_give_way_keep_their_ratio() {
+        let (mut group, mut heavy) = (Group::new(), Group::new());
+        heavy.share.weigh(400).unwrap();
+        for one in [&mut group, &mut heavy] {
+            one.computes(100);
+            one.computes(100);
+        }
+        assert_eq!((&*group.weight(), &*heavy.weight()), ("10", "40"));
+        heavy.share.weigh(200).unwrap();
+        assert_eq!(heavy.weight(), "20");
+        heavy.share.exchange_changed();
+        assert_eq!(heavy.weight(), "2048");
+        let mut light = Group::new();
+        light.share.weigh(1).unwrap();
+        light.computes(100);
+        assert_eq!(light.computes(100), "2", "the kernel takes no less");
+    }
+
+    #[test]
+    fn the_thread_ends_with_its_demoter_and_forgets_who_is_gone() {
+        let mut group = Group::new();
+        let demoter = Demoter::default();
+        demoter.watch(&group.share);
+        let shared = Arc::downgrade(&demoter.shared);
+        drop(demoter);
+        let ends = std::time::Instant::now() + Duration::from_secs(10);
+        while shared.strong_count() > 0 {
+            assert!(std::time::Instant::now() < ends);
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        group.share = Group::new().share;
+        group.looks.look();
+        assert!(group.looks.seen.is_empty());
+    }
+}
