@@ -110,7 +110,9 @@ struct Watched {
 struct List {
     /// Not seen by the thread yet.
     new: Vec<Weak<CpuShare>>,
+    /// There is a thread.
     runs: bool,
+    /// There will be none.
     over: bool,
 }
 
@@ -118,6 +120,9 @@ impl Demoter {
     /// A worker lives in this group.
     pub(super) fn watch(&self, share: &Arc<CpuShare>) {
         let mut list = self.shared.list.lock();
+        if list.over {
+            return;
+        }
         list.new.push(Arc::downgrade(share));
         if list.runs {
             if list.new.len() == 1 {
@@ -130,6 +135,10 @@ impl Demoter {
         let thread = std::thread::Builder::new().name("demoter".to_owned());
         if let Err(error) = thread.spawn(move || shared.run()) {
             tracing::warn!(%error, "no thread looks at how long workers compute: long invocations may delay short ones");
+            *list = List {
+                over: true,
+                ..List::default()
+            };
         }
     }
 }
