@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import csv
 import gzip
-import json
 import random
 from dataclasses import dataclass
 from itertools import dropwhile
@@ -25,8 +24,6 @@ APP, FUNCTION = "b5a2e82aea", "a29c85c09f"
 # The first samples, for which the initial value matters (section IV-C: "when the number of time series is less than 20").
 EARLY = 5
 JUMP_AT = 7
-# The errors are kept, because the tables of the documentation are written from them.
-KEPT = Path(__file__).resolve().parent.parent / "results" / "forecast.json"
 
 
 @dataclass(frozen=True)
@@ -48,9 +45,6 @@ def forecast(bench: Bench) -> Report:
             for initial in (None, random.Random(1).uniform(0, 2 * max(one.values))):
                 report.rows.append(line(bench, report, one, alpha, initial))
     around(bench, report, jump)
-    if traced:
-        KEPT.parent.mkdir(exist_ok=True)
-        KEPT.write_text(json.dumps(report.data, indent=1, sort_keys=True) + "\n")
     report.notes.append(
         "initial, historical: the mean of the observations, as in the paper; random: between 0 and twice the highest observation"
     )
