@@ -100,7 +100,7 @@ impl Cgroup {
     #[must_use]
     pub fn cpu(&self) -> Option<CpuTime> {
         let before = self.before.lock().0;
-        Some(self.files.share.counters.cpu()?.since(before))
+        Some(self.counters().cpu()?.since(before))
     }
 
     /// How long its processes waited for the next period of the CPU limit in this use, added up over the CPUs. `None`: the kernel
@@ -108,18 +108,16 @@ impl Cgroup {
     #[must_use]
     pub fn throttled(&self) -> Option<Duration> {
         let before = self.before.lock().1;
-        Some(
-            self.files
-                .share
-                .counters
-                .throttled()?
-                .saturating_sub(before),
-        )
+        Some(self.counters().throttled()?.saturating_sub(before))
+    }
+
+    fn counters(&self) -> &Counters {
+        &self.files.share.counters
     }
 
     /// A new use begins.
     pub(super) fn reset_cpu(&self) {
-        let counters = &self.files.share.counters;
+        let counters = self.counters();
         *self.before.lock() = (
             counters.cpu().unwrap_or_default(),
             counters.throttled().unwrap_or_default(),

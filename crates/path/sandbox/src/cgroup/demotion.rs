@@ -4,9 +4,10 @@
 //! Without it, a short call waits for the rest of a slice of 1 to 4 ms wherever another function computes without end. The kernel lets a
 //! process that wakes run at once before one whose weight is much smaller.
 //!
-//! A worker that has computed for [`LOOK`] or longer without a beginning or an end of an invocation is *demoted*: it has a hundredth of its weight. It gets
-//! it back when one begins or ends, or when it hardly computes any more, also because others took the CPUs. So a long invocation is held up
-//! for one look, and not for ever. The weights of all demoted workers keep their ratio, and the group of all functions keeps its own.
+//! A worker that has computed for [`LOOK`] or longer without a beginning or an end of an invocation is *demoted*: it has a hundredth of its
+//! weight. It gets it back when one begins or ends, or when it hardly computes any more, also because others took the CPUs. So a long
+//! invocation is held up for one look, and not for ever. The weights of all demoted workers keep their ratio, and the group of all
+//! functions keeps its own.
 //!
 //! One thread looks at all workers. On the path of a request, the worker only counts.
 
@@ -34,6 +35,8 @@ pub(crate) struct CpuShare {
     /// Changed while `weight` is held.
     demoted: AtomicBool,
     weight: Mutex<u32>,
+    /// A kept runtime has the same group for all workers that it becomes. It is looked at once.
+    watched: AtomicBool,
 }
 
 /// What a version of cgroups writes for a weight.
@@ -54,6 +57,7 @@ impl CpuShare {
             changes: AtomicU32::new(0),
             demoted: AtomicBool::new(false),
             weight: Mutex::new(WEIGHT),
+            watched: AtomicBool::new(false),
         })
     }
 
@@ -117,8 +121,11 @@ struct List {
 }
 
 impl Demoter {
-    /// A worker lives in this group.
+    /// A worker lives in this group. Another one may have lived there before.
     pub(super) fn watch(&self, share: &Arc<CpuShare>) {
+        if share.watched.swap(true, Ordering::Relaxed) {
+            return;
+        }
         let mut list = self.shared.list.lock();
         if list.over {
             return;
@@ -346,6 +353,12 @@ mod tests {
         let mut group = Group::new();
         let demoter = Demoter::default();
         demoter.watch(&group.share);
+        let watched = Arc::weak_count(&group.share);
+        demoter.watch(&group.share);
+        assert!(
+            Arc::weak_count(&group.share) <= watched,
+            "it is another worker of the same runtime"
+        );
         let shared = Arc::downgrade(&demoter.shared);
         drop(demoter);
         let ends = std::time::Instant::now() + Duration::from_secs(10);

@@ -157,10 +157,7 @@ fn v2_group(root: &Path) -> (Cgroup, PathBuf) {
         own_limit: OwnLimit::Counted,
         share: CpuShare::new(
             group.join("cpu.weight"),
-            demotion::WeightScale {
-                usual: 100,
-                least: 1,
-            },
+            v2::WEIGHT_SCALE,
             cpu::Counters::v2(&group),
         ),
         freeze: freezer::open(&group).ok(),

@@ -11,7 +11,7 @@ use super::demotion::{CpuShare, WeightScale};
 use super::{Branch, Files, Limits, OwnLimit, open_peak, open_to_write, weight_in_processes};
 
 /// The weight of a group without one, and the smallest (Documentation/admin-guide/cgroup-v2.rst).
-const WEIGHT_SCALE: WeightScale = WeightScale {
+pub(super) const WEIGHT_SCALE: WeightScale = WeightScale {
     usual: 100,
     least: 1,
 };
