@@ -121,15 +121,16 @@ pub(crate) struct Stage {
 }
 
 impl Drop for Stage {
-    /// A host that is dropped removes its containers, and leaves their folders to the next one. Here there is none.
+    /// A host that is dropped removes its containers, and leaves their folders to the next one. Here there is none. What the
+    /// host has begun to remove may be unmounted by itself meanwhile.
     fn drop(&mut self) {
-        let dir = self.dir.path().display().to_string();
-        let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-        for at in mounts.lines().filter_map(|line| line.split(' ').nth(1)) {
-            if at.starts_with(&dir) {
-                let unmounted = Command::new("umount").args(["--lazy", at]).status();
-                assert!(unmounted.is_ok_and(|status| status.success()), "{at}");
-            }
+        for at in self.mounts() {
+            let unmounted = Command::new("umount").args(["--lazy", &at]).status();
+            let unmounted = unmounted.is_ok_and(|status| status.success());
+            assert!(
+                unmounted || !self.mounts().contains(&at),
+                "{at} stays mounted"
+            );
         }
     }
 }
@@ -153,6 +154,18 @@ impl Stage {
     /// A deployed version.
     pub(crate) fn version(&self, name: &str, spec: &Spec<'_>) -> Arc<Version> {
         version(self.dir.path(), name, spec)
+    }
+
+    /// Places below the data directory where something is mounted.
+    fn mounts(&self) -> Vec<String> {
+        let dir = self.dir.path().display().to_string();
+        let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+        mounts
+            .lines()
+            .filter_map(|line| line.split(' ').nth(1))
+            .filter(|at| at.starts_with(&dir))
+            .map(str::to_owned)
+            .collect()
     }
 
     /// Names of the engine's containers of this stage, in any state.
