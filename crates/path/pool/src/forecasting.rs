@@ -50,7 +50,7 @@ impl Forecast {
         let tick = AssertUnwindSafe(|| (self.forecaster.tick(seen), self.forecaster.interval()));
         if let Ok((target, interval)) = catch_unwind(tick) {
             self.target = target;
-            self.due = next_on_grid(now, interval);
+            self.due = next_due(self.due, now, interval);
             Some(target)
         } else {
             tracing::error!(%whose, "the forecaster panicked: its forecasts end");
@@ -93,10 +93,13 @@ pub(crate) async fn drive<T>(
     }
 }
 
-/// The first multiple of [`GRID`] at or after `now + interval`. On a common grid, a thousand forecasters wake the machine forty times
-/// a second and not a thousand times.
-fn next_on_grid(now: Instant, interval: Duration) -> Instant {
-    let at = now.after(interval).0;
+/// An interval after the tick that was due at `due` and came at `now`, on a common grid: then a thousand forecasters wake the machine
+/// forty times a second and not a thousand times. A tick that came late by less than the grid's step does not delay the next ones. After
+/// a longer delay, or a first tick, the interval counts from `now`.
+fn next_due(due: Instant, now: Instant, interval: Duration) -> Instant {
+    let late = now.0.saturating_sub(due.0);
+    let from = if late < GRID { due } else { now };
+    let at = from.after(interval).0;
     Instant(at.div_ceil(GRID).saturating_mul(GRID))
 }
 
@@ -111,14 +114,35 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(3600);
 mod tests {
     use super::*;
 
+    const INTERVAL: Duration = Duration::from_millis(200);
+
+    fn at(ms: f64) -> Instant {
+        Instant(0).after(Duration::from_secs_f64(ms / 1e3))
+    }
+
     #[test]
-    fn ticks_lie_on_a_common_grid_and_never_come_too_early() {
-        let interval = Duration::from_millis(200);
-        for now in [0, 1, 24_999_999, 25_000_000, 1_000_000_007] {
-            let at = next_on_grid(Instant(now), interval);
-            assert_eq!(at.0 % GRID, 0);
-            assert!(at >= Instant(now).after(interval));
-            assert!(at <= Instant(now).after(interval + Duration::from_millis(25)));
+    fn ticks_lie_on_a_common_grid_and_a_first_one_is_not_followed_too_early() {
+        for now in [25.0, 38.3, 1_000.0, 1_013.3] {
+            let next = next_due(Instant(0), at(now), INTERVAL);
+            assert_eq!(next.0 % GRID, 0, "{now}");
+            assert!(next >= at(now + 200.0), "{now}");
+            assert!(next <= at(now + 225.0), "{now}");
         }
+    }
+
+    #[test]
+    fn ticks_that_come_a_little_late_keep_their_interval() {
+        let mut due = at(1_000.0);
+        for (tick, late) in [1.3, 0.0, 24.9, 2.0].into_iter().enumerate() {
+            due = next_due(
+                due,
+                due.after(Duration::from_secs_f64(late / 1e3)),
+                INTERVAL,
+            );
+            let expected = 1_000.0 + 200.0 * (tick as f64 + 1.0);
+            assert_eq!(due, at(expected));
+        }
+        // It does not catch up with ticks that were missed.
+        assert_eq!(next_due(due, at(5_000.0), INTERVAL), at(5_200.0));
     }
 }
