@@ -69,6 +69,21 @@ impl fmt::Debug for CalledNode {
     }
 }
 
+/// A call that failed.
+enum Failure {
+    /// The connection was lost before all of the call was sent. It has no answer, and has not run.
+    LinkLost(NodeFault),
+    Other(NodeFault),
+}
+
+impl From<Failure> for NodeFault {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::LinkLost(fault) | Failure::Other(fault) => fault,
+        }
+    }
+}
+
 /// A connection on which the other node has said that it does what this one asks for.
 struct Link {
     sender: SendRequest<SentBody>,
@@ -105,17 +120,24 @@ impl CalledNode {
         failed.is_some_and(|at| at.elapsed() < AVOIDED_FOR)
     }
 
-    /// The connection, which may have to be made.
-    async fn link(&self, patience: Duration) -> Result<Arc<Link>, Refusal> {
+    /// The connection, which may have to be made, and whether it was there before. `lost` is not taken again.
+    async fn link(
+        &self,
+        patience: Duration,
+        lost: Option<&Arc<Link>>,
+    ) -> Result<(Arc<Link>, bool), Refusal> {
         let found = timeout(patience, async {
             let mut link = self.link.lock().await;
-            if let Some(open) = link.as_ref().filter(|link| !link.sender.is_closed()) {
-                return Ok(Arc::clone(open));
+            let is_usable = |link: &&Arc<Link>| {
+                !link.sender.is_closed() && lost.is_none_or(|lost| !Arc::ptr_eq(link, lost))
+            };
+            if let Some(open) = link.as_ref().filter(is_usable) {
+                return Ok((Arc::clone(open), true));
             }
             *link = None;
             let fresh = Arc::new(self.connect().await?);
             *link = Some(Arc::clone(&fresh));
-            Ok(fresh)
+            Ok((fresh, false))
         });
         let (host, port) = &self.address;
         let found = found.await.unwrap_or_else(|_| {
@@ -189,7 +211,24 @@ impl CalledNode {
         };
         // The half: so there is time for another node.
         let patience = (call.head.left / 2).min(self.silence_max);
-        let link = self.link(patience).await.map_err(not_run)?;
+        let (link, is_kept) = self.link(patience, None).await.map_err(not_run)?;
+        match self.call_over(&link, call).await {
+            // A kept connection may have ended a moment ago, for example because the other node was started again.
+            Err(Failure::LinkLost(lost)) if is_kept => {
+                match self.link(patience, Some(&link)).await {
+                    Ok((link, _)) => self.call_over(&link, call).await.map_err(NodeFault::from),
+                    Err(refusal) => {
+                        let problem = format!("{}; {}", lost.refusal.problem, refusal.problem);
+                        Err(not_run(Refusal::new(refusal.reason, problem)))
+                    }
+                }
+            }
+            answer => answer.map_err(NodeFault::from),
+        }
+    }
+
+    async fn call_over(&self, link: &Link, call: &NodeCall) -> Result<CallAnswer, Failure> {
+        let not_run = |refusal| Failure::Other(NodeFault::not_run(refusal));
         let data_len = call.data.as_ref().map_or(0, |data| data.bytes());
         let (body, feeder) = SentBody::new(call.event.clone(), data_len, &self.ahead);
         let is_given = feeder.is_given();
@@ -197,7 +236,7 @@ impl CalledNode {
             let problem = format!("the call cannot be sent: {error}");
             not_run(Refusal::new(Reason::Invalid, problem))
         })?;
-        let answer = self.answer(&link, request, &is_given, &call.head.caller);
+        let answer = self.answer(link, request, &is_given, &call.head.caller);
         let mut answer = std::pin::pin!(answer);
         let silence_max = self.silence_max + ROOM_TIME_MAX;
         tokio::select! {
@@ -216,32 +255,32 @@ impl CalledNode {
         request: Request<SentBody>,
         is_given: &AtomicBool,
         caller: &FunctionName,
-    ) -> Result<CallAnswer, NodeFault> {
+    ) -> Result<CallAnswer, Failure> {
+        let has_run = |problem: String| {
+            Failure::Other(NodeFault {
+                refusal: Refusal::new(Reason::Unavailable, problem),
+                ran: Ran::Perhaps,
+            })
+        };
         let lost = |problem: &str| {
             if is_given.load(Ordering::Acquire) {
                 let problem = format!(
                     "the link was lost after the call was sent, so the function may have run: {problem}"
                 );
-                return NodeFault {
-                    refusal: Refusal::new(Reason::Unavailable, problem),
-                    ran: Ran::Perhaps,
-                };
+                return has_run(problem);
             }
             let problem = format!("the link was lost while the call was sent: {problem}");
-            NodeFault::not_run(Refusal::new(Reason::Unavailable, problem))
+            let refusal = Refusal::new(Reason::Unavailable, problem);
+            Failure::LinkLost(NodeFault::not_run(refusal))
         };
         let mut sender = link.sender.clone();
         let response = sender.send_request(request).await;
         let response = response.map_err(|error| lost(&chain(&error)))?;
         let (parts, body) = response.into_parts();
-        let has_run = |problem: String| NodeFault {
-            refusal: Refusal::new(Reason::Unavailable, problem),
-            ran: Ran::Perhaps,
-        };
         if !message::is_answer(&parts.headers) {
             let body = self.refusal(body).await;
-            let body = body.map_err(|problem| lost(&problem))?;
-            return message::answer(parts.status, &parts.headers, body);
+            let body = body.map_err(|problem| Failure::Other(lost(&problem).into()))?;
+            return message::answer(parts.status, &parts.headers, body).map_err(Failure::Other);
         }
         let len = body.size_hint().exact();
         let Some(len) = len.filter(|len| *len <= message::ANSWER_LEN_MAX) else {
@@ -254,7 +293,7 @@ impl CalledNode {
         let body = body.map_err(|problem| {
             has_run(format!("the link was lost while it answered: {problem}"))
         })?;
-        message::answer(parts.status, &parts.headers, reserved.keep(body))
+        message::answer(parts.status, &parts.headers, reserved.keep(body)).map_err(Failure::Other)
     }
 
     /// All of a refusal. It is short, and nothing is computed for it.
