@@ -12,7 +12,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +74,9 @@ class Run:
         except Exception as error:
             told = [f"{type(error).__name__}: {error}", *getattr(error, "__notes__", [])]
             report = Report(name, what, error="\n".join(told))
+        if self.options.smoke:
+            # So few repetitions, of a build for debugging perhaps, say nothing.
+            report.bars = [replace(bar, kept=None) for bar in report.bars]
         if not report.rows and not report.error:
             report.error = "nothing was measured"
         print(f"  {time.monotonic() - began:.1f} s", file=sys.stderr)

@@ -36,7 +36,7 @@ BESIDE_BYTES = 64 << 10
 # How fast the build is does not matter for these.
 ARITHMETIC = {"billable", "utilisation", "coldstart", "fees", "rounding", "durations", "periods", "logs"}
 # A file for each row, in place of one for each run: their experiments are repeated one by one.
-BY_ROW = {"costs", "hotc"}
+BY_ROW = {"costs", "edge-faas", "hotc"}
 FOLDERS = re.compile(r'"/(tmp|home|root|work)[^"]*"')
 
 

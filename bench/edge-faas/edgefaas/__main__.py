@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
 import sys
 import tempfile
 from collections.abc import Callable
@@ -45,6 +46,7 @@ EXPERIMENTS = {
     "template-off": of_trials("2: the same without the template", experiments.TEMPLATE_OFF, experiments.template_off),
     "interval": of_trials("3: the interval between bursts", experiments.INTERVAL, experiments.interval_sweep),
     "step": of_trials("4: the step", experiments.STEPS, experiments.step),
+    "quick-ticks": of_trials("1 and 4 with ticks of 0.2 s", experiments.TICKS, experiments.quick_ticks),
     "ticks": Experiment("5: decisions", lambda found: simulated.ticks(found.binary)),
     "memory": of_trials("6: PSS and RSS", experiments.MEMORY, experiments.memory),
     "busiest-ten": of_trials("7: ten functions of a trace", experiments.TEN, experiments.busiest_ten),
@@ -126,7 +128,9 @@ def measure(work: list[tuple[Cell, int]], run: Run, kept: Path) -> None:
         print("… the function's environment", file=sys.stderr, flush=True)
         seed = trial.prepare(run.binary, Path(home))
         with Sampler(0.5 if smoke else 2.0) as sampler:
-            bench = trial.Bench(run.binary, run.options.data, seed, sampler)
+            with run.binary.open("rb") as file:
+                build = hashlib.file_digest(file, "sha256").hexdigest()[:12]
+            bench = trial.Bench(run.binary, build, run.options.data, seed, sampler)
             runner.execute(work, bench, 2 if smoke else run.options.side_by_side, kept)
 
 

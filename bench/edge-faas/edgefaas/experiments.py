@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
 
@@ -15,8 +15,29 @@ from .cells import BURSTY_RAMP, BUSIEST_TEN, INTERVALS_S, POLICIES, RULE, SMOKE,
 from .runner import Results
 
 Given = Callable[[Cell], str]
-HEADER = ["start", "policy", "paper", "over 700 ms", "cold", "cold wait s", "all waits s", "p50", "p99", "max", "1st cycle max"]
-HEADER += ["PSS MB", "MB·s"]
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table: its header, and what it says of a cell's trials."""
+
+    header: str
+    says: Callable[[list[Outcome]], str]
+
+
+def estimated(header: str, key: str, digits: int = 0, unit: str = "") -> Column:
+    """The mean of the trials with its interval."""
+    return Column(header, lambda outcomes: estimate(outcomes, key, digits) + unit)
+
+
+def at(header: str, percent: float) -> Column:
+    """A percentile of all trials' requests together, ms beyond the function's half second."""
+    return Column(header, lambda outcomes: ms(beyond(outcomes, percent)))
+
+
+COLUMNS = [estimated("over 700 ms", "over_700"), estimated("over 50 ms", "over_50_share", 1, " %"), estimated("cold", "cold")]
+COLUMNS += [estimated("waits s", "wait_s", 1), at("p50", 50), at("p99", 99), at("max", 100)]
+COLUMNS += [estimated("PSS MB", "pss_mb", 1), estimated("MB·s", "mb_s")]
 
 
 def cells(workload: Any, starts: tuple[int, ...], policies: tuple[str, ...], template: bool = True) -> list[Cell]:
@@ -38,6 +59,14 @@ STEPS = cells(STEP, STARTS_MS, POLICIES)
 # The cells of experiment 1, and one run alone on the machine, which shows how much PSS parallel daemons share.
 MEMORY = [*cells(BURSTY_RAMP, (0,), POLICIES), Cell(BURSTY_RAMP, "auto", alone=True)]
 TEN = cells(BUSIEST_TEN, STARTS_MS, POLICIES)
+# The paper's policies that change their target, with a tick that is as short as that of `auto`.
+TICKED = ("reactive", "cusum", "adaptive-cusum", "arima")
+QUICK = ":tick_s=0.2"
+TICKS = [
+    cell
+    for workload in (BURSTY_RAMP, STEP)
+    for cell in cells(workload, STARTS_MS, ("auto", *TICKED, *(policy + QUICK for policy in TICKED)))
+]
 # The rule of starts, and the one before it.
 STARTS = [
     Cell(workload, policy, 900, rule=rule)
@@ -76,41 +105,39 @@ def good(results: Results, plan: list[Cell]) -> list[tuple[Cell, list[Outcome]]]
     return found
 
 
-def per_cell(name: str, title: str, plan: list[Cell], results: Results, given: Given) -> Report:
-    """A row per cell: the paper's figure, both kinds of cold starts, times beyond the half second, memory."""
-    report = Report(name, title, HEADER)
-    report.data = []
+def per_cell(
+    name: str, title: str, plan: list[Cell], results: Results, given: Given | None, columns: list[Column] | None = None
+) -> Report:
+    """A row per cell: the paper's figure, and the columns."""
+    columns = columns or COLUMNS
     several = len({cell.workload for cell in plan}) > 1
+    report = Report(name, title, [*(["workload"] if several else []), "start ms", "policy", *(["paper"] if given else [])])
+    report.header += [column.header for column in columns]
     for cell, outcomes in good(results, plan):
-        label = (f"{cell.workload.name}, " if several else "") + f"{cell.start_ms} ms"
-        report.rows.append(
-            [
-                label,
-                cell.policy,
-                given(cell),
-                estimate(outcomes, "over_700") if outcomes[0].beyond else "",
-                estimate(outcomes, "cold"),
-                estimate(outcomes, "cold_wait_s", 2),
-                estimate(outcomes, "wait_s", 1) if outcomes[0].beyond else "",
-                *(ms(beyond(outcomes, percent)) for percent in (50, 99, 100)),
-                ms(max(outcome.beyond_first_cycle_max for outcome in outcomes)) if outcomes[0].beyond else "",
-                estimate(outcomes, "pss_mb"),
-                estimate(outcomes, "mb_s"),
-            ]
-        )
-        report.data.append(record(cell, outcomes))
+        place = [*([cell.workload.name] if several else []), str(cell.start_ms), cell.policy, *([given(cell)] if given else [])]
+        report.rows.append([*place, *(column.says(outcomes) for column in columns)])
+    return finished(report, plan, results)
+
+
+def finished(report: Report, plan: list[Cell], results: Results) -> Report:
+    """With the data of its cells, and what the reader must know of their trials."""
+    found = good(results, plan)
+    report.data = [record(cell, outcomes) for cell, outcomes in found]
     failed = [outcome for cell in plan for outcome in results.get(cell, []) if outcome.error]
     report.notes += [f"*** failed: {outcome.cell}, trial {outcome.trial + 1}: {outcome.error}" for outcome in failed]
     if lost := sum(outcome.failed for cell in plan for outcome in results.get(cell, [])):
         report.notes.append(f"{lost} requests failed; they count as over 700 ms")
-    everything = [outcome for _, outcomes in good(results, plan) for outcome in outcomes]
+    everything = [outcome for _, outcomes in found for outcome in outcomes]
     if everything:
         busy, load = mean(everything, "cpu_busy"), mean(everything, "load_average")
         lag = max(outcome.lag_p99 for outcome in everything)
+        numbers = sorted({len(outcomes) for cell, outcomes in found if not cell.alone})
         report.notes.append(
-            f"times are ms beyond the function's 500; n = {max(outcome.trial for outcome in everything) + 1}, 95 % intervals; "
-            f"CPUs {busy:.0%} busy, load average {load:.1f}, generator late by {lag:.1f} ms p99 in the worst trial"
+            f"n = {' to '.join(map(str, numbers[:1] + numbers[1:][-1:]))}, 95 % intervals; CPUs {busy:.0%} busy, load average {load:.1f}, "
+            f"generator late by {lag:.1f} ms p99 in the worst trial"
         )
+        if len(builds := {outcome.build for outcome in everything}) > 1:
+            report.notes.append(f"*** trials of {len(builds)} builds: {', '.join(sorted(builds))}")
     if failed:
         report.error = f"{len(failed)} trials failed"
     return report
@@ -118,7 +145,7 @@ def per_cell(name: str, title: str, plan: list[Cell], results: Results, given: G
 
 def record(cell: Cell, outcomes: list[Outcome]) -> dict[str, Any]:
     """A cell for JSON: the interval of each figure, and every trial without its single times."""
-    keys = ["over_700", "cold", "cold_own", "cold_wait_s", "wait_s", "pss_mb", "rss_mb", "mb_s", "forks", "start_mean"]
+    keys = ["over_700", "over_50_share", "cold", "cold_wait_s", "wait_s", "pss_mb", "rss_mb", "mb_s", "forks", "start_mean"]
     keys += ["last_init", "service_mean", "worker_mb", "cpu_busy", "load_average", "lag_p99"]
     trials = [{key: value for key, value in vars(outcome).items() if key != "beyond"} for outcome in outcomes]
     return {
@@ -126,6 +153,8 @@ def record(cell: Cell, outcomes: list[Outcome]) -> dict[str, Any]:
         "policy": cell.policy,
         "start_ms": cell.start_ms,
         "template": cell.template,
+        "alone": cell.alone,
+        "rule": cell.rule,
         **{key: Estimate.of([float(getattr(outcome, key)) for outcome in outcomes]).to_json() for key in keys},
         "beyond_ms": {f"p{percent}": beyond(outcomes, percent) for percent in (50, 90, 99, 100)},
         "cold_by_cycle": by_cycle(outcomes, "cold_by_cycle"),
@@ -160,14 +189,27 @@ def template_off(results: Results) -> Report:
     )
 
 
+# What tells policies apart at each start.
+OVER_W = {0: COLUMNS[2:3], 100: COLUMNS[:3], 900: [COLUMNS[0], COLUMNS[3]]}
+
+
 def interval_sweep(results: Results) -> Report:
-    title = "the interval between bursts (figure 6)"
-
-    def says(cell: Cell) -> str:
-        seconds = int(cell.workload.name.rpartition("=")[2])
-        return paper.INTERVAL.get((cell.policy, seconds), paper.NOT_GIVEN)
-
-    report = per_cell("interval", title, INTERVAL, results, says)
+    report = Report("interval", "the interval W between bursts (figure 6), seconds")
+    report.header = ["start ms", "what", "policy", *map(str, INTERVALS_S)]
+    for start, columns in OVER_W.items():
+        for column in columns:
+            if start == 100 and column.header == "over 700 ms":
+                for policy in dict.fromkeys(policy for policy, _ in paper.INTERVAL):
+                    figures = [paper.INTERVAL.get((policy, seconds), paper.NOT_GIVEN) for seconds in INTERVALS_S]
+                    report.rows.append([str(start), column.header, f"{policy} (paper)", *figures])
+            for policy in FIGURE_6 if start < 900 else POLICIES:
+                of_policy = [results.get(Cell(interval(seconds), policy, start), []) for seconds in INTERVALS_S]
+                ran = [[outcome for outcome in outcomes if not outcome.error] for outcomes in of_policy]
+                if any(ran):
+                    report.rows.append(
+                        [str(start), column.header, policy, *(column.says(each) if each else "" for each in ran)]
+                    )
+    finished(report, INTERVAL, results)
     found = good(results, [cell for cell in INTERVAL if cell.policy == "auto" and cell.start_ms == 100])
     over = {cell.workload.name: max(outcome.over_700 for outcome in outcomes) for cell, outcomes in found}
     if over:
@@ -208,7 +250,6 @@ def memory(results: Results) -> Report:
         "over 700 ms",
         "cold",
     ]
-    report.data = []
     for cell, outcomes in good(results, MEMORY):
         pss, rss = mean(outcomes, "pss_mb"), mean(outcomes, "rss_mb")
         report.rows.append(
@@ -225,11 +266,10 @@ def memory(results: Results) -> Report:
                 estimate(outcomes, "cold"),
             ]
         )
-        report.data.append(record(cell, outcomes) | {"alone": cell.alone})
         if cell.policy == "auto":
             what = "bursty ramp, start as it is: mean PSS of auto" + (", alone on the machine" if cell.alone else "")
             report.bars.append(Bar(what, "≤ 120 MB", f"{pss:.1f} MB", pss <= 120))
-    return report
+    return finished(report, MEMORY, results)
 
 
 def starts(results: Results) -> Report:
@@ -246,7 +286,6 @@ def starts(results: Results) -> Report:
         "waits ÷ sooner",
         "worker s ÷ sooner",
     ]
-    report.data = []
     found = dict(good(results, STARTS))
     for cell, outcomes in found.items():
         before = found.get(replace(cell, rule="sooner"))
@@ -255,25 +294,44 @@ def starts(results: Results) -> Report:
             estimate(outcomes, key, digits) for key, digits in (("wait_s", 1), ("over_700", 0), ("worker_s", 0), ("forks", 0))
         ]
         report.rows.append([cell.workload.name, cell.policy, cell.rule, *figures, f"{waiting:.3f}", f"{workers:.3f}"])
-        report.data.append(record(cell, outcomes) | {"rule": cell.rule})
         if before and cell.rule != "sooner":
             limits = (0.08, 1.05) if cell.workload is BURSTY_RAMP else (0.35, 1.4)
             what = f"{cell.workload.name}, 900 ms, {cell.policy}: waiting and worker-seconds ÷ sooner"
             fits = waiting <= limits[0] and workers <= limits[1]
             report.bars.append(Bar(what, f"≤ {limits[0]} and {limits[1]}", f"{waiting:.3f} and {workers:.3f}", fits))
-    return report
+    return finished(report, STARTS, results)
+
+
+def quick_ticks(results: Results) -> Report:
+    """Whether `auto` only gains by its shorter tick."""
+    report = Report("quick-ticks", "the paper's policies with their tick of 2 s, and with that of auto: 0.2 s")
+    columns = [estimated("over 700 ms", "over_700"), COLUMNS[2], COLUMNS[3], estimated("worker s", "worker_s")]
+    report.header = ["workload", "start ms", "policy"]
+    report.header += [f"{column.header}, {tick} s" for column in columns for tick in ("2", "0.2")]
+    found = dict(good(results, TICKS))
+    for cell in TICKS:
+        if QUICK in cell.policy:
+            continue
+        slow = None if cell.policy == "auto" else found.get(cell)
+        quick = found.get(cell if cell.policy == "auto" else replace(cell, policy=cell.policy + QUICK))
+        if slow or quick:
+            said = [column.says(each) if each else "" for column in columns for each in (slow, quick)]
+            report.rows.append([cell.workload.name, str(cell.start_ms), cell.policy, *said])
+    return finished(report, TICKS, results)
 
 
 def busiest_ten(results: Results) -> Report:
     title = "the ten busiest functions of the Azure 2019 trace, ten minutes from noon (beyond the paper)"
-    report = per_cell("busiest-ten", title, TEN, results, lambda _: paper.NOT_GIVEN)
+    columns = [estimated("cold", "cold"), estimated("cold wait s", "cold_wait_s", 1), estimated("PSS MB", "pss_mb")]
+    columns += [Column("GB·s", lambda outcomes: f"{mean(outcomes, 'mb_s') / 1e3:,.1f}"), estimated("failed", "failed", 1)]
+    report = per_cell("busiest-ten", title, TEN, results, None, columns)
     report.notes.append("cold waits are the platform's own; each function takes as long as the trace says")
     report.bars += waits(good(results, cells(BUSIEST_TEN, (900,), POLICIES)))
     return report
 
 
 def smoke(results: Results) -> Report:
-    return per_cell("smoke", "does it run at all", SMALL, results, lambda _: "")
+    return per_cell("smoke", "does it run at all", SMALL, results, None)
 
 
 def given(figures: dict[str, str], key: str) -> str:

@@ -127,13 +127,13 @@ def agreement(report: Report) -> Any:
     for cell in report.data:
         axis.errorbar(
             cell["daemon"]["mean"],
-            cell["simulator"],
+            cell["simulator"]["mean"],
             xerr=cell["daemon"]["half_95"],
             fmt="o",
             color=COLOURS.get(cell["policy"]),
             capsize=3,
         )
-    most = max(max(cell["daemon"]["mean"], cell["simulator"]) for cell in report.data) * 1.1
+    most = max(max(cell["daemon"]["mean"], cell["simulator"]["mean"]) for cell in report.data) * 1.1
     axis.plot([0, most], [0, most], color="grey", linestyle=":")
     axis.set_xlabel("cold starts, daemon")
     axis.set_ylabel("cold starts, simulator")

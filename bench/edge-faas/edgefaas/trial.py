@@ -29,9 +29,10 @@ OVER_MS = 700.0
 
 @dataclass(frozen=True)
 class Bench:
-    """What all trials share: the binary, the traces, and a data directory with the installed environment."""
+    """What all trials share: the binary and what identifies it, the traces, and a data directory with the installed environment."""
 
     binary: Path
+    build: str
     traces: Path
     seed: Path
     sampler: Sampler
@@ -68,7 +69,7 @@ def deploy(daemon: Daemon, name: str, policy: str, start_ms: int, template: bool
 
 def run(cell: Cell, number: int, bench: Bench) -> Outcome:
     """Does not raise for errors of the daemon or of the load; they are in `error`."""
-    outcome = Outcome(cell.name, number)
+    outcome = Outcome(cell.name, number, build=bench.build)
     if bench.stopped.is_set():
         outcome.error = "interrupted"
         return outcome
@@ -91,13 +92,17 @@ def run(cell: Cell, number: int, bench: Bench) -> Outcome:
 
 def _measure(cell: Cell, daemon: Daemon, bench: Bench, home: Path, outcome: Outcome) -> None:
     names = [f"invert-{index}" for index in range(cell.workload.functions)]
+    deployed = time.monotonic()
     for name in names:
         deploy(daemon, name, cell.policy, cell.start_ms, cell.template)
+        deployed = time.monotonic() if name == names[0] else deployed
     held = re.fullmatch(r"static:(\d+)", cell.policy)
     if held:  # the paper's Static forks its workers when the gateway starts
         for name in names:
             daemon.wait_for_idle(name, int(held[1]), limit_s=60)
+    ahead = starts_of(daemon)
     began, busy, waited = time.monotonic(), cpu_times(), cpu_waits_s()
+    outcome.lead_s = began - deployed
     memory = bench.sampler.add(daemon.pid)
     try:
         report = load(cell, daemon, bench, home, outcome)
@@ -113,6 +118,8 @@ def _measure(cell: Cell, daemon: Daemon, bench: Bench, home: Path, outcome: Outc
     outcome.worker_mb = worker_mb(daemon, names[0])
     _end_workers(daemon, names)
     _ask_daemon(daemon, names, outcome)
+    count, seconds = (after - before for after, before in zip(starts_of(daemon), ahead))
+    outcome.start_mean = seconds / count * 1e3 if count else 0.0
     _read_samples(home / "samples.csv", cell, outcome)
 
 
@@ -164,21 +171,32 @@ def worker_mb(daemon: Daemon, name: str) -> float:
     return workers["memory_bytes"] / alive / MB if alive else 0.0
 
 
+def metrics_of(daemon: Daemon) -> str:
+    return daemon.call("GET", "/metrics")[1].decode()
+
+
+def total(metrics: str, name: str) -> float:
+    """Of all functions."""
+    return sum(float(value) for value in re.findall(rf"^{name}{{[^}}]*}} (\S+)$", metrics, re.MULTILINE))
+
+
+def starts_of(daemon: Daemon) -> tuple[float, float]:
+    """How many workers have become ready, and how many seconds that took, all together."""
+    metrics = metrics_of(daemon)
+    name = "pilot_worker_start_duration_seconds"
+    return total(metrics, f"{name}_count"), total(metrics, f"{name}_sum")
+
+
 def _ask_daemon(daemon: Daemon, names: list[str], outcome: Outcome) -> None:
-    """Start and service times from the daemon's metrics, summed over the functions."""
-    metrics = daemon.call("GET", "/metrics")[1].decode()
-
-    def total(metric: str) -> float:
-        return sum(float(value) for value in re.findall(rf"^{metric}{{[^}}]*}} (\S+)$", metrics, re.MULTILINE))
-
-    starts, calls = total("pilot_worker_start_duration_seconds_count"), total("faas_invoke_duration_seconds_count")
-    outcome.forks = int(total("pilot_worker_starts_total"))
-    outcome.start_mean = total("pilot_worker_start_duration_seconds_sum") / max(starts, 1) * 1e3
-    outcome.service_mean = total("faas_invoke_duration_seconds_sum") / max(calls, 1) * 1e3
+    """Service times and waits from the daemon's metrics, summed over the functions."""
+    metrics = metrics_of(daemon)
+    calls = total(metrics, "faas_invoke_duration_seconds_count")
+    outcome.forks = int(total(metrics, "pilot_worker_starts_total"))
+    outcome.service_mean = total(metrics, "faas_invoke_duration_seconds_sum") / max(calls, 1) * 1e3
     # As the daemon measures it; where the function's own time is known, the client's measurement replaces it.
     waits = re.findall(r'^pilot_worker_wait_seconds_sum{[^}]*start="cold"[^}]*} (\S+)$', metrics, re.MULTILINE)
     outcome.cold_wait_s = sum(map(float, waits))
-    outcome.worker_s = total("pilot_worker_lifetime_seconds_total")
+    outcome.worker_s = total(metrics, "pilot_worker_lifetime_seconds_total")
     if cold := daemon.describe(names[0]).get("last_cold"):
         line = cold["timeline"]
         # A request that waited for the start of another one has no start phases.
@@ -201,14 +219,14 @@ def _read_samples(path: Path, cell: Cell, outcome: Outcome) -> None:
                 outcome.over_700_by_cycle[cycle - 1] += 1
                 continue
             took = (float(row["done_s"]) - float(row["intended_s"])) * 1e3
-            cold = row["start"].startswith("cold")
+            cold = row["start"] == "cold"
             outcome.cold += cold
-            outcome.cold_own += row["start"] == "cold"
             outcome.cold_by_cycle[cycle - 1] += cold
             if service is None:
                 continue
             beyond = took - service
             outcome.beyond.append(round(beyond, 3))
+            outcome.kinds += "c" if cold else "w"
             cold_wait_ms += max(beyond, 0.0) if cold else 0.0
             if cycle == 1:
                 outcome.beyond_first_cycle_max = max(outcome.beyond_first_cycle_max, beyond)

@@ -59,7 +59,7 @@ def overhead(bench: Bench) -> Report:
                 if not interpreter and more:
                     used = (points[-1].used - points[0].used) / (points[-1].live - points[0].live)
                     what = f"a kept sandbox of {app.name}, of the machine's memory"
-                    report.bars.append(Bar(what, "≤ 1 MB", f"{used:.2f} MB", None if bench.effort.smoke else used <= 1.0))
+                    report.bars.append(Bar(what, "≤ 1 MB", f"{used:.2f} MB", used <= 1.0))
             bench.restart()
     report.notes.append(
         "PSS contains no kernel memory (namespaces, cgroups, the mount of /tmp); the machine's value does, and other programs' noise"

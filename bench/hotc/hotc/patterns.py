@@ -93,10 +93,10 @@ def ratio_at(found: list[Round], kind: str, way: str, numbers: list[int]) -> Rat
 
 
 def judge(report: Report, bench: Bench, what: str, most: float, ratio: Callable[[str, str], Ratio | None]) -> None:
-    """A bar per kind and way. Bars without a measurement, and all bars of a smoke run, are not judged."""
+    """A bar per kind and way. Bars without a measurement are not judged."""
     for kind, way in [(kind, way.name) for kind in KINDS for way in (CLEANED, KEPT)]:
         name, measured = f"{what}: {kind}, {way} / new", ratio(kind, way)
-        kept = None if measured is None or bench.effort.smoke else measured.mean <= most
+        kept = None if measured is None else measured.mean <= most
         report.bars.append(Bar(name, f"≤ {most}", "not measured" if measured is None else measured.text(), kept))
 
 
