@@ -566,7 +566,14 @@ fn has_in_memory(pid: i32, wanted: &[u8]) -> bool {
     let Ok(maps) = fs::read_to_string(format!("/proc/{pid}/maps")) else {
         return false;
     };
-    let memory = fs::File::open(format!("/proc/{pid}/mem")).unwrap();
+    let memory = match fs::File::open(format!("/proc/{pid}/mem")) {
+        Ok(memory) => memory,
+        // It has ended meanwhile.
+        Err(error) if error.raw_os_error() == Some(nix::errno::Errno::ESRCH as i32) => {
+            return false;
+        }
+        Err(error) => panic!("process {pid}: {error}"),
+    };
     maps.lines().any(|line| {
         let mut fields = line.split(' ');
         let (range, rights) = (fields.next().unwrap(), fields.next().unwrap());
