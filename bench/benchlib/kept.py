@@ -25,7 +25,7 @@ from .report import Bar, judged, markdown_table
 
 BENCH = Path(__file__).resolve().parent.parent
 # Other texts with marked sections.
-TEXTS = [BENCH.parent / name for name in ("SPECIFICATION.md", "docs/papers.md", "tests/chaos/README.md")]
+TEXTS = [BENCH.parent / name for name in ("SPECIFICATION.md", "docs/forecasting.md", "docs/papers.md", "tests/chaos/README.md")]
 MARKED = re.compile(r"<!-- (?P<what>[a-z0-9_/.#-]+) (?P<part>table|bars|notes|machine) -->\n.*?<!-- end -->", re.DOTALL)
 INLINE = re.compile(r"<!-- (?P<what>[a-z0-9_/.-]+): (?P<name>[^\n]+?) -->[^\n]*?<!-- end -->")
 TOP = """# Kept results
