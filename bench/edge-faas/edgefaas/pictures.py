@@ -31,7 +31,7 @@ def _columns(axis: Any, cells: list[dict[str, Any]], key: str) -> None:
     colours = [COLOURS.get(name, "#999999") for name in names]
     axis.bar(range(len(cells)), [cell[key]["mean"] for cell in cells], yerr=halves, color=colours, capsize=3)
     axis.set_xticks(range(len(cells)), names, rotation=35, ha="right", fontsize=7)
-    axis.set_ylim(bottom=0)
+    axis.set_ylim(0, None if any(cell[key]["mean"] for cell in cells) else 1)
 
 
 def lines(report: Report) -> Any:
