@@ -26,6 +26,8 @@ pub struct OwnProcesses {
     pid_namespace: u64,
     /// `None`: the daemon's network.
     network: Option<Arc<File>>,
+    /// Most descriptors that are looked at.
+    descriptors_max: usize,
     looking: Arc<Looking>,
 }
 
@@ -68,6 +70,7 @@ impl OwnProcesses {
         Self {
             pid_namespace,
             network: None,
+            descriptors_max: DESCRIPTORS_MAX,
             looking: Looking::new(true),
         }
     }
@@ -83,6 +86,7 @@ impl OwnProcesses {
         Ok(Self {
             pid_namespace: fs::metadata(namespaces.join("pid"))?.ino(),
             network: (!is_ours).then(|| Arc::new(network)),
+            descriptors_max: DESCRIPTORS_MAX,
             looking: Looking::new(false),
         })
     }
@@ -166,7 +170,7 @@ impl OwnProcesses {
                 if link.is_ok_and(|link| link.as_os_str() == wanted.as_str()) {
                     return Ok(true);
                 }
-                if looked_at >= DESCRIPTORS_MAX {
+                if looked_at >= self.descriptors_max {
                     return Ok(false);
                 }
             }
@@ -219,15 +223,25 @@ mod tests {
 
     use super::*;
 
+    /// Those in this PID namespace: all processes of the machine, which may have any number of descriptors.
+    fn everybody() -> OwnProcesses {
+        let mut own = OwnProcesses::around(std::process::id()).unwrap();
+        own.descriptors_max = usize::MAX;
+        own
+    }
+
     #[tokio::test]
     async fn a_client_and_a_server_are_those_of_the_own_processes_only() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let _client = TcpStream::connect(address).await.unwrap();
         let (accepted, _) = listener.accept().await.unwrap();
-        let own = OwnProcesses::around(std::process::id()).unwrap();
+        let mut own = everybody();
         own.check_client(&accepted).await.unwrap();
         own.check_server(address.port()).await.unwrap();
+        // Who has more descriptors than are looked at keeps himself out.
+        own.descriptors_max = 0;
+        assert!(own.check_client(&accepted).await.is_err());
         let others = OwnProcesses::new(own.pid_namespace + 1);
         for checked in [
             others.check_client(&accepted).await,
@@ -243,8 +257,8 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let _client = TcpStream::connect(listener.local_addr().unwrap()).await;
         let (accepted, _) = listener.accept().await.unwrap();
-        let own = OwnProcesses::around(std::process::id()).unwrap();
-        let own = OwnProcesses::new(own.pid_namespace);
+        let mut own = OwnProcesses::new(everybody().pid_namespace);
+        own.descriptors_max = usize::MAX;
         own.check_client(&accepted).await.unwrap();
         let user = *own.looking.user.get().unwrap();
         let stranger = Socket {
@@ -267,7 +281,7 @@ mod tests {
         let client = TcpStream::connect(listener.local_addr().unwrap()).await;
         let (accepted, _) = listener.accept().await.unwrap();
         drop(client.unwrap());
-        let own = OwnProcesses::around(std::process::id()).unwrap();
+        let own = everybody();
         let error = own.check_client(&accepted).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
     }
@@ -289,7 +303,7 @@ mod tests {
             .spawn()
             .unwrap();
         let (accepted, _) = listener.accept().await.unwrap();
-        let own = OwnProcesses::around(std::process::id()).unwrap();
+        let own = everybody();
         let checked = own.check_client(&accepted).await;
         drop(accepted);
         stranger.wait().unwrap();

@@ -53,11 +53,17 @@ async fn a_script_that_computes_long_begins_elsewhere_for_a_while() {
     let text = script(r#"(func (export "run") (loop (br 0)))"#);
     let version = world.deploy(&text, |_| {}).await;
     let begin = || world.initscripts().run(&version, Bytes::new(), None);
-    let first = begin();
-    let computing = world.initscripts().computing(&version);
-    assert!(!computing.is_here());
-    drop(first);
-    world.has_room().await;
+    for _ in 0..100 {
+        let running = begin();
+        let is_here = world.initscripts().computing(&version).is_here();
+        drop(running);
+        world.has_room().await;
+        if !is_here {
+            return;
+        }
+        // Its CPU time counts: on a busy machine, it may have got less than a tick.
+    }
+    panic!("it has always begun where its invocation was");
 }
 
 /// As when many workers start at once, and the thread has to wait for a processor.
