@@ -5,11 +5,13 @@
     <!-- FILE table -->
     <!-- end -->
 
-the lines between are written: `table`, `bars`, `notes` or `machine` of that file, or of a row of it (`FILE#ROW table`). Within a line,
-`<!-- FILE: cold p50 -->3 ms<!-- end -->` has what was measured for a row of bench/peers, or for a bar, `<!-- FILE: ÷ cold p50 -->0.9 ×<!-- end -->`
-a row of bench/peers divided by the peer's, and
-`<!-- FILE: container, go: new / kept -->` a cell of the table: the first cells of its line, and its column. In another text than the benchmark's own README, it is `NAME/FILE`, from `bench/`: tests/chaos has `../tests/chaos/FILE`. Files with rows that the README does not mark
-are listed in `results/README.md`, which is written as a whole. Larger raw data lie packed beside a result.
+the lines between are written: `table`, `bars`, `notes` or `machine` of that file, or of a row of it (`FILE#ROW table`). Within a line:
+- `<!-- FILE: cold p50 -->3 ms<!-- end -->` has what was measured for a row of bench/peers, or for a bar;
+- `<!-- FILE: ÷ cold p50 -->0.9 ×<!-- end -->` has a row of bench/peers divided by the peer's;
+- `<!-- FILE: container, go: new / kept -->` has a cell of the table: the first cells of its line, and its column.
+
+In another text than the benchmark's own README, FILE is `NAME/FILE`, from `bench/`: tests/chaos has `../tests/chaos/FILE`. Files with rows
+that the README does not mark are listed in `results/README.md`, which is written as a whole. Larger raw data lie packed beside a result.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ EXPERIMENTS = {
     "template-off": of_trials("2: the same without the template", experiments.TEMPLATE_OFF, experiments.template_off),
     "interval": of_trials("3: the interval between bursts", experiments.INTERVAL, experiments.interval_sweep),
     "step": of_trials("4: the step", experiments.STEPS, experiments.step),
-    "quick-ticks": of_trials("1 and 4 with ticks of 0.2 s", experiments.TICKS, experiments.quick_ticks),
+    "quick-ticks": of_trials("1 and 4 with ticks of 0.2 s", experiments.QUICK_TICKS, experiments.quick_ticks),
     "ticks": Experiment("5: decisions", lambda found: simulated.ticks(found.binary)),
     "memory": of_trials("6: PSS and RSS", experiments.MEMORY, experiments.memory),
     "busiest-ten": of_trials("7: ten functions of a trace", experiments.TEN, experiments.busiest_ten),

@@ -62,7 +62,7 @@ TEN = cells(BUSIEST_TEN, STARTS_MS, POLICIES)
 # The paper's policies that change their target, with a tick that is as short as that of `auto`.
 TICKED = ("reactive", "cusum", "adaptive-cusum", "arima")
 QUICK = ":tick_s=0.2"
-TICKS = [
+QUICK_TICKS = [
     cell
     for workload in (BURSTY_RAMP, STEP)
     for cell in cells(workload, STARTS_MS, ("auto", *TICKED, *(policy + QUICK for policy in TICKED)))
@@ -131,9 +131,10 @@ def finished(report: Report, plan: list[Cell], results: Results) -> Report:
     if everything:
         busy, load = mean(everything, "cpu_busy"), mean(everything, "load_average")
         lag = max(outcome.lag_p99 for outcome in everything)
-        numbers = sorted({len(outcomes) for cell, outcomes in found if not cell.alone})
+        counts = [len(outcomes) for cell, outcomes in found if not cell.alone] or [1]
+        n = " to ".join(map(str, sorted({min(counts), max(counts)})))
         report.notes.append(
-            f"n = {' to '.join(map(str, numbers[:1] + numbers[1:][-1:]))}, 95 % intervals; CPUs {busy:.0%} busy, load average {load:.1f}, "
+            f"n = {n}, 95 % intervals; CPUs {busy:.0%} busy, load average {load:.1f}, "
             f"generator late by {lag:.1f} ms p99 in the worst trial"
         )
         if len(builds := {outcome.build for outcome in everything}) > 1:
@@ -308,8 +309,8 @@ def quick_ticks(results: Results) -> Report:
     columns = [estimated("over 700 ms", "over_700"), COLUMNS[2], COLUMNS[3], estimated("worker s", "worker_s")]
     report.header = ["workload", "start ms", "policy"]
     report.header += [f"{column.header}, {tick} s" for column in columns for tick in ("2", "0.2")]
-    found = dict(good(results, TICKS))
-    for cell in TICKS:
+    found = dict(good(results, QUICK_TICKS))
+    for cell in QUICK_TICKS:
         if QUICK in cell.policy:
             continue
         slow = None if cell.policy == "auto" else found.get(cell)
@@ -317,7 +318,7 @@ def quick_ticks(results: Results) -> Report:
         if slow or quick:
             said = [column.says(each) if each else "" for column in columns for each in (slow, quick)]
             report.rows.append([cell.workload.name, str(cell.start_ms), cell.policy, *said])
-    return finished(report, TICKS, results)
+    return finished(report, QUICK_TICKS, results)
 
 
 def busiest_ten(results: Results) -> Report:

@@ -100,7 +100,7 @@ def _measure(cell: Cell, daemon: Daemon, bench: Bench, home: Path, outcome: Outc
     if held:  # the paper's Static forks its workers when the gateway starts
         for name in names:
             daemon.wait_for_idle(name, int(held[1]), limit_s=60)
-    ahead = starts_of(daemon)
+    ahead = starts_of(metrics_of(daemon))
     began, busy, waited = time.monotonic(), cpu_times(), cpu_waits_s()
     outcome.lead_s = began - deployed
     memory = bench.sampler.add(daemon.pid)
@@ -117,9 +117,7 @@ def _measure(cell: Cell, daemon: Daemon, bench: Bench, home: Path, outcome: Outc
     outcome.pss_max_mb, outcome.mb_s = memory.max_mb(1), memory.mb_s(1)
     outcome.worker_mb = worker_mb(daemon, names[0])
     _end_workers(daemon, names)
-    _ask_daemon(daemon, names, outcome)
-    count, seconds = (after - before for after, before in zip(starts_of(daemon), ahead))
-    outcome.start_mean = seconds / count * 1e3 if count else 0.0
+    _ask_daemon(daemon, names, ahead, outcome)
     _read_samples(home / "samples.csv", cell, outcome)
 
 
@@ -180,16 +178,17 @@ def total(metrics: str, name: str) -> float:
     return sum(float(value) for value in re.findall(rf"^{name}{{[^}}]*}} (\S+)$", metrics, re.MULTILINE))
 
 
-def starts_of(daemon: Daemon) -> tuple[float, float]:
+def starts_of(metrics: str) -> tuple[float, float]:
     """How many workers have become ready, and how many seconds that took, all together."""
-    metrics = metrics_of(daemon)
     name = "pilot_worker_start_duration_seconds"
     return total(metrics, f"{name}_count"), total(metrics, f"{name}_sum")
 
 
-def _ask_daemon(daemon: Daemon, names: list[str], outcome: Outcome) -> None:
-    """Service times and waits from the daemon's metrics, summed over the functions."""
+def _ask_daemon(daemon: Daemon, names: list[str], ahead: tuple[float, float], outcome: Outcome) -> None:
+    """Start and service times and waits from the daemon's metrics, summed over the functions. `ahead`: the starts before the load."""
     metrics = metrics_of(daemon)
+    count, seconds = (after - before for after, before in zip(starts_of(metrics), ahead))
+    outcome.start_mean = seconds / count * 1e3 if count else 0.0
     calls = total(metrics, "faas_invoke_duration_seconds_count")
     outcome.forks = int(total(metrics, "pilot_worker_starts_total"))
     outcome.service_mean = total(metrics, "faas_invoke_duration_seconds_sum") / max(calls, 1) * 1e3
