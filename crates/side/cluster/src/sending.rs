@@ -211,10 +211,12 @@ impl CalledNode {
         };
         // The half: so there is time for another node.
         let patience = (call.head.left / 2).min(self.silence_max);
+        let deadline = Instant::now() + patience;
         let (link, is_kept) = self.link(patience, None).await.map_err(not_run)?;
         match self.call_over(&link, call).await {
             // A kept connection may have ended a moment ago, for example because the other node was started again.
-            Err(Failure::LinkLost(lost)) if is_kept => {
+            Err(Failure::LinkLost(lost)) if is_kept && Instant::now() < deadline => {
+                let patience = deadline.saturating_duration_since(Instant::now());
                 match self.link(patience, Some(&link)).await {
                     Ok((link, _)) => self.call_over(&link, call).await.map_err(NodeFault::from),
                     Err(refusal) => {
