@@ -67,6 +67,11 @@ impl InvocationContext {
         }
     }
 
+    /// How many invocations run.
+    pub(crate) fn running(&self) -> usize {
+        self.running.load(Ordering::Relaxed)
+    }
+
     /// Resolves once no invocation runs.
     pub(crate) async fn quiet(&self) {
         loop {

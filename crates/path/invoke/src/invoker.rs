@@ -187,6 +187,12 @@ impl Invoker {
         self.context.clock.now()
     }
 
+    /// How many invocations run, the waiting ones included.
+    #[must_use]
+    pub fn running(&self) -> usize {
+        self.context.running()
+    }
+
     /// Waits at most `grace` for the running invocations, then retires every worker. It does not refuse new requests; the gateway
     /// does.
     pub async fn drain(&self, grace: Duration) {
