@@ -1,8 +1,8 @@
 //! Busy polling: a thread of the daemon polls for events for a short time before it sleeps. An event that arrives then does not wait
 //! until a sleeping processor is awake: `docs/decisions/0075-a-thread-polls-before-it-sleeps.md`.
 //!
-//! A thread polls only where it may expect an event at once ([`Waits`]), and where nobody else needs its processor ([`BusyPoll::awaited`],
-//! [`Pause`]).
+//! A thread polls only where it may expect an event at once ([`History`]), and where nobody else needs its processor
+//! ([`BusyPoll::has_processor`], [`Pause`]).
 
 use std::cell::Cell;
 use std::os::fd::{AsFd, OwnedFd};
@@ -33,61 +33,42 @@ pub(crate) struct BusyPoll {
     spent: AtomicU64,
 }
 
-/// What a thread waits for when it has nothing to do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Awaited {
-    /// The next request.
-    Request,
-    /// The next step of an invocation: its worker's answer, for example.
-    Step,
-}
-
 /// What says whether polling is worth it.
 #[derive(Debug, Default)]
 struct History {
-    waits: Waits,
+    /// How many of the last waits were short, without a long one between them, since the running invocations did not need all processors.
+    short_waits: u8,
     pause: Pause,
 }
 
-/// The last waits, since the running invocations did not need all processors.
-#[derive(Debug, Default)]
-struct Waits {
-    /// How many of the last waits for a request were short, without a long one between them.
-    short_for_request: u8,
-    /// The same for steps.
-    short_for_step: u8,
-}
-
 /// The time without polling after somebody else needed the processor.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Pause {
+    /// When the last one ends.
     until: Option<Instant>,
-    /// How long the next one is.
-    next: Duration,
-    /// How many polls in succession were not disturbed.
-    undisturbed: u32,
+    length: Duration,
 }
 
 thread_local! {
-    /// Since when this thread waits, and for what.
-    static WAITS: Cell<Option<(Instant, Awaited)>> = const { Cell::new(None) };
+    /// Since when this thread waits.
+    static WAITS: Cell<Option<Instant>> = const { Cell::new(None) };
 }
 
 /// Threads poll after so many short waits. One long wait begins the count again, so that few polls are in vain.
-const SHORT_WAITS: u8 = 4;
+const SHORT_WAITS: u8 = 8;
 
 /// If a poll is interrupted for longer, another program needed the processor. A worker that takes it from the thread that called it needs less:
 /// for longer ones, nobody polls.
 const INTERRUPTED: Duration = Duration::from_millis(1);
 
-/// The first pause. Each further one is twice as long.
+/// The shortest pause.
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// The longest pause.
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 
-/// After so many polls without a disturbance, the next pause is a first one.
-const UNDISTURBED: u32 = 500;
+/// If somebody needs the processor so soon after a pause, the next pause is twice as long.
+const SOON: Duration = Duration::from_secs(1);
 
 impl BusyPoll {
     pub(crate) fn new(longest: Duration) -> Self {
@@ -125,36 +106,33 @@ impl BusyPoll {
         let (Some(epoll), Some(running)) = (self.epoll.get(), self.running.get()) else {
             return;
         };
-        let Some(awaited) = self.awaited(running()) else {
-            self.history.lock().waits = Waits::default();
+        if !self.has_processor(running()) {
+            self.history.lock().short_waits = 0;
             return;
-        };
+        }
         let now = Instant::now();
-        WAITS.set(Some((now, awaited)));
-        let is_expected = self.history.lock().expects(awaited, now);
+        WAITS.set(Some(now));
+        let is_expected = self.history.lock().expects_event(now);
         if is_expected && !self.polls.swap(true, Ordering::Acquire) {
             let disturbed = self.poll(epoll, now);
             self.polls.store(false, Ordering::Release);
-            self.history.lock().pause.note(disturbed, Instant::now());
+            if disturbed {
+                self.history.lock().pause.begin(Instant::now());
+            }
         }
     }
 
     /// It has something to do again (`on_thread_unpark`).
     pub(crate) fn after_sleep(&self) {
-        if let Some((begun, awaited)) = WAITS.take() {
+        if let Some(begun) = WAITS.take() {
             let is_short = begun.elapsed() <= self.longest;
-            self.history.lock().waits.note(awaited, is_short);
+            self.history.lock().note(is_short);
         }
     }
 
-    /// `None`: nobody polls, because the running invocations need all other processors.
-    fn awaited(&self, running: usize) -> Option<Awaited> {
-        match running {
-            some if some >= self.processors => None,
-            0 if self.processors == 1 => None,
-            0 => Some(Awaited::Request),
-            _ => Some(Awaited::Step),
-        }
+    /// Whether there is a processor for a thread that polls, beside those that the running invocations need.
+    fn has_processor(&self, running: usize) -> bool {
+        running.max(1) < self.processors
     }
 
     /// Polls until there is an event, or for the longest time. Returns whether somebody else needed the processor meanwhile.
@@ -180,52 +158,29 @@ impl BusyPoll {
 
 impl History {
     /// Whether an event is expected soon, and nobody else needs the processor.
-    fn expects(&mut self, awaited: Awaited, now: Instant) -> bool {
-        *self.waits.short(awaited) >= SHORT_WAITS && self.pause.is_over(now)
+    fn expects_event(&self, now: Instant) -> bool {
+        self.short_waits >= SHORT_WAITS && self.pause.until.is_none_or(|until| now >= until)
     }
-}
 
-impl Waits {
     /// A wait is over.
-    fn note(&mut self, awaited: Awaited, is_short: bool) {
-        let short = self.short(awaited);
-        *short = if is_short { short.saturating_add(1) } else { 0 };
-    }
-
-    fn short(&mut self, awaited: Awaited) -> &mut u8 {
-        match awaited {
-            Awaited::Request => &mut self.short_for_request,
-            Awaited::Step => &mut self.short_for_step,
-        }
-    }
-}
-
-impl Default for Pause {
-    fn default() -> Self {
-        Self {
-            until: None,
-            next: PAUSE,
-            undisturbed: 0,
-        }
+    fn note(&mut self, is_short: bool) {
+        self.short_waits = if is_short {
+            self.short_waits.saturating_add(1)
+        } else {
+            0
+        };
     }
 }
 
 impl Pause {
-    fn is_over(&self, now: Instant) -> bool {
-        self.until.is_none_or(|until| now >= until)
-    }
-
-    /// The thread has polled.
-    fn note(&mut self, disturbed: bool, now: Instant) {
-        if disturbed {
-            self.until = Some(now + self.next);
-            self.next = (self.next * 2).min(PAUSE_MAX);
-            self.undisturbed = 0;
-        } else if self.undisturbed < UNDISTURBED {
-            self.undisturbed += 1;
+    fn begin(&mut self, now: Instant) {
+        let is_soon = self.until.is_some_and(|until| now < until + SOON);
+        self.length = if is_soon {
+            (self.length * 2).min(PAUSE_MAX)
         } else {
-            self.next = PAUSE;
-        }
+            PAUSE
+        };
+        self.until = Some(now + self.length);
     }
 }
 
@@ -239,49 +194,37 @@ mod tests {
 
     const LONGEST: Duration = Duration::from_micros(200);
 
-    fn expects(history: &mut History, awaited: Awaited) -> bool {
-        history.expects(awaited, Instant::now())
-    }
-
     #[test]
-    fn threads_poll_after_four_short_waits_and_not_after_a_long_one() {
+    fn threads_poll_after_eight_short_waits_and_not_after_a_long_one() {
         let mut history = History::default();
-        for _ in 0..4 {
-            assert!(!expects(&mut history, Awaited::Request));
-            history.waits.note(Awaited::Request, true);
+        for _ in 0..8 {
+            assert!(!history.expects_event(Instant::now()));
+            history.note(true);
         }
-        assert!(expects(&mut history, Awaited::Request));
-        history.waits.note(Awaited::Request, false);
-        assert!(!expects(&mut history, Awaited::Request));
-    }
-
-    #[test]
-    fn a_handler_that_computes_for_long_does_not_hide_that_requests_follow_each_other() {
-        let mut history = History::default();
-        for _ in 0..4 {
-            history.waits.note(Awaited::Request, true);
-            history.waits.note(Awaited::Step, false);
-        }
-        assert!(expects(&mut history, Awaited::Request));
-        assert!(!expects(&mut history, Awaited::Step));
+        assert!(history.expects_event(Instant::now()));
+        history.note(false);
+        assert!(!history.expects_event(Instant::now()));
     }
 
     #[test]
     fn pauses_become_longer_while_others_need_the_processor_and_short_again_later() {
-        let mut pause = Pause::default();
+        let mut history = History {
+            short_waits: SHORT_WAITS,
+            ..History::default()
+        };
         let mut now = Instant::now();
         for length in [10, 20, 40, 80, 160, 320, 640, 1280, 2000, 2000] {
-            assert!(pause.is_over(now));
-            pause.note(true, now);
+            assert!(history.expects_event(now));
+            history.pause.begin(now);
             now += Duration::from_millis(length);
-            let before = now.checked_sub(Duration::from_micros(1));
-            assert!(!pause.is_over(before.unwrap()), "{length}");
+            let before = now.checked_sub(Duration::from_micros(1)).unwrap();
+            assert!(!history.expects_event(before), "{length}");
+            // Others needed it again before that second was over.
+            now += SOON / 2;
         }
-        for _ in 0..=UNDISTURBED {
-            pause.note(false, now);
-        }
-        pause.note(true, now);
-        assert!(pause.is_over(now + PAUSE));
+        now += SOON;
+        history.pause.begin(now);
+        assert!(history.expects_event(now + PAUSE));
     }
 
     #[test]
@@ -289,12 +232,11 @@ mod tests {
         let with = |processors| {
             let mut poll = BusyPoll::new(LONGEST);
             poll.processors = processors;
-            [0, 1, 2].map(|running| poll.awaited(running))
+            [0, 1, 2, 3].map(|running| poll.has_processor(running))
         };
-        let (request, step) = (Some(Awaited::Request), Some(Awaited::Step));
-        assert_eq!(with(1), [None, None, None]);
-        assert_eq!(with(2), [request, step, None]);
-        assert_eq!(with(4), [request, step, step]);
+        assert_eq!(with(1), [false; 4]);
+        assert_eq!(with(2), [true, true, false, false]);
+        assert_eq!(with(4), [true; 4]);
     }
 
     /// An epoll instance that watches the reading end of a pipe, and the pipe.
