@@ -2,10 +2,12 @@
 //! until a sleeping processor is awake: `docs/decisions/0075-a-thread-polls-before-it-sleeps.md`.
 //!
 //! A thread polls only where it may expect an event at once ([`History`]), and where nobody else needs its processor
-//! ([`BusyPoll::has_processor`], [`Pause`]).
+//! ([`BusyPoll::has_processor`], [`Delay`], [`Pause`]).
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileExt as _;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -41,7 +43,7 @@ struct History {
     pause: Pause,
 }
 
-/// The time without polling after somebody else needed the processor.
+/// The time without polling after others needed the processors.
 #[derive(Debug, Default)]
 struct Pause {
     /// When the last one ends.
@@ -52,22 +54,39 @@ struct Pause {
 thread_local! {
     /// Since when this thread waits.
     static WAITS: Cell<Option<Instant>> = const { Cell::new(None) };
+    static DELAY: RefCell<Delay> = RefCell::default();
+}
+
+/// How long a thread was ready to run and had no processor (the second number of `schedstat` in `/proc/thread-self`: Documentation/scheduler/
+/// sched-stats.rst of Linux).
+#[derive(Debug, Default)]
+struct Delay {
+    /// The file. `None`: it was not opened yet.
+    file: Option<File>,
+    /// When it was last read, and what it said.
+    last: Option<(Instant, Duration)>,
 }
 
 /// Threads poll after so many short waits. One long wait begins the count again, so that few polls are in vain.
 const SHORT_WAITS: u8 = 8;
 
-/// If a poll is interrupted for longer, another program needed the processor. A worker that takes it from the thread that called it needs less:
-/// for longer ones, nobody polls.
-const INTERRUPTED: Duration = Duration::from_millis(1);
+/// How often a thread looks whether it had to wait for a processor.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+
+/// Between looks that are further apart, the thread did something else than to poll and to serve short calls.
+const LOOKS_TOGETHER: Duration = Duration::from_millis(50);
+
+/// Others need the processors if a thread had to wait for one for more than this share of the time. It is 1 to 5 % beside a client and a worker, and 30
+/// to 40 % beside a program that computes.
+const DELAY_SHARE: u32 = 8;
 
 /// The shortest pause.
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// The longest pause.
-const PAUSE_MAX: Duration = Duration::from_secs(2);
+const PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// If somebody needs the processor so soon after a pause, the next pause is twice as long.
+/// If others need the processors so soon after a pause, the next pause is twice as long.
 const SOON: Duration = Duration::from_secs(1);
 
 impl BusyPoll {
@@ -113,12 +132,14 @@ impl BusyPoll {
         let now = Instant::now();
         WAITS.set(Some(now));
         let is_expected = self.history.lock().expects_event(now);
-        if is_expected && !self.polls.swap(true, Ordering::Acquire) {
-            let disturbed = self.poll(epoll, now);
+        if !is_expected {
+            return;
+        }
+        if DELAY.with_borrow_mut(|delay| delay.is_long(now)) {
+            self.history.lock().pause.begin(now);
+        } else if !self.polls.swap(true, Ordering::Acquire) {
+            self.poll(epoll, now);
             self.polls.store(false, Ordering::Release);
-            if disturbed {
-                self.history.lock().pause.begin(Instant::now());
-            }
         }
     }
 
@@ -135,29 +156,25 @@ impl BusyPoll {
         running.max(1) < self.processors
     }
 
-    /// Polls until there is an event, or for the longest time. Returns whether somebody else needed the processor meanwhile.
-    fn poll(&self, epoll: &OwnedFd, begun: Instant) -> bool {
-        let (mut waited, mut disturbed) = (Duration::ZERO, false);
-        loop {
+    /// Polls until there is an event, or for the longest time.
+    fn poll(&self, epoll: &OwnedFd, begun: Instant) {
+        let waited = loop {
             // An epoll instance is readable when it has events, and keeps them (epoll(7)).
             let mut asked = [PollFd::new(epoll.as_fd(), PollFlags::POLLIN)];
             let is_quiet = poll(&mut asked, PollTimeout::ZERO) == Ok(0);
-            let now = begun.elapsed();
-            disturbed |= now - waited > INTERRUPTED;
-            waited = now;
+            let waited = begun.elapsed();
             if !is_quiet || waited >= self.longest {
-                break;
+                break waited;
             }
             std::hint::spin_loop();
-        }
+        };
         let nanoseconds = waited.as_nanos().try_into().unwrap_or(u64::MAX);
         self.spent.fetch_add(nanoseconds, Ordering::Relaxed);
-        disturbed
     }
 }
 
 impl History {
-    /// Whether an event is expected soon, and nobody else needs the processor.
+    /// Whether an event is expected soon, and nobody needed the processors a moment ago.
     fn expects_event(&self, now: Instant) -> bool {
         self.short_waits >= SHORT_WAITS && self.pause.until.is_none_or(|until| now >= until)
     }
@@ -184,11 +201,45 @@ impl Pause {
     }
 }
 
+impl Delay {
+    /// Whether this thread had to wait for a processor for long, since the last look. `false` between looks, without a look shortly before, and
+    /// where the kernel does not say.
+    fn is_long(&mut self, now: Instant) -> bool {
+        let last = self.last;
+        if last.is_some_and(|(at, _)| now < at + LOOK_EVERY) {
+            return false;
+        }
+        let delay = self.read().unwrap_or_default();
+        self.last = Some((now, delay));
+        last.filter(|(at, _)| now < *at + LOOKS_TOGETHER)
+            .is_some_and(|(at, before)| is_long(delay.saturating_sub(before), now - at))
+    }
+
+    fn read(&mut self) -> Option<Duration> {
+        if self.file.is_none() {
+            self.file = File::open("/proc/thread-self/schedstat").ok();
+        }
+        // Three numbers: nanoseconds that it ran, that it waited for a processor, and how often it ran.
+        let mut text = [0; 64];
+        let len = self.file.as_ref()?.read_at(&mut text, 0).ok()?;
+        let text = std::str::from_utf8(&text[..len]).ok()?;
+        let delay = text.split_whitespace().nth(1)?;
+        delay.parse().ok().map(Duration::from_nanos)
+    }
+}
+
+fn is_long(delay: Duration, of: Duration) -> bool {
+    delay * DELAY_SHARE > of
+}
+
 #[cfg(test)]
 mod tests {
     use std::thread;
 
+    use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
     use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
+
+    use nix::unistd::Pid;
 
     use super::*;
 
@@ -213,18 +264,54 @@ mod tests {
             ..History::default()
         };
         let mut now = Instant::now();
-        for length in [10, 20, 40, 80, 160, 320, 640, 1280, 2000, 2000] {
+        for length in [10, 20, 40, 80, 160, 320, 640, 1000, 1000] {
             assert!(history.expects_event(now));
             history.pause.begin(now);
             now += Duration::from_millis(length);
             let before = now.checked_sub(Duration::from_micros(1)).unwrap();
             assert!(!history.expects_event(before), "{length}");
-            // Others needed it again before that second was over.
+            // Others needed it again before that time was over.
             now += SOON / 2;
         }
         now += SOON;
         history.pause.begin(now);
         assert!(history.expects_event(now + PAUSE));
+    }
+
+    #[test]
+    fn a_thread_that_shares_its_processor_had_to_wait_for_it() {
+        let mut delay = Delay::default();
+        let before = delay
+            .read()
+            .expect("this kernel says how long threads wait");
+        assert!(!delay.is_long(Instant::now()), "nothing to compare with");
+        assert!(!is_long(
+            Duration::from_millis(1),
+            Duration::from_millis(10)
+        ));
+        assert!(is_long(Duration::from_millis(2), Duration::from_millis(10)));
+        let mut processors = CpuSet::new();
+        let mine = sched_getaffinity(Pid::from_raw(0)).unwrap();
+        let one = (0..CpuSet::count()).find(|&cpu| mine.is_set(cpu) == Ok(true));
+        processors.set(one.unwrap()).unwrap();
+        let stop = AtomicBool::new(false);
+        thread::scope(|scope| {
+            sched_setaffinity(Pid::from_raw(0), &processors).unwrap();
+            // It inherits the processor.
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
+            let begun = Instant::now();
+            let mut long = false;
+            while !long && begun.elapsed() < Duration::from_secs(30) {
+                long = delay.is_long(Instant::now());
+            }
+            stop.store(true, Ordering::Relaxed);
+            assert!(long);
+        });
+        assert!(delay.read().unwrap() > before);
     }
 
     #[test]
