@@ -152,15 +152,21 @@ def test_answers_that_wait_are_on_few_connections(world: World) -> None:
 
     refused: list[Any] = []
     running: list[Future[Any]] = []
-    with ThreadPoolExecutor(5) as pool:
-        # A call on a connection that has just ended is sent again on another one.
-        for number in range(1, 5):
-            running.append(pool.submit(world.call))
-            eventually("the call to be there", lambda number=number: arrived() == number)
-        for _ in range(3):
+    with ThreadPoolExecutor(20) as pool:
+        # A call may still go over a connection whose end the daemon has not read. It is held like the others.
+        while not refused and len(running) < 20:
+            before = arrived()
+            call = pool.submit(world.call)
+            eventually("the call to be there or refused", lambda before=before, call=call: arrived() > before or call.done())
+            if call.done():
+                refused += call.result()["said"]
+            else:
+                running.append(call)
+        assert len([link for link in world.node.links if link.calls]) == 4
+        for _ in range(2):
             refused += pool.submit(world.call).result()["said"]
         held.set()
-        assert [call.result()["said"] for call in running] == [[1]] * 4
+        assert [call.result()["said"] for call in running] == [[1]] * len(running)
     assert len(refused) == 3 and all("closed for new ones" in problem for _, _, problem in refused), refused
 
 

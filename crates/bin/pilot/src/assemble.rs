@@ -176,8 +176,7 @@ pub(crate) fn assemble(
         forecaster(),
         invoker_limits(config),
     );
-    let counted = Arc::clone(&invoker);
-    busy_poll.begin(Box::new(move || counted.running()));
+    busy_poll.begin(invoker.running());
     let slow_bodies = slow_bodies(config, &reserve);
     let (queue, triggers) = queue_and_triggers(config, connections, &reserve)?;
     let platform = Arc::new(Triggered {

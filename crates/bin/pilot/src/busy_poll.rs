@@ -8,15 +8,12 @@ use std::cell::{Cell, RefCell};
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt as _;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use parking_lot::Mutex;
-
-/// Says how many invocations run.
-pub(crate) type Running = Box<dyn Fn() -> usize + Send + Sync>;
 
 /// Polls before the threads of a tokio runtime sleep.
 pub(crate) struct BusyPoll {
@@ -26,7 +23,8 @@ pub(crate) struct BusyPoll {
     processors: usize,
     /// The runtime's epoll instance.
     epoll: OnceLock<OwnedFd>,
-    running: OnceLock<Running>,
+    /// How many invocations run.
+    running: OnceLock<Arc<AtomicUsize>>,
     /// Of all threads. Held for no longer than it takes to read and write it.
     history: Mutex<History>,
     /// A thread polls. One is enough.
@@ -109,7 +107,7 @@ impl BusyPoll {
     }
 
     /// From now on, threads poll, if the longest time is not zero. Call it once.
-    pub(crate) fn begin(&self, running: Running) {
+    pub(crate) fn begin(&self, running: Arc<AtomicUsize>) {
         if !self.longest.is_zero() {
             let _ = self.running.set(running);
         }
@@ -125,7 +123,7 @@ impl BusyPoll {
         let (Some(epoll), Some(running)) = (self.epoll.get(), self.running.get()) else {
             return;
         };
-        if !self.has_processor(running()) {
+        if !self.has_processor(running.load(Ordering::Relaxed)) {
             self.history.lock().short_waits = 0;
             return;
         }
@@ -361,7 +359,7 @@ mod tests {
         };
         sleep_often(&poll);
         assert_eq!(poll.spent(), Duration::ZERO);
-        poll.begin(Box::new(|| 0));
+        poll.begin(Arc::default());
         let begun = Instant::now();
         thread::scope(|scope| {
             for _ in 0..4 {

@@ -5,6 +5,7 @@ mod exchange;
 mod join;
 mod passing;
 
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -187,10 +188,10 @@ impl Invoker {
         self.context.clock.now()
     }
 
-    /// How many invocations run, the waiting ones included.
+    /// How many invocations run, the waiting ones included. It goes on counting, and does not keep the invoker alive.
     #[must_use]
-    pub fn running(&self) -> usize {
-        self.context.running()
+    pub fn running(&self) -> Arc<AtomicUsize> {
+        Arc::clone(&self.context.running)
     }
 
     /// Waits at most `grace` for the running invocations, then retires every worker. It does not refuse new requests; the gateway
