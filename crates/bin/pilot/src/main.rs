@@ -7,7 +7,6 @@ use std::process::ExitCode;
 
 mod assemble;
 mod async_runner;
-mod busy_poll;
 mod cli;
 mod component;
 mod control_socket;
