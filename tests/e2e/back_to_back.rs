@@ -2,11 +2,12 @@
 //! other one is started for it.
 
 use std::thread;
+use std::time::{Duration, Instant};
 
-use pilot_harness::{DaemonOptions, Request};
+use pilot_harness::{Daemon, DaemonOptions, Request};
 use serde_json::json;
 
-use crate::{ECHO, daemon_with, lab, plain, starts};
+use crate::{ECHO, daemon_with, lab, metric, plain, starts};
 
 #[test]
 fn one_worker_answers_a_client_that_asks_again_at_once() {
@@ -66,4 +67,54 @@ fn a_worker_whose_answer_is_complete_is_waited_for_and_no_other_is_started() {
         );
     }
     assert_eq!(starts(&daemon), 1.0);
+}
+
+/// A daemon whose threads poll for at most this time, and its series.
+fn polling(longest_us: u32) -> (Daemon, impl Fn(&Daemon) -> f64) {
+    let daemon = daemon_with(DaemonOptions {
+        config: Some(format!("busy_poll_us = {longest_us}\n")),
+        ..DaemonOptions::default()
+    });
+    daemon.upload_code("lab", &plain(), ECHO);
+    let polled = |daemon: &Daemon| metric(daemon, "pilot_busy_poll_seconds_total");
+    (daemon, polled)
+}
+
+/// Sends requests, one after the other on one connection.
+fn ask_at_once(daemon: &Daemon, requests: usize) {
+    let request = Request::new("POST", "/2015-03-31/functions/lab/invocations").body("1");
+    let mut connection = daemon.connect();
+    for _ in 0..requests {
+        connection.send(&request);
+        connection.receive("POST").ok();
+    }
+}
+
+#[test]
+fn threads_poll_while_requests_follow_each_other_and_sleep_when_none_come() {
+    if thread::available_parallelism().unwrap().get() == 1 {
+        pilot_harness::skip("a second processor: with one, no thread polls");
+        return;
+    }
+    let (daemon, polled) = polling(1000);
+    // Beside other processes that need the processors, it may take some time.
+    let begun = Instant::now();
+    while polled(&daemon) == 0.0 {
+        assert!(begun.elapsed() < Duration::from_secs(60), "nobody polls");
+        ask_at_once(&daemon, 500);
+    }
+    let quiet = || {
+        let before = polled(&daemon);
+        thread::sleep(Duration::from_millis(300));
+        // The requests for the metrics themselves come between.
+        polled(&daemon) - before < 0.01
+    };
+    assert!(quiet() || quiet(), "they do not sleep");
+}
+
+#[test]
+fn no_thread_polls_if_the_configuration_says_so() {
+    let (daemon, polled) = polling(0);
+    ask_at_once(&daemon, 500);
+    assert_eq!(polled(&daemon), 0.0);
 }

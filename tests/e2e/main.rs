@@ -116,10 +116,15 @@ const ECHO: &str = "def handler(event, context):\n    return event\n";
 
 /// The workers of `lab` that became ready, as the metrics count them once all events are counted.
 fn starts(daemon: &Daemon) -> f64 {
+    metric(daemon, "pilot_worker_starts_total{faas_name=\"lab\"}")
+}
+
+/// The value of a series of `/metrics`.
+#[track_caller]
+fn metric(daemon: &Daemon, series: &str) -> f64 {
     let text = daemon.get("/metrics").ok().text();
-    let series = "pilot_worker_starts_total{faas_name=\"lab\"} ";
     let line = text.lines().find_map(|line| line.strip_prefix(series));
-    line.unwrap().parse().unwrap()
+    line.unwrap().trim_start().parse().unwrap()
 }
 
 /// The keys of a function without special needs.

@@ -6,16 +6,21 @@ If there is a rival, both run during the whole row and take turns, so that other
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import tempfile
 import time
-from collections.abc import Callable, Iterable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
+from typing import Any
 
-from benchlib.daemon import Daemon
+from benchlib.daemon import Daemon, end
 from benchlib.load import Load, Measured
+from benchlib.proc import cpu_s, tree
 from benchlib.proc import memory as memory_of
-from benchlib.proc import tree
 from benchlib.stats import percentile
 
 from . import rivals
@@ -25,6 +30,7 @@ from .table import Result
 
 NOOP = (APPS / "noop.py").read_text()
 IMPORTS = (APPS / "imports.py").read_text()
+COMPUTES = (APPS / "computes.py").read_text()
 TOUCHED = (APPS / "touched.py.txt").read_text()
 REQUIREMENTS = "numpy==2.4.6\npillow==13.0.0\n"
 
@@ -261,6 +267,85 @@ def warm(daemon: Daemon, load: Load, effort: Effort) -> list[Result]:
     return results
 
 
+@contextmanager
+def computing() -> Iterator[None]:
+    """A program that computes without end."""
+    program = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        yield
+    finally:
+        end(program)
+
+
+def busy_polling(daemon: Daemon, load: Load, effort: Effort) -> list[Result]:
+    """What `busy_poll_us` brings and costs: this daemon beside one that does not poll, without and with programs that compute."""
+    with tempfile.TemporaryDirectory(prefix="pilot-peers-") as home, ExitStack() as stack:
+        without = Daemon(daemon.binary, Path(home))
+        without.config.write_text(f"busy_poll_us = 0\n{without.config.read_text()}")
+        stack.enter_context(without)
+        sides = {"polls": daemon, "sleeps": without}
+        for side in sides.values():
+            side.deploy("event", NOOP)
+            side.deploy("asgi", NOOP, handler="app:asgi", interface="asgi")
+            side.deploy("computes", COMPUTES)
+        used = dict.fromkeys(sides, 0.0)
+
+        def measured(name: str, connections: int, **options: Any) -> dict[str, Measured]:
+            used.update(dict.fromkeys(sides, 0.0))
+
+            def turn(side: str) -> Turn:
+                def run() -> Measured:
+                    before = cpu_s([sides[side].pid])
+                    seen = load.function(
+                        "warm",
+                        sides[side].control_endpoint,
+                        name,
+                        connections=connections,
+                        seconds=effort.seconds / 2,
+                        warm_up=50,
+                        **options,
+                    )
+                    used[side] += cpu_s([sides[side].pid]) - before
+                    return seen
+
+                return run
+
+            return alternate(effort.turns, **{side: turn(side) for side in sides})
+
+        def p(seen: dict[str, Measured], percent: float) -> float:
+            return round(seen["polls"].p(percent) / seen["sleeps"].p(percent), 2)
+
+        def cpu(seen: dict[str, Measured]) -> str:
+            each = {side: 1e6 * used[side] / seen[side].requests for side in sides}
+            return f"{each['polls']:.0f} µs, {each['sleeps']:.0f} without"
+
+        results = []
+        for name, options in (("event", {}), ("asgi", {"path": "/"})):
+            seen = measured(name, 1, **options)
+            results += [
+                Result(
+                    f"busy polling: warm no-op ({name}), one connection p50 ÷ without",
+                    p(seen, 50),
+                    "×",
+                    notes={"daemon's CPU per request": cpu(seen)},
+                ),
+                Result(f"busy polling: the same p99 ÷ without ({name})", p(seen, 99), "×"),
+            ]
+        for connections in (1, 2, 4):
+            seen = measured("computes", connections)
+            ratio = round(seen["polls"].per_second / seen["sleeps"].per_second, 2)
+            what = f"busy polling: handler that computes for 0.3 ms, {connections} at a time: throughput ÷ without"
+            results.append(Result(what, ratio, "×", notes={"daemon's CPU per request": cpu(seen)}))
+        for _ in range(2):
+            stack.enter_context(computing())
+        seen = measured("event", 1)
+        ratio = round(seen["polls"].per_second / seen["sleeps"].per_second, 2)
+        results.append(
+            Result("busy polling: warm no-op (event) beside two programs that compute: throughput ÷ without", ratio, "×")
+        )
+    return results
+
+
 def idle(daemon: Daemon) -> Result:
     """The daemon before the first deployment."""
     time.sleep(0.5)
@@ -391,6 +476,6 @@ def _kinds(measured: list[Measured]) -> dict[str, int]:
 
 
 Row = Callable[[Daemon, Load, Effort], list[Result]]
-ALL: list[Row] = [cold, template_off, spare, once, burst, warm, memory, fork_cost, many_functions]
+ALL: list[Row] = [cold, template_off, spare, once, burst, warm, busy_polling, memory, fork_cost, many_functions]
 
 __all__ = ["ALL", "FULL", "SMOKE", "Effort", "Rival", "failed"]

@@ -9,6 +9,7 @@ pub const FORK_SERVER: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/fork_se
 
 pub mod capability;
 pub mod clock;
+pub mod epoll;
 pub mod heap;
 pub mod holder;
 pub mod loopback;

@@ -90,6 +90,7 @@ families! {
     runtime_uses: Counters = RUNTIME_USES,
     runtime_duration: Histograms = RUNTIME_DURATION with durations,
     certificate_ends: Levels = CERTIFICATE_ENDS,
+    busy_poll: Seconds = BUSY_POLL,
     handover_buffers: Level = HANDOVER_BUFFERS,
     handover_bytes: Level = HANDOVER_BYTES,
     async_invocations: Levels = ASYNC_INVOCATIONS,
@@ -299,6 +300,15 @@ impl Metrics {
                 counter.inner().store(count, Ordering::Relaxed);
             }
         }
+    }
+
+    /// Sets the time for which threads of the daemon polled.
+    pub fn set_busy_poll(&self, time: Duration) {
+        let bits = time.as_secs_f64().to_bits();
+        self.families
+            .busy_poll
+            .inner()
+            .store(bits, Ordering::Relaxed);
     }
 
     /// Sets the gauges of what functions hand to each other: buffers, and their bytes.

@@ -104,6 +104,8 @@ table! {
         "Time to get a runtime, without the start of the function itself.",
     CERTIFICATE_ENDS: Gauge "pilot_tls_certificate_expiry_timestamp_seconds" ["key"]
         "When the certificate of a listener ends, in seconds since 1970-01-01 (the earliest end in its chain); key is the configuration's key that names its file.",
+    BUSY_POLL: Counter "pilot_busy_poll_seconds_total" []
+        "Time for which threads of the daemon polled for events before they slept.",
     HANDOVER_BUFFERS: Gauge "pilot_handover_buffers" []
         "Buffers that functions fill for other functions or have handed to them.",
     HANDOVER_BYTES: Gauge "pilot_handover_bytes" []

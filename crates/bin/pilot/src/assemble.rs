@@ -39,6 +39,7 @@ use pilot_wasm::{Initscripts, InitscriptsConfig, Trials};
 use tower::ServiceExt;
 
 use crate::async_runner::InvokerRunner;
+use crate::busy_poll::BusyPoll;
 use crate::daemon_config::DaemonConfig;
 use crate::daemon_config::connections::connections;
 use crate::daemon_config::data::data_config;
@@ -88,6 +89,13 @@ pub(crate) struct Engines {
 }
 
 impl Engines {
+    fn table(&self) -> Arc<dyn Engine> {
+        Arc::new(EngineTable(vec![
+            (EngineKind::Fork, Arc::clone(&self.forking) as _),
+            (EngineKind::Keyed, Arc::clone(&self.keyed) as _),
+        ]))
+    }
+
     /// Resolves when nothing can be started any more.
     pub(crate) fn spawner_ended(&self) -> std::io::Result<impl Future<Output = ()> + use<>> {
         self.machine.spawner_ended()
@@ -135,6 +143,7 @@ pub(crate) fn assemble(
     isolation: Isolation,
     spawner: Spawner,
     reserve: Arc<Reserve>,
+    busy_poll: Arc<BusyPoll>,
 ) -> anyhow::Result<Daemon> {
     // Before anything in the directory is opened: another daemon may write there.
     let held = HeldDataDir::hold(&config.data_dir)?;
@@ -152,10 +161,7 @@ pub(crate) fn assemble(
     let (key, secrets) = sealed(&config.data_dir).or_invalid()?;
     let given = (answers.clone(), Arc::clone(&secrets) as Arc<dyn Secrets>);
     let engines = engines(config, isolation, spawner, &sink, &clock, &given)?;
-    let engine: Arc<dyn Engine> = Arc::new(EngineTable(vec![
-        (EngineKind::Fork, Arc::clone(&engines.forking) as _),
-        (EngineKind::Keyed, Arc::clone(&engines.keyed) as _),
-    ]));
+    let engine = engines.table();
     let connections = Arc::new(Connections::new(
         connections(&config.connections).or_invalid()?,
     ));
@@ -170,6 +176,7 @@ pub(crate) fn assemble(
         forecaster(),
         invoker_limits(config),
     );
+    busy_poll.begin(invoker.running());
     let slow_bodies = slow_bodies(config, &reserve);
     let (queue, triggers) = queue_and_triggers(config, connections, &reserve)?;
     let platform = Arc::new(Triggered {
@@ -197,6 +204,7 @@ pub(crate) fn assemble(
             certificates: ends_of(&certificates),
             refused_connections: Arc::new(move || refused_counts.counts().to_vec()),
             handed: Arc::new(move || data.handed()),
+            busy_polled: Arc::new(move || busy_poll.spent()),
             observations: Arc::clone(&observations),
             costs: Arc::new(meter),
             queue: Arc::clone(&queue) as _,

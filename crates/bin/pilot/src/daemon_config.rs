@@ -16,6 +16,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use ipnet::Ipv4Net;
@@ -67,6 +68,8 @@ pub(crate) struct DaemonConfig {
     pub(crate) outbound_cidr: Ipv4Net,
     /// The memory of Python's templates becomes huge pages.
     pub(crate) huge_pages: bool,
+    /// The longest that a thread polls for events before it sleeps. Zero: it sleeps at once.
+    pub(crate) busy_poll: Duration,
     /// The Docker Engine that runs containers, `unix:///path`. `None`: `DOCKER_HOST`, or Docker's default socket.
     pub(crate) container_engine: Option<String>,
     /// The control group around containers, as the engine names it. `None`: the daemon's.
@@ -119,6 +122,7 @@ struct File {
     #[serde(deserialize_with = "network::of_key")]
     outbound_cidr: Option<Ipv4Net>,
     huge_pages: Option<bool>,
+    busy_poll_us: Option<u32>,
     container_engine: Option<String>,
     container_cgroup_parent: Option<String>,
     log: Log,
@@ -172,6 +176,13 @@ fn level_of_key<'de, D: Deserializer<'de>>(key: D) -> Result<Option<String>, D::
     logging::check_level(&level).map_err(D::Error::custom)?;
     Ok(Some(level))
 }
+
+/// The longest busy poll by default: what Linux uses as a guest (`guest_halt_poll_ns`, Documentation/virt/guest-halt-polling.rst), for the
+/// same reason.
+const BUSY_POLL: Duration = Duration::from_micros(200);
+
+/// The longest that may be configured, µs.
+const BUSY_POLL_US_MAX: u32 = 1000;
 
 impl DaemonConfig {
     /// Reads the configuration file, if one is given, and applies the arguments.
@@ -230,6 +241,9 @@ impl DaemonConfig {
                 .outbound_cidr
                 .unwrap_or(pilot_sandbox::OUTBOUND_CIDR_DEFAULT),
             huge_pages: file.huge_pages.unwrap_or(true),
+            busy_poll: file
+                .busy_poll_us
+                .map_or(BUSY_POLL, |us| Duration::from_micros(us.into())),
             container_engine: file.container_engine,
             container_cgroup_parent: file.container_cgroup_parent,
             log_format,
@@ -379,11 +393,18 @@ fn parse(text: &str, path: &Path) -> anyhow::Result<File> {
 /// Checks the numbers that have a range, and names it.
 fn check_numbers(file: &File) -> Result<(), String> {
     file.limits.check()?;
-    in_range(&[(
-        "initscripts.memory_mb",
-        "from 2 to 65536",
-        (2..=65_536).contains(&file.initscripts.memory_mb),
-    )])
+    in_range(&[
+        (
+            "initscripts.memory_mb",
+            "from 2 to 65536".to_owned(),
+            (2..=65_536).contains(&file.initscripts.memory_mb),
+        ),
+        (
+            "busy_poll_us",
+            format!("from 0 to {BUSY_POLL_US_MAX}"),
+            file.busy_poll_us.is_none_or(|us| us <= BUSY_POLL_US_MAX),
+        ),
+    ])
 }
 
 /// Checks the tables that check themselves.
@@ -460,6 +481,14 @@ mod tests {
         .to_string();
         assert!(problem.starts_with("pilotd.toml:3: "), "{problem}");
         assert!(problem.contains("did you mean 'memory_mb'?"), "{problem}");
+    }
+
+    #[test]
+    fn the_time_to_poll_has_a_range() {
+        let parse = |us| parse(&format!("busy_poll_us = {us}\n"), Path::new("f"));
+        assert!(parse(0).is_ok() && parse(1000).is_ok());
+        let problem = parse(1001).unwrap_err().to_string();
+        assert_eq!(problem, "f: busy_poll_us must be from 0 to 1000");
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 
 mod assemble;
 mod async_runner;
+mod busy_poll;
 mod cli;
 mod component;
 mod control_socket;

@@ -11,13 +11,15 @@ use nix::sys::stat::Mode;
 use pilot_deploy::Reserve;
 use pilot_gateway::Gateway;
 use pilot_sandbox::{Isolation, Spawner};
-use pilot_sys::pages;
+use pilot_sys::{epoll, pages};
 use pilot_telemetry::logging;
 use sd_notify::NotifyState;
 use tokio::net::TcpListener;
+use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::assemble::{Daemon, SPAWNER_ENDED, assemble};
+use crate::busy_poll::BusyPoll;
 use crate::daemon_config::DaemonConfig;
 use crate::invalid::OrInvalid;
 use crate::supervisor::{self, GivenSockets, Watchdog};
@@ -62,16 +64,31 @@ pub(crate) fn run(
     // Before the first thread starts, because the spawner is a fork of this process.
     let spawner = Spawner::launch(&isolation)?;
     begun()?;
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .thread_name("pilot")
-        .event_interval(EVENTS_EVERY)
-        .build()
-        .context("cannot start the runtime")?;
-    let served = runtime.block_on(serve(config, isolation, spawner, reserve, given));
+    let (runtime, busy_poll) = runtime(config.busy_poll)?;
+    let served = runtime.block_on(serve(config, isolation, spawner, reserve, given, busy_poll));
     // Folders of builds that are being removed, for example. The next daemon goes on with them.
     runtime.shutdown_timeout(LAST_WORK);
     served
+}
+
+/// The runtime of the daemon, whose threads poll before they sleep.
+fn runtime(longest_poll: Duration) -> anyhow::Result<(Runtime, Arc<BusyPoll>)> {
+    let busy_poll = Arc::new(BusyPoll::new(longest_poll));
+    let (parking, unparked) = (Arc::clone(&busy_poll), Arc::clone(&busy_poll));
+    let build = || {
+        tokio::runtime::Builder::new_multi_thread()
+            .enable_all()
+            .thread_name("pilot")
+            .event_interval(EVENTS_EVERY)
+            .on_thread_park(move || parking.before_sleep())
+            .on_thread_unpark(move || unparked.after_sleep())
+            .build()
+    };
+    let (runtime, epoll) = epoll::opened_by(build).context("cannot start the runtime")?;
+    let runtime = runtime.context("cannot start the runtime")?;
+    let epoll = epoll.into_iter().next();
+    busy_poll.watch(epoll.context("the runtime has no epoll instance")?);
+    Ok((runtime, busy_poll))
 }
 
 /// What only the start needs takes no memory from here on.
@@ -91,15 +108,16 @@ async fn serve(
     spawner: Spawner,
     reserve: Arc<Reserve>,
     mut given: GivenSockets,
+    busy_poll: Arc<BusyPoll>,
 ) -> anyhow::Result<()> {
     let daemon =
-        assemble(config, isolation, spawner, Arc::clone(&reserve)).map_err(
-            |error| match reserve.shortage() {
+        assemble(config, isolation, spawner, Arc::clone(&reserve), busy_poll).map_err(|error| {
+            match reserve.shortage() {
                 // Then nothing is wrong with the files.
                 Some(shortage) => anyhow::anyhow!("{shortage}: {error:#}"),
                 None => error,
-            },
-        )?;
+            }
+        })?;
     let restored = daemon.deployer.restore();
     let mut listening = listening::bind_all(config, &mut given).await?;
     let for_nodes = daemon.nodes.iter().map(|nodes| nodes.certificate.clone());

@@ -44,7 +44,7 @@ pub(crate) struct InvocationContext {
     pub(crate) initscripts: Arc<dyn InitRunner>,
     /// For what functions send to their initscripts.
     script_messages: MemoryBudget,
-    running: AtomicUsize,
+    pub(crate) running: Arc<AtomicUsize>,
     quiet: Notify,
 }
 
@@ -62,7 +62,7 @@ impl InvocationContext {
             inputs,
             initscripts,
             script_messages: messages_memory(),
-            running: AtomicUsize::new(0),
+            running: Arc::default(),
             quiet: Notify::new(),
         }
     }

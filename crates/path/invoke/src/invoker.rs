@@ -5,6 +5,7 @@ mod exchange;
 mod join;
 mod passing;
 
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -185,6 +186,12 @@ impl Invoker {
     #[must_use]
     pub fn now(&self) -> Instant {
         self.context.clock.now()
+    }
+
+    /// How many invocations run, the waiting ones included. It goes on counting, and does not keep the invoker alive.
+    #[must_use]
+    pub fn running(&self) -> Arc<AtomicUsize> {
+        Arc::clone(&self.context.running)
     }
 
     /// Waits at most `grace` for the running invocations, then retires every worker. It does not refuse new requests; the gateway

@@ -1,23 +1,23 @@
 //! The daemon's end of a message socket to an init or a template, non-blocking.
 //!
-//! tokio has no type for `SOCK_SEQPACKET`. Its datagram socket provides the readiness; sending and receiving, with descriptors,
-//! is done here.
+//! tokio has no type for `SOCK_SEQPACKET`. It provides the readiness; sending and receiving, with descriptors, is done here. As an
+//! invocation channel (`worker/socket.rs`), the socket is registered for reading only: otherwise the kernel would wake a thread of the
+//! daemon whenever the peer takes a message.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::net::UnixDatagram as StdDatagram;
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use pilot_sys::seqpacket::{self, Message};
 use serde::Serialize;
 use tokio::io::Interest;
-use tokio::net::UnixDatagram;
+use tokio::io::unix::AsyncFd;
 
 /// One end of a message socket pair, registered with tokio.
 #[derive(Debug)]
 pub(crate) struct Channel {
-    socket: UnixDatagram,
+    socket: AsyncFd<OwnedFd>,
 }
 
 impl Channel {
@@ -35,7 +35,7 @@ impl Channel {
         set_nonblocking(&here)?;
         Ok((
             Self {
-                socket: UnixDatagram::from_std(StdDatagram::from(here))?,
+                socket: registered(here, Interest::READABLE)?,
             },
             there,
         ))
@@ -56,30 +56,44 @@ impl Channel {
         message: &impl Serialize,
         fds: &[BorrowedFd<'_>],
     ) -> io::Result<()> {
-        seqpacket::send(self.socket.as_fd(), &serde_json::to_vec(message)?, fds)
+        seqpacket::send(
+            self.socket.get_ref().as_fd(),
+            &serde_json::to_vec(message)?,
+            fds,
+        )
     }
 
     /// Sends raw bytes.
     pub(crate) async fn send_bytes(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
-        let send = || seqpacket::send(self.socket.as_fd(), bytes, fds);
+        let send = || seqpacket::send(self.socket.get_ref().as_fd(), bytes, fds);
         // First without tokio: the socket is nearly always writable.
         match send() {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             done => return done,
         }
-        self.socket.async_io(Interest::WRITABLE, send).await
+        // Under another descriptor, because one is registered once.
+        let socket = registered(self.socket.get_ref().try_clone()?, Interest::WRITABLE)?;
+        socket.async_io(Interest::WRITABLE, |_| send()).await
     }
 
     /// Whether the other end is closed.
     pub(crate) fn is_closed(&self) -> bool {
-        is_closed(self.socket.as_fd())
+        is_closed(self.socket.get_ref().as_fd())
     }
 
     /// The next message. `None`: the other end is closed.
     pub(crate) async fn receive(&self) -> io::Result<Option<Message>> {
-        let receive = || seqpacket::receive(&self.socket);
+        let receive = |socket: &OwnedFd| seqpacket::receive(socket);
         self.socket.async_io(Interest::READABLE, receive).await
     }
+}
+
+#[expect(
+    deprecated,
+    reason = "its successor is unsafe, for types that are not what they say; an OwnedFd is open until it is dropped"
+)]
+fn registered(socket: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
+    AsyncFd::with_interest(socket, interest)
 }
 
 /// Whether the other end of a socket is closed (poll(2), `POLLHUP`). One system call.

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use pilot_model::ports::{AsyncControl, ControlPlane, Costs, TemplateMemory, TriggerControl};
@@ -59,6 +60,8 @@ pub struct AdminParts {
     pub refused_connections: Arc<dyn Fn() -> Vec<(&'static str, u64)> + Send + Sync>,
     /// The buffers that functions hand to each other, and their bytes.
     pub handed: Arc<dyn Fn() -> (u64, u64) + Send + Sync>,
+    /// The time for which threads of the daemon polled for events before they slept.
+    pub busy_polled: Arc<dyn Fn() -> Duration + Send + Sync>,
     /// Counts and logs of invocations.
     pub observations: Arc<Observations>,
     /// Usage records of invocations, and what they would have cost.

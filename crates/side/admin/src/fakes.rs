@@ -328,6 +328,7 @@ impl Bench {
             certificates: Arc::new(Vec::new),
             refused_connections: Arc::new(|| vec![("too_slow", 7)]),
             handed: Arc::new(|| (2, 64)),
+            busy_polled: Arc::new(|| Duration::from_millis(1500)),
             observations: Arc::clone(&observations),
             costs: Arc::new(FakeCosts),
             queue: Arc::new(FakeQueue),

@@ -86,6 +86,7 @@ fn scrape(admin: &Admin) -> String {
     parts.metrics.set_certificates(&(parts.certificates)());
     parts.metrics.set_async(&parts.queue.counts());
     parts.metrics.set_triggers(&parts.triggers.list(None));
+    parts.metrics.set_busy_poll((parts.busy_polled)());
     parts.metrics.set_handed((parts.handed)());
     parts
         .metrics
