@@ -1,5 +1,5 @@
 //! A client that sends its next request as soon as it has the last byte of an answer: it gets the worker that has answered, and no
-//! other one is started for it.
+//! other one is started for it. Meanwhile threads of the daemon poll.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -105,6 +105,7 @@ fn threads_poll_while_requests_follow_each_other_and_sleep_when_none_come() {
     }
     let quiet = || {
         let before = polled(&daemon);
+        // That nothing happens has no event to wait for.
         thread::sleep(Duration::from_millis(300));
         // The requests for the metrics themselves come between.
         polled(&daemon) - before < 0.01

@@ -200,19 +200,22 @@ impl Pause {
 }
 
 impl Delay {
-    /// Whether this thread had to wait for a processor for long, since the last look. `false` between looks, without a look shortly before, and
-    /// where the kernel does not say.
+    /// Whether this thread had to wait for a processor for long, since the last look. `false` between looks, and without a look shortly before.
+    /// `true` where the kernel does not say: nobody knows then who needs the processor.
     fn is_long(&mut self, now: Instant) -> bool {
         let last = self.last;
         if last.is_some_and(|(at, _)| now < at + LOOK_EVERY) {
             return false;
         }
-        let delay = self.read().unwrap_or_default();
+        let Some(delay) = self.read() else {
+            return true;
+        };
         self.last = Some((now, delay));
         last.filter(|(at, _)| now < *at + LOOKS_TOGETHER)
             .is_some_and(|(at, before)| is_long(delay.saturating_sub(before), now - at))
     }
 
+    /// `None`: there is no such file, or the kernel does not count.
     fn read(&mut self) -> Option<Duration> {
         if self.file.is_none() {
             self.file = File::open("/proc/thread-self/schedstat").ok();
@@ -221,8 +224,12 @@ impl Delay {
         let mut text = [0; 64];
         let len = self.file.as_ref()?.read_at(&mut text, 0).ok()?;
         let text = std::str::from_utf8(&text[..len]).ok()?;
-        let delay = text.split_whitespace().nth(1)?;
-        delay.parse().ok().map(Duration::from_nanos)
+        let mut numbers = text
+            .split_whitespace()
+            .map_while(|number| number.parse().ok());
+        let (_, delay, runs): (u64, u64, u64) = (numbers.next()?, numbers.next()?, numbers.next()?);
+        // This thread runs. A kernel that does not count says 0.
+        (runs > 0).then(|| Duration::from_nanos(delay))
     }
 }
 

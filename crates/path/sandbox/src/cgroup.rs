@@ -247,6 +247,20 @@ impl Hierarchy {
         leftover.retain(|folder| !remove(folder));
         leftover.is_empty()
     }
+
+    /// Whether no group is left below the daemon's: of a sandbox, of a build, or one that an engine has made for a container. It tries again
+    /// to remove those that were busy.
+    pub fn is_vacant(&self) -> bool {
+        self.sweep() && self.inner.bases().all(|base| has_no_groups(base))
+    }
+}
+
+impl Inner {
+    /// The daemon's folder in each hierarchy.
+    fn bases(&self) -> impl Iterator<Item = &PathBuf> {
+        let folders = self.layout.folders().iter();
+        folders.chain(self.layout.engines())
+    }
 }
 
 impl Drop for Inner {
@@ -254,7 +268,7 @@ impl Drop for Inner {
         for folder in self.leftover.get_mut().iter() {
             remove(folder);
         }
-        for base in self.layout.folders().iter().chain(self.layout.engines()) {
+        for base in self.bases() {
             remove(&base.join(Branch::Builds.folder()));
             remove(&base.join(CONTAINERS));
             remove(base);
@@ -356,6 +370,19 @@ fn remove_tree(group: &Path, depth_max: u32, busy: &mut Vec<PathBuf>) {
     if !remove(group) {
         busy.push(group.to_owned());
     }
+}
+
+/// Whether there are no groups below a daemon's folder, except for the empty ones that hold others.
+fn has_no_groups(base: &Path) -> bool {
+    let shared = [Branch::Builds.folder(), CONTAINERS];
+    let groups = |folder: &Path| {
+        let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+        entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+    };
+    groups(base).all(|group| {
+        let name = group.file_name();
+        shared.iter().any(|shared| name == *shared) && groups(&group.path()).next().is_none()
+    })
 }
 
 /// Removes a group's folder and returns whether it is gone. The kernel removes the files in it.

@@ -88,6 +88,7 @@ impl Channel {
     }
 }
 
+/// Registers a socket with tokio, for reading or for writing.
 #[expect(
     deprecated,
     reason = "its successor is unsafe, for types that are not what they say; an OwnedFd is open until it is dropped"

@@ -147,15 +147,15 @@ impl Machine {
         !self.spawner.has_ended()
     }
 
-    /// Waits for some time until nothing is left of any sandbox, and returns whether that is so. Everything that holds a
-    /// sandbox must have been dropped before.
+    /// Waits for some time until nothing is left of any sandbox or container, and returns whether that is so. Everything that holds one must
+    /// have been dropped before, or be dropped meanwhile: an engine removes the groups of a container after it has said that it is gone.
     pub async fn vacated(&self) -> bool {
         let Some(cgroups) = self.isolation.cgroups() else {
             return true;
         };
         // The kernel does not notify when a cgroup's last process has ended.
         for _ in 0..CLOSE_ROUNDS_MAX {
-            if cgroups.sweep() {
+            if cgroups.is_vacant() {
                 return true;
             }
             tokio::time::sleep(CLOSE_ROUND).await;

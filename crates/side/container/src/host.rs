@@ -57,8 +57,15 @@ impl ContainerHost {
         self.parts.rubbish.settled().await;
     }
 
-    /// The same at the daemon's end. Optional: the containers end with the daemon, and the next daemon removes the folders.
+    /// At the daemon's end: waits until no container is left, also of those that are still being started, unless that takes long.
+    /// Optional: the containers end with the daemon, and the next daemon removes the folders.
     pub async fn close(&self) {
+        let empty = tokio::time::timeout(CLOSE_TIME_MAX, self.parts.reaper.empty());
+        if empty.await.is_err() {
+            tracing::warn!(
+                "containers are left: they end with the daemon, and the next daemon removes their folders"
+            );
+        }
         self.settled().await;
         self.parts.rubbish.stop();
     }
@@ -131,6 +138,9 @@ impl RuntimeHost for ContainerHost {
         )
     }
 }
+
+/// The longest that the daemon's end waits for containers that are still in use or being started.
+const CLOSE_TIME_MAX: Duration = Duration::from_secs(5);
 
 fn report(reason: String, took: Duration) -> TemplateReport {
     TemplateReport {

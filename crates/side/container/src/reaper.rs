@@ -23,8 +23,16 @@ pub(crate) struct ContainerReaper {
 struct RemovalQueue {
     // Unbounded: each container is in it once, and their number is bounded by who starts them.
     sender: mpsc::UnboundedSender<Removal>,
-    /// How many are not removed yet.
-    pending: Arc<watch::Sender<usize>>,
+    counts: Arc<Counts>,
+}
+
+/// How many containers are not removed yet.
+#[derive(Debug, Default)]
+struct Counts {
+    /// All that were guarded.
+    guarded: watch::Sender<usize>,
+    /// Those of them whose guard was dropped.
+    pending: watch::Sender<usize>,
 }
 
 /// Has the reaper remove a container and its folder when it is dropped.
@@ -48,27 +56,26 @@ impl ContainerReaper {
         let (sender, removals) = mpsc::unbounded_channel();
         let queue = RemovalQueue {
             sender,
-            pending: Arc::new(watch::Sender::new(0)),
+            counts: Arc::default(),
         };
         let parts = (engine, rubbish);
-        let task = tokio::spawn(reap(parts, removals, Arc::clone(&queue.pending))).abort_handle();
+        let task = tokio::spawn(reap(parts, removals, Arc::clone(&queue.counts))).abort_handle();
         Self { queue, task }
     }
 
     /// Waits until every container whose guard was dropped is removed, and its folder out of the way.
     pub(crate) async fn idle(&self) {
-        // An error means that the sender is gone, and it is here.
-        drop(
-            self.queue
-                .pending
-                .subscribe()
-                .wait_for(|pending| *pending == 0)
-                .await,
-        );
+        none(&self.queue.counts.pending).await;
+    }
+
+    /// Waits until every container that was guarded is removed, and its folder out of the way.
+    pub(crate) async fn empty(&self) {
+        none(&self.queue.counts.guarded).await;
     }
 
     /// Guards a container; called before it is created.
     pub(crate) fn guard(&self, name: String, folder: Folder) -> ContainerGuard {
+        self.queue.counts.guarded.send_modify(|count| *count += 1);
         ContainerGuard {
             removal: Some(Removal { name, folder }),
             queue: self.queue.clone(),
@@ -99,7 +106,7 @@ impl ContainerGuard {
 impl Drop for ContainerGuard {
     fn drop(&mut self) {
         if let Some(removal) = self.removal.take() {
-            self.queue.pending.send_modify(|pending| *pending += 1);
+            self.queue.counts.pending.send_modify(|count| *count += 1);
             // An error means that the host is gone: the next daemon's sweep removes the container. Nothing stays mounted until then.
             if let Err(mpsc::error::SendError(removal)) = self.queue.sender.send(removal)
                 && let Err(error) = removal.folder.unmount()
@@ -110,21 +117,28 @@ impl Drop for ContainerGuard {
     }
 }
 
+async fn none(count: &watch::Sender<usize>) {
+    // An error means that the sender is gone, and it is here.
+    drop(count.subscribe().wait_for(|count| *count == 0).await);
+}
+
 async fn reap(
     (engine, rubbish): (Arc<Engine>, Arc<Rubbish>),
     mut removals: mpsc::UnboundedReceiver<Removal>,
-    pending: Arc<watch::Sender<usize>>,
+    counts: Arc<Counts>,
 ) {
     let mut jobs = JoinSet::new();
     while let Some(removal) = removals.recv().await {
         while jobs.len() >= REMOVALS_MAX {
             jobs.join_next().await;
         }
-        let (engine, pending) = (Arc::clone(&engine), Arc::clone(&pending));
+        let (engine, counts) = (Arc::clone(&engine), Arc::clone(&counts));
         let rubbish = Arc::clone(&rubbish);
         jobs.spawn(async move {
             remove(engine, rubbish, removal).await;
-            pending.send_modify(|pending| *pending -= 1);
+            for count in [&counts.pending, &counts.guarded] {
+                count.send_modify(|count| *count -= 1);
+            }
         });
     }
     while jobs.join_next().await.is_some() {}

@@ -58,6 +58,23 @@ fn version_2_hands_controllers_down_and_writes_limits() {
 }
 
 #[test]
+fn a_daemons_folder_is_vacant_without_groups_of_sandboxes_builds_and_containers() {
+    let root = tempfile::tempdir().unwrap();
+    let base = root.path().join("pilotlightd-1");
+    assert!(has_no_groups(&base), "it is gone");
+    fs::create_dir_all(base.join("builds")).unwrap();
+    fs::create_dir_all(base.join("containers")).unwrap();
+    fs::write(base.join("tasks"), "").unwrap();
+    assert!(has_no_groups(&base));
+    for group in ["s2", "builds/s3", "containers/0123"] {
+        fs::create_dir(base.join(group)).unwrap();
+        assert!(!has_no_groups(&base), "{group}");
+        fs::remove_dir(base.join(group)).unwrap();
+    }
+    assert!(has_no_groups(&base));
+}
+
+#[test]
 fn version_2_without_a_controller_says_which() {
     let root = tempfile::tempdir().unwrap();
     let (mounts, own) = recorded_v2_tree(root.path());
