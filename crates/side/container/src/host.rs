@@ -97,10 +97,12 @@ impl RuntimeHost for ContainerHost {
             let work = Arc::clone(&parts);
             // In a task of its own: if the caller is cancelled, the engine still creates the container, and something must
             // remove it.
+            let going = parts.reaper.start();
             parts.tasks.spawn(async move {
                 let started = Box::pin(start(work, key)).await;
                 // If the caller is gone, the container is dropped here, which removes it.
                 drop(tell.send(started));
+                drop(going);
             });
             let started = told.await.unwrap_or_else(|_| {
                 Err(StartError::Sandbox {

@@ -29,7 +29,7 @@ struct RemovalQueue {
 /// How many containers are not removed yet.
 #[derive(Debug, Default)]
 struct Counts {
-    /// All that were guarded.
+    /// All that were guarded, and those that are about to be.
     guarded: watch::Sender<usize>,
     /// Those of them whose guard was dropped.
     pending: watch::Sender<usize>,
@@ -42,6 +42,10 @@ pub(crate) struct ContainerGuard {
     removal: Option<Removal>,
     queue: RemovalQueue,
 }
+
+/// Counts a container that is about to be guarded, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct ContainerStart(Arc<Counts>);
 
 /// What is to be removed.
 #[derive(Debug)]
@@ -68,7 +72,14 @@ impl ContainerReaper {
         none(&self.queue.counts.pending).await;
     }
 
-    /// Waits until every container that was guarded is removed, and its folder out of the way.
+    /// A start has begun.
+    pub(crate) fn start(&self) -> ContainerStart {
+        let counts = Arc::clone(&self.queue.counts);
+        counts.guarded.send_modify(|count| *count += 1);
+        ContainerStart(counts)
+    }
+
+    /// Waits until no start goes on, every container that was guarded is removed, and its folder out of the way.
     pub(crate) async fn empty(&self) {
         none(&self.queue.counts.guarded).await;
     }
@@ -86,6 +97,12 @@ impl ContainerReaper {
 impl Drop for ContainerReaper {
     fn drop(&mut self) {
         self.task.abort();
+    }
+}
+
+impl Drop for ContainerStart {
+    fn drop(&mut self) {
+        self.0.guarded.send_modify(|count| *count -= 1);
     }
 }
 

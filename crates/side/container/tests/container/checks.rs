@@ -44,6 +44,7 @@ pub(crate) fn all() -> Vec<(&'static str, Check)> {
         cleaning::limits_and_network_are_applied_to_a_live_container,
         cleaning::an_images_volume_is_cleaned_or_prevents_reuse,
         ends::a_dropped_container_is_removed_with_its_folder,
+        ends::the_daemons_end_waits_for_containers_that_are_being_started,
         ends::a_start_that_nobody_waits_for_leaves_nothing,
         ends::a_container_killed_behind_the_daemons_back_is_noticed,
         ends::containers_of_a_killed_daemon_are_gone,

@@ -55,6 +55,20 @@ pub(crate) async fn a_start_that_nobody_waits_for_leaves_nothing(stage: Stage) {
     .unwrap();
 }
 
+pub(crate) async fn the_daemons_end_waits_for_containers_that_are_being_started(stage: Stage) {
+    let host = stage.host();
+    let version = stage.version("late", &shell(&[]));
+    drop(prewarmed(&host, &version).await.unwrap());
+    for after_ms in [0, 20, 120] {
+        let start = prewarmed(&host, &version);
+        drop(tokio::time::timeout(Duration::from_millis(after_ms), start).await);
+    }
+    tokio::time::timeout(TIME_MAX, host.close()).await.unwrap();
+    assert_eq!(stage.containers(), "");
+    assert_eq!(stage.folders(), [""; 0]);
+    assert_eq!(stage.mounts(), [""; 0]);
+}
+
 pub(crate) async fn a_container_killed_behind_the_daemons_back_is_noticed(stage: Stage) {
     let host = stage.host();
     let version = stage.version("victim", &shell(&[("handler.sh", "sleep 1000")]));

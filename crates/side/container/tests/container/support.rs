@@ -157,7 +157,7 @@ impl Stage {
     }
 
     /// Places below the data directory where something is mounted.
-    fn mounts(&self) -> Vec<String> {
+    pub(crate) fn mounts(&self) -> Vec<String> {
         let dir = self.dir.path().display().to_string();
         let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
         mounts
