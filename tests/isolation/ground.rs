@@ -8,8 +8,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::Verdict;
-
-const HOSTILE: &str = include_str!("hostile.py");
+use crate::hostile::{deploy, deploy_with};
 
 /// A secret in the victim's code, environment, memory and /tmp.
 pub(crate) const VICTIMS_SECRET: &str = "VICTIM-SECRET-1f0c77";
@@ -70,24 +69,24 @@ impl Ground {
         });
         let mut spawned = own.clone();
         spawned["template"] = json!("off");
-        let victim = format!("{HOSTILE}\nSECRET = \"{VICTIMS_SECRET}\"\n");
-        daemon.upload_code(
+        deploy_with(
+            &daemon,
             "victim",
             &keys(json!({
                 "environment": {"SECRET": VICTIMS_SECRET},
                 "secrets": {"GIVEN": "victims", "GIVEN_FILE": {"secret": "victims", "file": "victims"}},
             })),
-            &victim,
+            &format!("SECRET = \"{VICTIMS_SECRET}\"\n"),
         );
-        daemon.upload_code("hostile", &keys(own), HOSTILE);
-        daemon.upload_code("spawned", &keys(spawned), HOSTILE);
-        daemon.upload_code("once", &keys(json!({"reuse": "once"})), HOSTILE);
-        daemon.upload_code("slow", &keys(json!({"cpu": SLOW_CPU})), HOSTILE);
-        daemon.upload_code("roomy", &keys(json!({"memory_mb": 1024})), HOSTILE);
-        daemon.upload_code(
+        deploy(&daemon, "hostile", &keys(own));
+        deploy(&daemon, "spawned", &keys(spawned));
+        deploy(&daemon, "once", &keys(json!({"reuse": "once"})));
+        deploy(&daemon, "slow", &keys(json!({"cpu": SLOW_CPU})));
+        deploy(&daemon, "roomy", &keys(json!({"memory_mb": 1024})));
+        deploy(
+            &daemon,
             "roomy-spawned",
             &keys(json!({"memory_mb": 1024, "template": "off"})),
-            HOSTILE,
         );
         let ground = Self {
             daemon,

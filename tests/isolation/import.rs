@@ -5,9 +5,8 @@ use pilot_sys::seqpacket::descriptors_can_be_refused;
 use serde_json::json;
 
 use crate::ground::{Ground, VICTIMS_SECRET};
+use crate::hostile::{code_with, deploy, deploy_with};
 use crate::{Attempt, Verdict};
-
-const HOSTILE: &str = include_str!("hostile.py");
 
 /// CAP_SETGID, CAP_SETUID, CAP_SETPCAP, CAP_SYS_CHROOT, CAP_SYS_ADMIN: the capabilities that a template needs for its workers
 /// (setns(2), setresuid(2), PR_CAPBSET_DROP). The attempt "as root" checks that user 0 has no useful rights there.
@@ -130,34 +129,25 @@ fn for_others() -> Vec<Attempt> {
     attempts.push(Attempt::new(
         "at import: what a template writes to /tmp is not seen by other functions",
         |ground| {
-            let code =
-                format!("{HOSTILE}\nopen('/tmp/of-the-template', 'w').write('{VICTIMS_SECRET}')\n");
-            ground
-                .daemon
-                .upload_code("tmp-at-import", &json!({}), &code);
-            ground
-                .daemon
-                .upload_code("tmp-beside", &json!({"memory_mb": 64}), HOSTILE);
+            let more = format!("open('/tmp/of-the-template', 'w').write('{VICTIMS_SECRET}')\n");
+            deploy_with(&ground.daemon, "tmp-at-import", &json!({}), &more);
+            deploy(&ground.daemon, "tmp-beside", &json!({"memory_mb": 64}));
             ground.holds("tmp-beside", "tmp_list", json!([]))
         },
     ));
     attempts.push(Attempt::new(
         "at import: killing the parent leaves the other functions working",
         |ground| {
-            let archive =
-                pilot_harness::archive(&[pilot_harness::ArchiveEntry::text("app.py", HOSTILE)]);
             let (_, event) = ground.daemon.upload(
                 "parricide",
                 &json!({"environment": {"KILL_PARENT_AT_IMPORT": "1"}}),
-                &archive,
+                &code_with(""),
             );
             ground.daemon.scale("victim", 0);
             ground.daemon.scale("spawned", 0);
             let victim = ground.ask("victim", "count", json!([]));
             let spawned = ground.ask("spawned", "count", json!([]));
-            ground
-                .daemon
-                .upload_code("after", &json!({"memory_mb": 65}), HOSTILE);
+            deploy(&ground.daemon, "after", &json!({"memory_mb": 65}));
             let after = ground.ask("after", "count", json!([]));
             Verdict::Pass(format!(
                 "deploy: {}; {victim} {spawned} {after}",
@@ -166,12 +156,11 @@ fn for_others() -> Vec<Attempt> {
         },
     ));
     attempts.push(Attempt::new("at import: a descriptor that was opened then gives a worker nothing", |ground| {
-        let code = format!(
-            "{HOSTILE}\nKEPT = [os.open(path, os.O_RDONLY) for path in ('/', '/proc', '/var') if os.path.isdir(path)]\n\
+        let more =
+            "KEPT = [os.open(path, os.O_RDONLY) for path in ('/', '/proc', '/var') if os.path.isdir(path)]\n\
              def try_kept():\n    got = []\n    for fd in KEPT:\n        for path in ('etc/shadow', '../etc/shadow', 'proc/1/root/etc/shadow', '1/root/etc/shadow'):\n            \
-             try: got.append(os.open(path, os.O_RDONLY, dir_fd=fd))\n            except OSError: pass\n    return [bool(got), got]\n"
-        );
-        ground.daemon.upload_code("keeper", &json!({}), &code);
+             try: got.append(os.open(path, os.O_RDONLY, dir_fd=fd))\n            except OSError: pass\n    return [bool(got), got]\n";
+        deploy_with(&ground.daemon, "keeper", &json!({}), more);
         ground.holds("keeper", "kept", json!([]))
     }));
     attempts
@@ -185,10 +174,10 @@ fn at_import(ground: &Ground, name: &str) -> serde_json::Value {
         } else {
             SEND
         };
-        ground.daemon.upload_code(
+        deploy(
+            &ground.daemon,
             "importer",
             &json!({"environment": {"TRY_AT_IMPORT": "1", "LEAVE_OUT": left_out}, "timeout_s": 20}),
-            HOSTILE,
         );
     }
     ground

@@ -4,7 +4,7 @@
 //! The last line is `N passed, N failed, N skipped`. The exit status is 1 if an attempt failed. As root, all attempts run against a
 //! daemon that is root, and those that need no limits also against one that is not. As another user, all attempts are skipped,
 //! because only root can set up their environment. With an argument, only attempts whose name contains it run. The attempts are in
-//! `hostile.py`.
+//! `hostile/`.
 
 #![expect(
     clippy::unwrap_used,
@@ -15,6 +15,7 @@ mod builds;
 mod calls;
 mod files;
 mod ground;
+mod hostile;
 mod import;
 mod limits;
 mod loopback;

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 use crate::ground::Ground;
+use crate::hostile::code_with;
 use crate::{Attempt, Verdict};
 
 /// For how long another function is called, at least, while functions send sockets.
@@ -173,11 +174,7 @@ fn between_workers() -> Vec<Attempt> {
         "network outbound does not reach this host",
         |ground| {
             let spec = json!({"network": "outbound", "timeout_s": 20});
-            let archive = pilot_harness::archive(&[pilot_harness::ArchiveEntry::text(
-                "app.py",
-                include_str!("hostile.py"),
-            )]);
-            let (_, event) = ground.daemon.upload("outward", &spec, &archive);
+            let (_, event) = ground.daemon.upload("outward", &spec, &code_with(""));
             if event["event"] != "done" {
                 return Verdict::Skip(format!("this machine does not offer it: {event}"));
             }

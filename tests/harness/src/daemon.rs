@@ -550,8 +550,20 @@ impl Daemon {
     /// If it fails.
     #[track_caller]
     pub fn upload_code(&self, name: &str, spec: &Value, code: &str) -> Value {
-        let archive = archive(&[crate::ArchiveEntry::text("app.py", code)]);
-        let (status, event) = self.upload(name, spec, &archive);
+        self.upload_archive(
+            name,
+            spec,
+            &archive(&[crate::ArchiveEntry::text("app.py", code)]),
+        )
+    }
+
+    /// Uploads an archive through the control API, which must succeed. Returns the report.
+    ///
+    /// # Panics
+    /// If it fails.
+    #[track_caller]
+    pub fn upload_archive(&self, name: &str, spec: &Value, archive: &[u8]) -> Value {
+        let (status, event) = self.upload(name, spec, archive);
         assert!(
             status == 200 && event["event"] == "done",
             "deploy of {name}: {status} {event}\n--- daemon:\n{}",

@@ -285,9 +285,6 @@ fn unsafe_code_is_forbidden_outside_base_sys_but_for_one_call() {
 /// The longest source file. Aim for half of it.
 const LINES_MAX: usize = 800;
 
-/// Files that may be longer, because they are tables: here, what hostile functions try, one attempt after another.
-const TABLES: [&str; 1] = ["tests/isolation/hostile.py"];
-
 #[test]
 fn no_source_file_is_longer_than_somebody_reads() {
     let root = workspace().workspace_root.into_std_path_buf();
@@ -311,8 +308,7 @@ fn no_source_file_is_longer_than_somebody_reads() {
                 .is_some_and(|end| end == "rs" || end == "py")
             {
                 let lines = fs::read_to_string(&path).unwrap().lines().count();
-                let table = TABLES.iter().any(|table| path.ends_with(table));
-                if lines > LINES_MAX && !table {
+                if lines > LINES_MAX {
                     long.push(format!("{}: {lines} lines", path.display()));
                 }
             }

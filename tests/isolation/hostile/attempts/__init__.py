@@ -1,0 +1,1 @@
+"""What a hostile function tries, by subject. Each attempt returns `[escaped, what it saw]`."""

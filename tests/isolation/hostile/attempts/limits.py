@@ -1,0 +1,157 @@
+"""More than the function may have: memory, CPU time, processes, and what the kernel keeps for sockets."""
+
+import ctypes
+import errno
+import os
+import resource
+import signal
+import socket
+import time
+
+from .kernel import libc
+
+
+def try_memory(mb):
+    kept = bytearray()
+    step = bytes(range(256)) * 4096 * 4
+    for _ in range(mb // 4):
+        kept += step
+    return [True, len(kept)]
+
+
+def try_memory_of_children(children, mb):
+    """Memory of several processes: the limit applies to their sum."""
+    pids = []
+    for _ in range(children):
+        pid = os.fork()
+        if pid == 0:
+            kept = bytes(range(256)) * (mb * 4096)
+            time.sleep(4)
+            os._exit(0 if kept else 1)
+        pids.append(pid)
+    alive = 0
+    for pid in pids:
+        _, status = os.waitpid(pid, 0)
+        alive += status == 0
+    return [alive == children, f"{alive} of {children} lived"]
+
+
+def try_memfd(mb):
+    fd = os.memfd_create("hog")
+    for _ in range(mb):
+        os.write(fd, bytes(range(256)) * 4096)
+    return [True, mb]
+
+
+def try_cpu(seconds, processes):
+    """CPU seconds that this number of busy processes uses in this time."""
+    end = time.monotonic() + seconds
+    pids = []
+    for _ in range(processes - 1):
+        pid = os.fork()
+        if pid == 0:
+            while time.monotonic() < end:
+                pass
+            os._exit(0)
+        pids.append(pid)
+    before = time.process_time()
+    began = time.monotonic()
+    while time.monotonic() < end:
+        pass
+    took = time.monotonic() - began
+    own = time.process_time() - before
+    for pid in pids:
+        os.waitpid(pid, 0)
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    used = own + children.ru_utime + children.ru_stime
+    return [False, [used, took]]
+
+
+def try_pids(limit):
+    pids = []
+    said = "no limit"
+    try:
+        while len(pids) < limit:
+            pid = os.fork()
+            if pid == 0:
+                time.sleep(30)
+                os._exit(0)
+            pids.append(pid)
+    except OSError as error:
+        said = errno.errorcode[error.errno]
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+        for pid in pids:
+            os.waitpid(pid, 0)
+    return [said == "no limit", [len(pids), said]]
+
+
+def try_inotify(limit):
+    """Holds instances of inotify until the worker ends."""
+    global kept
+    kept = []
+    while len(kept) < limit:
+        descriptor = libc.inotify_init1(os.O_CLOEXEC)
+        if descriptor == -1:
+            return [False, [len(kept), errno.errorcode.get(ctypes.get_errno(), "E?")]]
+        kept.append(descriptor)
+    return [True, [len(kept), "no limit"]]
+
+
+def try_release():
+    global kept
+    for descriptor in kept:
+        os.close(descriptor)
+    kept = []
+    return [False, "closed"]
+
+
+def try_unaccepted(seconds):
+    """Sends to connections that nobody accepts. What they hold stays after they are closed."""
+    listeners, sent, until = [], 0, time.monotonic() + seconds
+    while time.monotonic() < until:
+        listener = socket.create_server(("127.0.0.1", 0), backlog=4096)
+        listeners.append(listener)
+        for _ in range(1000):
+            if time.monotonic() > until:
+                break
+            with socket.socket() as connection:
+                connection.setblocking(False)
+                try:
+                    connection.connect_ex(listener.getsockname())
+                    sent += connection.send(bytes(100_000))
+                except OSError:
+                    pass
+    return [True, f"{sent >> 20} MB sent"]
+
+
+def try_kept_back(seconds, sockets):
+    """Holds datagrams that are not complete."""
+    kept_back = []
+    for _ in range(sockets):
+        one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        one.connect(("127.0.0.1", 9))
+        for _ in range(20):
+            one.send(bytes(3000), socket.MSG_MORE)
+        kept_back.append(one)
+    time.sleep(seconds)
+    return [True, f"{len(kept_back)} datagrams kept back"]
+
+
+def try_serve(connections, seconds):
+    """What servers and clients do: many connections, and datagrams, that are accepted and read. Returns how many had an echo."""
+    echoes = 0
+    with socket.create_server(("127.0.0.1", 0), backlog=connections) as listener:
+        clients = [socket.create_connection(listener.getsockname()) for _ in range(connections)]
+        for client in clients:
+            client.sendall(bytes(20_000))
+        servers = [listener.accept()[0] for _ in clients]
+        time.sleep(seconds)
+        for client, server in zip(clients, servers):
+            got = server.recv(20_000, socket.MSG_WAITALL)
+            server.sendall(got)
+            echoes += client.recv(20_000, socket.MSG_WAITALL) == got
+            client.close()
+            server.close()
+    return [echoes != connections, echoes]
