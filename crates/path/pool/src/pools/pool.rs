@@ -5,8 +5,11 @@
 
 mod lease;
 
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -536,10 +539,13 @@ impl Pool {
         self.due.store(due.0, Ordering::Release);
         let over = !state.is_live() && state.is_empty();
         drop(state);
-        self.shared.wake_ticker_by(due);
+        // Starts wake the timer's task themselves, later.
+        if !todo.iter().any(|action| matches!(action, Action::Start(_))) {
+            self.shared.wake_ticker_by(due);
+        }
         for action in todo {
             match action {
-                Action::Start(key) => self.start(key),
+                Action::Start(key) => self.start(key, due),
                 Action::Give {
                     to,
                     key,
@@ -584,7 +590,9 @@ impl Pool {
         }
     }
 
-    fn start(self: &Arc<Self>, key: Key) {
+    /// Starts a worker. The timer's task runs at `due` or before; it is woken when the start has been requested, because tokio wakes a
+    /// second thread for two tasks that are ready at once, and the new worker would wait for the processor behind that thread.
+    fn start(self: &Arc<Self>, key: Key, due: Instant) {
         self.templated.store(true, Ordering::Relaxed);
         self.shared.stir();
         let id = self.shared.next_worker();
@@ -596,13 +604,19 @@ impl Pool {
         };
         self.shared.tasks.spawn(async move {
             let (shared, version) = (&order.pool.shared, &order.pool.version);
-            let result = match shared.permit(&version.config.name).await {
-                Ok(permit) => {
-                    let started = shared
-                        .with_room(PLACE_WAIT_MAX, start, || shared.engine.start(version, id));
-                    started.await.map(|worker| Started { worker, permit })
+            let result = {
+                let mut starting = pin!(async {
+                    let permit = shared.permit(&version.config.name).await?;
+                    let again = || shared.engine.start(version, id);
+                    let worker = shared.with_room(PLACE_WAIT_MAX, start, again).await?;
+                    Ok(Started { worker, permit })
+                });
+                let requested = poll_fn(|task| Poll::Ready(starting.as_mut().poll(task))).await;
+                shared.wake_ticker_by(due);
+                match requested {
+                    Poll::Ready(result) => result,
+                    Poll::Pending => starting.await,
                 }
-                Err(full) => Err(full),
             };
             order.open = false;
             order.pool.started(order.key, result);
