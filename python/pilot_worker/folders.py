@@ -29,6 +29,18 @@ def written() -> Written:
     return opened
 
 
+def are_used() -> bool:
+    """Whether they contain something, or hold a file that has no name any more. The folder itself uses one inode."""
+    for folder in FOLDERS:
+        try:
+            used = posix.statvfs(folder)
+        except OSError:
+            continue  # a sandbox without this folder
+        if used.f_files - used.f_ffree > 1:
+            return True
+    return False
+
+
 def carry_over(written: Written) -> None:
     """Copies them into the folders of the same names. What cannot be copied (a socket, a pipe) is left out and logged."""
     for folder, fd in written:

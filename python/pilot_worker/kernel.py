@@ -70,6 +70,7 @@ _libc.syscall.restype = ctypes.c_long
 _libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
 _libc.mmap.restype = ctypes.c_void_p
 _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+_libc.mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p)
 
 _EPOLL_CTL_ADD = 1
 _MAP_SHARED = 1
@@ -131,6 +132,15 @@ def address_of_c_library() -> int:
 def collapse(address: int, length: int) -> int:
     """Makes this memory huge pages (MADV_COLLAPSE). 0, or the error's number."""
     return 0 if _libc.madvise(address, length, _MADV_COLLAPSE) == 0 else ctypes.get_errno()
+
+
+def present(address: int, length: int) -> bytes:
+    """One byte per page of this anonymous memory: 1 if it is there, 0 if it was never written to (mincore(2)).
+
+    Raises OSError."""
+    vector = ctypes.create_string_buffer(length // os.sysconf("SC_PAGE_SIZE"))
+    _checked(_libc.mincore(address, length, vector), "mincore")
+    return vector.raw
 
 
 def permitted_capabilities() -> int:

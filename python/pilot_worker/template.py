@@ -24,6 +24,7 @@ from . import (
     entropy,
     errors,
     findings,
+    folders,
     forkable,
     generators,
     handler,
@@ -76,7 +77,6 @@ class Template:
         report: Dict[str, Any] = {"op": "ready", "threads": 1, "imports": [], "failed": []}
         timer = imports.ImportTimer()
         descriptors.begin()
-        began = time.monotonic()
         try:
             if self.spec is not None:
                 imports.apply(self.spec)
@@ -108,8 +108,9 @@ class Template:
         report["python"] = sys.version.split()[0]
         self._native = self._load_native()
         report["native"] = self._native is not None
+        report["wrote_files"] = self.function is not None and folders.are_used()
         self._freeze()
-        self._make_huge(time.monotonic() - began)
+        self._make_huge()
         self._watch_children()
         self._control.send(report)
         return "error" not in report
@@ -325,16 +326,14 @@ class Template:
             how = {"signal": os.WTERMSIG(status)} if os.WIFSIGNALED(status) else {"code": os.WEXITSTATUS(status)}
             self._control.send({"op": "exited", "id": fork_id, **how})
 
-    def _make_huge(self, import_s: float) -> None:
-        """Of a template above functions, now: its children share the pages. Of a function's, as much as a quarter of the time
-        of its import allows, and the rest when nobody waits for a worker."""
+    def _make_huge(self) -> None:
+        """Of a template above functions, now: its children share the pages. Of a function's, when nobody waits for a worker."""
         spans = huge_pages.spans()
         if self.function is None:
             huge_pages.collapse(spans)
-            return
-        left = huge_pages.collapse(spans, time.monotonic() + import_s / 4)
-        if left and self._native is not None:
-            self._native.make_huge(left)
+            huge_pages.note_inherited()
+        elif self._native is not None:
+            self._native.make_huge(spans)
 
     def _freeze(self) -> None:
         """Excludes all objects from garbage collection, so that a collection in a child does not write to shared pages."""

@@ -41,6 +41,15 @@ def test_a_template_gets_copies_of_what_the_one_above_has_written(
             os.fstat(fd)
 
 
+def test_folders_are_used_while_something_is_in_them_or_open() -> None:
+    here = Path("/dev/shm/pilot-test-folders")
+    with here.open("w") as file:
+        assert folders.are_used()
+        here.unlink()
+        assert folders.are_used()
+        assert file.fileno() > 0
+
+
 def test_a_folder_that_stays_the_same_is_not_touched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(folders, "FOLDERS", (str(tmp_path),))
     (tmp_path / "file").write_text("as it was")

@@ -16,7 +16,7 @@ from pilot_worker import huge_pages, kernel
 
 MB = 1 << 20
 
-# Made faster than it can be made huge pages, so that most of it is left when the template is ready.
+# More than may have a second copy while a worker lives.
 QUICK = """
 import mmap, os
 heap = mmap.mmap(-1, 256 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x8000)  # MAP_POPULATE
@@ -37,6 +37,21 @@ def handler(event, context):
 
 def private(length: int) -> mmap.mmap:
     return mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+
+
+def alone(length_mb: int) -> tuple[mmap.mmap, int, int]:
+    """Memory that the kernel joins with no other: a mapping, and where whole huge pages begin in it, as offset and address."""
+    memory = private((length_mb + 4) * MB)
+    offset = -address_of(memory) % huge_pages.HUGE or huge_pages.HUGE
+    behind = offset + length_mb * MB
+    for begin, end in ((0, offset), (behind, len(memory))):
+        closed = (ctypes.c_void_p(address_of(memory) + begin), ctypes.c_size_t(end - begin), 0)
+        assert ctypes.CDLL(None).mprotect(*closed) == 0
+    return memory, offset, address_of(memory) + offset
+
+
+def spans_from(first: int) -> list[tuple[int, int]]:
+    return [span for span in huge_pages.spans() if first <= span[0] < first + 16 * MB]
 
 
 def address_of(memory: mmap.mmap) -> int:
@@ -71,24 +86,26 @@ def until_huge(pid: int, wanted: int) -> None:
         time.sleep(0.005)
 
 
-def within(spans: list[tuple[int, int]], address: int) -> bool:
-    return any(begin <= address < begin + length for begin, length in spans)
+def test_memory_that_is_full_is_worth_it_and_sparse_memory_is_not() -> None:
+    memory, offset, first = alone(12)
+    # Three full huge pages, one that is half full, one that is full, and nothing behind it.
+    memory[offset : offset + 7 * MB] = b"x" * (7 * MB)
+    memory[offset + 8 * MB : offset + 10 * MB] = b"x" * (2 * MB)
+    assert spans_from(first) == [(first, 6 * MB), (first + 8 * MB, 2 * MB)]
+    huge_pages.collapse(spans_from(first))
+    assert memory[offset : offset + 11 * MB] == b"x" * (7 * MB) + bytes(MB) + b"x" * (2 * MB) + bytes(MB)
 
 
-def test_memory_that_is_full_is_worth_it_and_sparse_or_huge_memory_is_not() -> None:
-    # Far from each other, so that the kernel does not join them.
-    full, gap, sparse = private(16 * MB), private(16 * MB), private(16 * MB)
-    gap_at = address_of(gap)
-    fill(full, len(full))
-    fill(sparse, len(sparse) // 2)
-    ctypes.CDLL(None).mprotect(ctypes.c_void_p(gap_at), ctypes.c_size_t(len(gap)), 0)
-    middle = 8 * MB
-    spans = huge_pages.spans()
-    assert within(spans, address_of(full) + middle)
-    assert not within(spans, address_of(sparse) + 4 * MB)
-    huge_pages.collapse([span for span in spans if within([span], address_of(full) + middle)])
-    assert full[:] == b"x" * len(full)
-    assert not within(huge_pages.spans(), address_of(full) + middle)
+def test_what_the_template_above_has_mapped_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory, offset, first = alone(12)
+    memory[offset : offset + 12 * MB] = b"x" * (12 * MB)
+    assert spans_from(first) == [(first, 12 * MB)]
+    # As if the kernel had joined memory of this template with memory of the one above.
+    inherited = [(0, 4096), (first + 5 * MB, first + 6 * MB), (first + 9 * MB, first + 64 * MB)]
+    monkeypatch.setattr(huge_pages, "_inherited", inherited)
+    assert spans_from(first) == [(first, 4 * MB), (first + 6 * MB, 2 * MB)]
+    huge_pages.note_inherited()
+    assert spans_from(first) == []
 
 
 def test_a_templates_heap_becomes_huge_and_its_workers_see_the_same(functions: Functions) -> None:
@@ -111,7 +128,7 @@ def test_the_rest_of_a_large_heap_waits_until_no_worker_has_its_pages(functions:
     functions.write(QUICK)
     _, sock = functions.root.fork("template", functions.spec())
     template = Template(sock)
-    # The worker is asked for before its template is ready: a template of which nobody wants anything makes all of it huge.
+    # The worker is asked for before its template is ready: a template of which nobody wants anything makes its memory huge.
     template.report = {"native": True}
     worker = template.worker()
     template.message("ready")
@@ -124,12 +141,3 @@ def test_the_rest_of_a_large_heap_waits_until_no_worker_has_its_pages(functions:
     template.message("exited")
     until_huge(pid, 240 * MB)
     template.close()
-
-
-def test_no_more_is_done_at_once_than_there_is_time_for() -> None:
-    memory = private(16 * MB)
-    fill(memory, len(memory))
-    spans = [span for span in huge_pages.spans() if within([span], address_of(memory) + 8 * MB)]
-    assert huge_pages.collapse(spans, time.monotonic()) == spans
-    assert huge_pages.collapse(spans) == []
-    assert memory[:] == b"x" * len(memory)

@@ -153,6 +153,21 @@ fn every_worker_sees_the_files_that_its_template_wrote_and_no_change_of_another(
 }
 
 #[test]
+fn the_first_worker_after_a_restart_sees_the_files_that_its_template_wrote_meanwhile() {
+    // Long after the sandbox of the first worker is made.
+    let code = "import os, time\ntime.sleep(0.3)\nopen('/dev/shm/late', 'w').write('from import')\n\
+        def handler(event, context):\n    return [os.listdir('/tmp'), open('/dev/shm/late').read()]\n";
+    let mut daemon = lab(code, json!({}));
+    daemon.stop();
+    daemon.resume();
+    for _ in 0..3 {
+        let seen = answer(&daemon, "lab", json!({}));
+        assert_eq!(seen, json!([[], "from import"]));
+        daemon.scale("lab", 0);
+    }
+}
+
+#[test]
 fn a_template_that_fills_its_tmp_leaves_its_workers_no_space_there() {
     let code = r#"
 import os

@@ -96,11 +96,12 @@ impl Engine for ForkEngine {
                 found => found,
             };
             let function = function.map_err(trial::in_the_template)?;
+            let report = function.report();
             if let Err(error) = trial::run(&tree, &function).await {
                 tree.functions.remove(&version.id);
                 return Err(error);
             }
-            Ok(function.report().clone())
+            Ok(report)
         })
     }
 

@@ -179,6 +179,9 @@ pub struct TemplateReady {
     /// Whether it accepts the short form of a fork request.
     #[serde(default)]
     pub native: bool,
+    /// Only of a function: whether the imports wrote to `/tmp` or `/dev/shm`. From the worker's own code, but user code could change it.
+    #[serde(default)]
+    pub wrote_files: bool,
     /// Lambda's error body, if the handler could not be imported.
     #[serde(default)]
     pub error: Option<serde_json::Value>,

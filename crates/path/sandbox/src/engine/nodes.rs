@@ -124,6 +124,7 @@ pub(super) struct Function {
     /// Whether each of its interpreters is started with variables of its own, so that no other template can fork its workers.
     own_interpreter: bool,
     spec: TemplateSpec,
+    /// Without its memory: to add it up takes as long as a fork.
     report: TemplateReport,
     /// Its link to other hosts, open as long as the node.
     _link: Option<Link>,
@@ -154,8 +155,12 @@ impl Function {
         &self.sandbox
     }
 
-    pub(super) fn report(&self) -> &TemplateReport {
-        &self.report
+    /// What its deployment is told, with the memory that its template uses now.
+    pub(super) fn report(&self) -> TemplateReport {
+        TemplateReport {
+            memory_bytes: memory_of(&self.sandbox),
+            ..self.report.clone()
+        }
     }
 
     pub(super) fn spec(&self) -> &TemplateSpec {
@@ -310,21 +315,25 @@ impl TemplateTree {
 
     /// A sandbox for one of the function's workers.
     pub(super) async fn worker_sandbox(&self, function: &Function) -> Result<Sandbox, StartError> {
-        let cgroup = self
-            .machine
-            .cgroup(&self.function_limits(function.version()))?;
-        function
-            .sandbox
-            .nest(
-                NestNetwork::Shared,
-                cgroup,
-                Folders {
-                    tmp_bytes_max: self.machine.config.tmp_bytes_max,
-                    over_template: function.is_imported(),
-                    user: None,
-                },
-            )
+        let imported = function.is_imported();
+        self.nested_in(&function.sandbox, function.version(), imported)
             .await
+    }
+
+    /// A sandbox for a worker inside the function's. `over_template`: it shows the files that the function's template has written.
+    async fn nested_in(
+        &self,
+        sandbox: &Sandbox,
+        version: &Version,
+        over_template: bool,
+    ) -> Result<Sandbox, StartError> {
+        let cgroup = self.machine.cgroup(&self.function_limits(version))?;
+        let folders = Folders {
+            tmp_bytes_max: self.machine.config.tmp_bytes_max,
+            over_template,
+            user: None,
+        };
+        sandbox.nest(NestNetwork::Shared, cgroup, folders).await
     }
 
     async fn build_function(&self, version: &Arc<Version>) -> Result<Function, StartError> {
@@ -404,12 +413,19 @@ impl TemplateTree {
             &self.machine.worker_filter,
             libraries,
         );
+        let mut spares = Spares::default();
         let template = match (version.config.template, base.forks_from()) {
             (TemplateMode::Off, _) => None,
             (TemplateMode::On, _) if own_interpreter => {
                 Some(self.exec_function(version, &sandbox, &spec).await?)
             }
-            (TemplateMode::On, Some(parent)) => Some(fork_template(parent, &sandbox, &spec).await?),
+            (TemplateMode::On, Some(parent)) => {
+                let imports = fork_template(parent, &sandbox, &spec);
+                Some(
+                    self.with_first(&mut spares, version, &sandbox, imports)
+                        .await?,
+                )
+            }
             (TemplateMode::On, None) => None,
         };
         let ready = template.as_ref().unwrap_or(&base.template).ready().clone();
@@ -423,7 +439,6 @@ impl TemplateTree {
             &ready,
             template.is_some(),
             &imports,
-            memory_of(&sandbox),
             begun.elapsed(),
         );
         Ok(Built::Function(Box::new(Function {
@@ -434,12 +449,30 @@ impl TemplateTree {
             own_interpreter,
             spec,
             report,
-            spares: Mutex::default(),
+            spares: Mutex::new(spares),
             refilling: AtomicBool::new(false),
             trimming: AtomicBool::new(false),
             lingering: Arc::new(Semaphore::new(LINGERING_MAX)),
             _link: link,
         })))
+    }
+
+    /// The template that `imports` resolves to. Meanwhile, the sandbox of its first worker is made, and put among the spare ones if it
+    /// fits: it does not show files that the template wrote later, and shows files to a worker that must not see them.
+    async fn with_first(
+        &self,
+        spares: &mut Spares,
+        version: &Version,
+        sandbox: &Sandbox,
+        imports: impl Future<Output = Result<Template, StartError>>,
+    ) -> Result<Template, StartError> {
+        let (template, first) = tokio::join!(imports, self.nested_in(sandbox, version, true));
+        let template = template?;
+        if template.forkable() && !template.ready().wrote_files {
+            // Without it, the start makes one, and says why it cannot.
+            spares.ready.extend(first);
+        }
+        Ok(template)
     }
 
     async fn environment(

@@ -33,14 +33,14 @@ impl Imports {
     }
 }
 
-/// The report of a function's node. `above` is what the template above said, `ready` what its own one did, if it has one.
+/// The report of a function's node. `above` is what the template above said, `ready` what its own one did, if it has one. The
+/// memory is not in it.
 pub(super) fn report(
     version: &Version,
     above: &TemplateReady,
     ready: &TemplateReady,
     has_template: bool,
     imports: &Imports,
-    memory_bytes: u64,
     took: Duration,
 ) -> TemplateReport {
     let reason = match version.config.template {
@@ -94,7 +94,7 @@ pub(super) fn report(
                 instead: printable(&found.instead),
             })
             .collect(),
-        memory_bytes,
+        memory_bytes: 0,
         forkable: has_template,
         reason,
         own_imports,
