@@ -28,11 +28,17 @@ _set_by_modules: Dict[str, str] = {}
 _given: Dict[str, str] = {}
 
 
+# The folders of the environment's packages, with a slash at the end. Set in the template of the environment.
+_packages: List[str] = []
+
+
 class ImportTimer:
     """A context that records each module loaded inside it, with inclusive and exclusive milliseconds."""
 
     def __init__(self) -> None:
         self.spans: List[Tuple[str, int, int]] = []
+        # Modules of the environment's packages that no other one of them has imported, in the order in which they were loaded.
+        self.direct: List[str] = []
         self._nested_ns = 0
         self._load: Optional[Callable[[str, Any], ModuleType]] = None
 
@@ -52,6 +58,7 @@ class ImportTimer:
     def _timed(self, name: str, import_: Any) -> ModuleType:
         assert self._load is not None
         outer_nested_ns, self._nested_ns = self._nested_ns, 0
+        before = len(self.direct)
         opened.importing()
         started_ns = time.perf_counter_ns()
         try:
@@ -59,6 +66,8 @@ class ImportTimer:
             generators.loaded(name)
             forkable.loaded(name)
             opened.imported(name)
+            if _packages and _is_of_packages(module):
+                self.direct[before:] = [name]
             return module
         finally:
             inclusive_ns = time.perf_counter_ns() - started_ns
@@ -72,6 +81,18 @@ class ImportTimer:
             {"module": name, "ms": round(inclusive_ns / 1e6, 3), "self_ms": round(exclusive_ns / 1e6, 3)}
             for name, inclusive_ns, exclusive_ns in spans
         ]
+
+
+def note_packages(sys_path: List[str]) -> None:
+    """In the template of an environment: where its packages are."""
+    _packages[:] = [path + "/" for path in sys_path]
+
+
+def _is_of_packages(module: object) -> bool:
+    # Without asking the module, which may be anything, and may run code when it is asked.
+    spec = object.__getattribute__(module, "__dict__").get("__spec__") if isinstance(module, type(sys)) else None
+    origin = getattr(spec, "origin", None)
+    return isinstance(origin, str) and origin.startswith(tuple(_packages))
 
 
 class SingleThreaded:

@@ -48,6 +48,9 @@ if TYPE_CHECKING:
     from typing import Any, Dict, List, NoReturn, Optional
 
 
+# Of a report. The daemon takes fewer.
+MODULES_MAX = 100
+
 _new_poll = select.poll  # before user code replaces it, as gevent does
 
 
@@ -109,6 +112,7 @@ class Template:
         self._native = self._load_native()
         report["native"] = self._native is not None
         report["wrote_files"] = self.function is not None and folders.are_used()
+        report["modules"] = timer.direct[:MODULES_MAX] if self.function is not None else []
         self._freeze()
         self._make_huge()
         self._watch_children()
@@ -124,6 +128,7 @@ class Template:
                 return imports.import_declared(self.spec.imports)
         finally:
             setters.imported(self.spec.sys_path)
+            imports.note_packages(self.spec.sys_path)
 
     def _leave_imports_to_another(self, why: str) -> None:
         """Reports `ready` with the reason why this function's template must not be forked from one with packages."""

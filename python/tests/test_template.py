@@ -411,6 +411,33 @@ def test_lazy_objects_are_not_asked_what_they_are(functions: Functions) -> None:
     assert worker.result({}) == []
 
 
+def test_modules_that_only_the_code_imports_are_reported(functions: Functions) -> None:
+    for name, source in {
+        "parts/__init__.py": "",
+        "parts/light.py": "",
+        "parts/heavy.py": "import parts.light",
+        "parts/third.py": "",
+        "other/__init__.py": "",
+        "other/deep.py": "",
+        "broken.py": "raise ImportError",
+    }.items():
+        functions.write(source, f"packages/{name}")
+    packages = str(functions.directory / "packages")
+    environment = functions.template(handler=None, level="environment", imports=["parts"], sys_path=[packages])
+    assert environment.report["modules"] == []
+    functions.write("import json, parts.third", "own.py")
+    functions.write(
+        "import own, parts\nfrom parts import heavy\nimport parts.light, other.deep\n"
+        "try:\n    import broken\nexcept ImportError:\n    pass\n"
+        "def handler(event, context):\n    return 1\n"
+    )
+    spec = functions.spec(sys_path=[str(functions.directory), packages])
+    assert environment.template(spec).report["modules"] == ["parts.third", "parts.heavy", "other.deep"]
+    # Below a template that has imported them, too.
+    more = environment.template(functions.spec(handler=None, level="environment", imports=["parts.heavy"], sys_path=[packages]))
+    assert more.template(spec).report["modules"] == ["parts.third", "other.deep"]
+
+
 def test_generators_of_a_declared_import_are_renewed_too(functions: Functions) -> None:
     functions.write("import random\nOWN = random.Random()\n", "library.py")
     environment = functions.template(handler=None, level="environment", imports=["library"])

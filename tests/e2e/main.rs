@@ -51,6 +51,7 @@ mod rollback;
 mod runtimes;
 mod secrets;
 mod seen;
+mod shared_modules;
 mod simulate;
 mod start;
 mod stopping;

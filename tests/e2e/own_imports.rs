@@ -19,18 +19,28 @@ use crate::{answer, daemon};
 
 /// A package that has one module, as a file for `requirements.txt`.
 fn wheel(name: &str, source: &str) -> Vec<u8> {
+    wheel_of(name, &[(&format!("{name}.py"), source)])
+}
+
+/// A package with these files, as a file for `requirements.txt`.
+pub(crate) fn wheel_of(name: &str, files: &[(&str, &str)]) -> Vec<u8> {
+    let info = format!("{name}-1.0.dist-info");
     let about = format!("Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n");
     let how = "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n";
-    let record = format!(
-        "{name}.py,,\n{name}-1.0.dist-info/METADATA,,\n{name}-1.0.dist-info/WHEEL,,\n{name}-1.0.dist-info/RECORD,,\n"
+    let (metadata, kind, record) = (
+        format!("{info}/METADATA"),
+        format!("{info}/WHEEL"),
+        format!("{info}/RECORD"),
     );
+    let own = [(metadata.as_str(), about.as_str()), (&kind, how)];
+    let all: Vec<_> = files.iter().copied().chain(own).collect();
+    let listed = all.iter().map(|(path, _)| format!("{path},,\n"));
+    let record_text = listed.collect::<String>() + &format!("{record},,\n");
     let mut file = ZipWriter::new(Cursor::new(Vec::new()));
-    for (path, text) in [
-        (format!("{name}.py"), source),
-        (format!("{name}-1.0.dist-info/METADATA"), &about),
-        (format!("{name}-1.0.dist-info/WHEEL"), how),
-        (format!("{name}-1.0.dist-info/RECORD"), &record),
-    ] {
+    for (path, text) in all
+        .into_iter()
+        .chain([(record.as_str(), record_text.as_str())])
+    {
         file.start_file(path, SimpleFileOptions::default()).unwrap();
         file.write_all(text.as_bytes()).unwrap();
     }

@@ -25,6 +25,10 @@ pub struct Version {
     pub environment: Environment,
     /// Why its template does its own imports, as its deployment found out. `None`: this is not known, and the template finds it out.
     pub own_imports: Option<String>,
+    /// What its code imports of the environment's packages, as its deployment found out ([`TemplateReport::modules`]).
+    ///
+    /// [`TemplateReport::modules`]: crate::deployment::TemplateReport::modules
+    pub modules: Vec<String>,
 }
 
 /// The region of functions that do not set `AWS_REGION`.

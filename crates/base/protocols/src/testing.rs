@@ -168,6 +168,7 @@ pub(crate) fn start(change: impl FnOnce(&mut FunctionConfig)) -> Start {
             node: None,
         },
         own_imports: None,
+        modules: Vec::new(),
     };
     Start {
         answers: MemoryBudget::default().of(&version.config.name),

@@ -170,6 +170,7 @@ impl Engine for FakeEngine {
                     forkable: true,
                     reason: None,
                     own_imports: None,
+                    modules: Vec::new(),
                     took: script.start_takes,
                     warnings: Vec::new(),
                 })

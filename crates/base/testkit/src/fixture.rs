@@ -132,5 +132,6 @@ pub fn version_with(
             node: None,
         },
         own_imports: None,
+        modules: Vec::new(),
     })
 }

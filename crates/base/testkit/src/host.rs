@@ -330,6 +330,7 @@ impl RuntimeHost for FakeHost {
             forkable: false,
             reason: None,
             own_imports: None,
+            modules: Vec::new(),
             took: Duration::ZERO,
             warnings: Vec::new(),
         }

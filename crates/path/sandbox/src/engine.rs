@@ -4,6 +4,8 @@
 //! process has ended. A function's node also holds a few spare sandboxes, which the [`prewarmer`] makes and cleans in the
 //! background.
 
+mod bases;
+mod modules;
 mod nodes;
 mod prewarmer;
 mod report;
@@ -26,11 +28,13 @@ use pilot_wire::control::{Role, TemplateSpec};
 
 use crate::cgroup::Hierarchy;
 use crate::child::Child;
-use crate::engine::nodes::{Base, BaseKey, Function};
+use crate::engine::bases::{Base, BaseKey, Imported};
+use crate::engine::modules::SharedModules;
+use crate::engine::nodes::Function;
 use crate::engine::prewarmer::SandboxPrewarmer;
 use crate::machine::{Machine, dev_null};
 use crate::refused::refused;
-use crate::slots::Slots;
+use crate::slots::{SharedSlots, Slots};
 use crate::variables;
 use crate::worker::{Body, Connection, ForkedWorker, Output};
 
@@ -46,6 +50,9 @@ struct TemplateTree {
     machine: Arc<Machine>,
     interpreters: Slots<BaseKey<PathBuf>, Base>,
     environments: Slots<BaseKey<EnvironmentId>, Base>,
+    /// Below those of the environments.
+    with_modules: SharedSlots<BaseKey<Imported>, Base>,
+    modules: SharedModules,
     functions: Slots<VersionId, Function>,
     prewarmer: SandboxPrewarmer,
 }
@@ -58,6 +65,8 @@ impl ForkEngine {
             machine,
             interpreters: Slots::default(),
             environments: Slots::default(),
+            with_modules: SharedSlots::default(),
+            modules: SharedModules::default(),
             functions: Slots::default(),
             prewarmer: SandboxPrewarmer::start(),
         };
@@ -137,6 +146,7 @@ impl Engine for ForkEngine {
         let bases = [
             ("interpreter", tree.interpreters.built()),
             ("environment", tree.environments.built()),
+            ("environment", tree.with_modules.built()),
         ];
         // The node of a template that has ended stays until somebody needs it again.
         let bases = bases.into_iter().flat_map(|(level, nodes)| {

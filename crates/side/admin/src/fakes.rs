@@ -246,6 +246,7 @@ pub(crate) fn template() -> TemplateReport {
         forkable: true,
         reason: None,
         own_imports: None,
+        modules: Vec::new(),
         took: Duration::ZERO,
         warnings: Vec::new(),
     }

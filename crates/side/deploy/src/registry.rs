@@ -329,6 +329,7 @@ impl Registry {
             number: row.get(1)?,
             config,
             own_imports: template.own_imports.clone(),
+            modules: template.modules.clone(),
         };
         let problem = damage
             .or_else(|| environments::missing(&version))

@@ -39,6 +39,7 @@ pub(crate) fn record(function: &str, start: StartKind, outcome: Outcome) -> Invo
                 node: None,
             },
             own_imports: None,
+            modules: Vec::new(),
         }),
         trigger: FaasTrigger::Http,
         worker: None,

@@ -161,6 +161,7 @@ pub(super) mod tests {
             forkable: true,
             reason: None,
             own_imports: None,
+            modules: Vec::new(),
             took: Duration::from_millis(312),
             warnings: Vec::new(),
         }
@@ -222,6 +223,7 @@ pub(super) mod tests {
             forkable: false,
             reason: None,
             own_imports: None,
+            modules: Vec::new(),
             took: Duration::from_millis(45),
             ..a_template()
         };

@@ -1,5 +1,5 @@
-//! The tree of templates: interpreter → environment → function, each in a sandbox whose PID namespace is inside that of its
-//! parent. If a template cannot fork, its children are forked from its parent.
+//! The templates of functions, and what the tree of templates has in common: interpreter → environment → function, each in a sandbox whose
+//! PID namespace is inside that of its parent. If a template cannot fork, its children are forked from its parent.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -17,6 +17,7 @@ use pilot_model::{Environment, Network, Python, Rest, TemplateMode, Version};
 use pilot_wire::control::{Role, TemplateSpec};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use super::bases::{Base, BaseKind};
 use super::report::{Imports, printable, report};
 use super::{TemplateTree, specs};
 use crate::cgroup::{CPU_PERIOD_US, Cgroup, Limits};
@@ -34,84 +35,6 @@ use crate::sandbox::{NestNetwork, Sandbox, SandboxSpec, SharedSandbox};
 use crate::template::Template;
 use crate::variables;
 use crate::worker::Output;
-
-/// The node of an interpreter or environment.
-#[derive(Debug)]
-pub(super) struct Base {
-    name: String,
-    template: Template,
-    parent: Option<Arc<Self>>,
-}
-
-/// Key of such a node. Functions in the host's network have a separate tree, because a fork of a template cannot enter another
-/// network namespace there. So do functions whose code or layers have libraries, because the dynamic linker reads LD_LIBRARY_PATH only
-/// when a process starts, and remembers folders that it has not found.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) struct BaseKey<T> {
-    of: T,
-    own_network: bool,
-    libraries: bool,
-}
-
-/// What distinguishes the trees of templates.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct BaseKind {
-    own_network: bool,
-    libraries: bool,
-}
-
-impl BaseKind {
-    fn of<T>(self, of: T) -> BaseKey<T> {
-        BaseKey {
-            of,
-            own_network: self.own_network,
-            libraries: self.libraries,
-        }
-    }
-}
-
-impl<T> BaseKey<T> {
-    fn name(&self, of: impl std::fmt::Display) -> String {
-        let place = if self.own_network {
-            ""
-        } else {
-            " in the host's network"
-        };
-        let libraries = if self.libraries {
-            " for code with libraries"
-        } else {
-            ""
-        };
-        format!("{of}{place}{libraries}")
-    }
-}
-
-impl Base {
-    /// The nearest template that can fork, starting here and going up.
-    fn forks_from(&self) -> Option<&Template> {
-        if self.template.forkable() {
-            return Some(&self.template);
-        }
-        self.parent.as_ref()?.forks_from()
-    }
-
-    fn usable(&self) -> bool {
-        self.template.alive() && self.parent.as_ref().is_none_or(|parent| parent.usable())
-    }
-
-    /// Whether its template is a running process.
-    pub(super) fn is_running(&self) -> bool {
-        self.template.alive()
-    }
-
-    pub(super) fn memory(&self, level: &str) -> TemplateMemory {
-        TemplateMemory {
-            level: level.to_owned(),
-            name: self.name.clone(),
-            memory_bytes: memory_of(self.template.sandbox()),
-        }
-    }
-}
 
 /// The node of a function: its sandbox, its template if it has one, and spare sandboxes for its workers.
 #[derive(Debug)]
@@ -270,7 +193,7 @@ impl Function {
     }
 }
 
-fn memory_of(sandbox: &Sandbox) -> u64 {
+pub(super) fn memory_of(sandbox: &Sandbox) -> u64 {
     let processes = sandbox.cgroup().map(Cgroup::processes).unwrap_or_default();
     processes.into_iter().map(pss_bytes).sum()
 }
@@ -279,14 +202,11 @@ fn memory_of(sandbox: &Sandbox) -> u64 {
 /// processes.
 const LINGERING_MAX: usize = 32;
 
-/// The user of templates that belong to no function, in the sandboxes' user namespace.
-const BASE_USER: u32 = 1000;
-
 /// The result of an attempt to build a function's node.
 enum Built {
     Function(Box<Function>),
-    /// The function would notice what the template of its environment has imported.
-    NeedsOwnImports {
+    /// The function would notice what the template above has imported, or that one has not imported everything.
+    NeedsOtherImports {
         why: String,
     },
 }
@@ -342,18 +262,30 @@ impl TemplateTree {
         let imports = match (at_start.keys().next(), &version.own_imports) {
             (Some(_), _) => Imports::OwnInterpreter(at_start.keys().cloned().collect()),
             (None, Some(why)) => Imports::Own { why: why.clone() },
+            (None, None) if self.modules.are_shared(version) => {
+                match self
+                    .try_function(version, Imports::SharedModules, begun)
+                    .await
+                {
+                    Ok(Built::Function(function)) => return Ok(*function),
+                    Err(full @ StartError::Full { .. }) => return Err(full),
+                    // It was deployed without sharing them, so it works without.
+                    Ok(Built::NeedsOtherImports { .. }) | Err(_) => self.modules.refuse(version),
+                }
+                Imports::Shared
+            }
             (None, None) => Imports::Shared,
         };
         match self.try_function(version, imports, begun).await? {
             Built::Function(function) => Ok(*function),
-            Built::NeedsOwnImports { why } => {
+            Built::NeedsOtherImports { why } => {
                 match self
                     .try_function(version, Imports::Own { why }, begun)
                     .await?
                 {
                     Built::Function(function) => Ok(*function),
                     // Only user code that has broken the worker's code says so: a template without packages never does.
-                    Built::NeedsOwnImports { why } => Err(StartError::Runtime {
+                    Built::NeedsOtherImports { why } => Err(StartError::Runtime {
                         problem: format!("the template imports nothing: {}", printable(&why)),
                         output: String::new(),
                     }),
@@ -377,11 +309,9 @@ impl TemplateTree {
             own_network,
             libraries: libraries && !own_interpreter,
         };
-        let base = match imports {
-            Imports::Shared => self.environment(&version.environment, kind).await?,
-            Imports::Own { .. } | Imports::OwnInterpreter(_) => {
-                self.interpreter(&version.environment, kind).await?
-            }
+        let Some(base) = self.base_of(version, &imports, kind).await? else {
+            let why = "a module cannot be imported without the function".to_owned();
+            return Ok(Built::NeedsOtherImports { why });
         };
         let user = self.machine.user();
         let mut root = self.function_root(version, user);
@@ -430,12 +360,12 @@ impl TemplateTree {
         };
         let ready = template.as_ref().unwrap_or(&base.template).ready().clone();
         if let Some(why) = ready.own_imports {
-            return Ok(Built::NeedsOwnImports { why });
+            return Ok(Built::NeedsOtherImports { why });
         }
         let template = template.filter(Template::forkable);
         let report = report(
             version,
-            base.template.ready(),
+            &base.reports(),
             &ready,
             template.is_some(),
             &imports,
@@ -475,87 +405,6 @@ impl TemplateTree {
         Ok(template)
     }
 
-    async fn environment(
-        &self,
-        environment: &Environment,
-        kind: BaseKind,
-    ) -> Result<Arc<Base>, StartError> {
-        if environment.packages_dir().is_none() {
-            return self.interpreter(environment, kind).await;
-        }
-        let key = kind.of(environment.id.clone());
-        self.environments
-            .find_or_build(&key, Base::usable, || async {
-                let parent = self.interpreter(environment, kind).await?;
-                let user = self.machine.isolation.has_users().then_some(BASE_USER);
-                let root = self.root(environment, environment.packages_dir(), user);
-                let mut request = self.base_sandbox(root, kind);
-                request.own_users = self.own_users();
-                let cgroup = self.machine.cgroup(&self.base_limits())?;
-                let above = Some(parent.template.sandbox().as_ref());
-                let sandbox = Arc::new(
-                    Sandbox::with_root(&self.machine.spawner, request, above, cgroup).await?,
-                );
-                let spec = specs::of_environment(environment, user, kind.libraries);
-                let from = parent.forks_from().ok_or_else(|| StartError::Runtime {
-                    problem: "the interpreter's template has more than one thread".to_owned(),
-                    output: String::new(),
-                })?;
-                Ok(Base {
-                    name: key.name(&environment.id),
-                    template: fork_template(from, &sandbox, &spec).await?,
-                    parent: Some(parent),
-                })
-            })
-            .await
-    }
-
-    async fn interpreter(
-        &self,
-        environment: &Environment,
-        kind: BaseKind,
-    ) -> Result<Arc<Base>, StartError> {
-        let key = kind.of(python(environment)?.executable.clone());
-        self.interpreters
-            .find_or_build(&key, Base::usable, || async {
-                let (files, executable) = (self.machine.files.clone(), key.of.clone());
-                tokio::task::spawn_blocking(move || files.compile(&executable))
-                    .await
-                    .map_err(std::io::Error::other)
-                    .flatten()
-                    .map_err(refused("compile the worker's sources"))?;
-                let user = self.machine.isolation.has_users().then_some(BASE_USER);
-                let request = self.base_sandbox(self.root(environment, None, user), kind);
-                let cgroup = self.machine.cgroup(&self.base_limits())?;
-                let sandbox = Arc::new(
-                    Sandbox::with_root(&self.machine.spawner, request, None, cgroup).await?,
-                );
-                Ok(Base {
-                    name: key.name(key.of.display()),
-                    template: self.exec_template(environment, sandbox, kind, user).await?,
-                    parent: None,
-                })
-            })
-            .await
-    }
-
-    /// The first template of an interpreter.
-    async fn exec_template(
-        &self,
-        environment: &Environment,
-        sandbox: SharedSandbox,
-        kind: BaseKind,
-        user: Option<u32>,
-    ) -> Result<Template, StartError> {
-        let path = (
-            variables::LIBRARY_PATH.to_owned(),
-            variables::library_path(),
-        );
-        let at_start = kind.libraries.then_some(path).into_iter().collect();
-        let program = python_program(python(environment)?, "template", at_start, user);
-        self.exec(sandbox, program, None).await
-    }
-
     /// The template of a function whose variables an interpreter reads only when it starts. It is in the function's sandbox, so they
     /// have an effect on nothing else.
     async fn exec_function(
@@ -572,7 +421,7 @@ impl TemplateTree {
     }
 
     /// Only templates without a parent are started with exec.
-    async fn exec(
+    pub(super) async fn exec(
         &self,
         sandbox: SharedSandbox,
         mut program: ExecSpec,
@@ -595,7 +444,7 @@ impl TemplateTree {
         Template::when_ready(control, Arc::clone(&sandbox), &mut output, ended).await
     }
 
-    fn root(
+    pub(super) fn root(
         &self,
         environment: &Environment,
         packages: Option<&Path>,
@@ -640,29 +489,8 @@ impl TemplateTree {
     }
 
     /// Templates that import user code get a user namespace of their own, if the machine has them.
-    fn own_users(&self) -> bool {
+    pub(super) fn own_users(&self) -> bool {
         self.machine.isolation.user_namespace() != UserNamespace::None
-    }
-
-    fn base_sandbox(&self, mut root: RootSpec, kind: BaseKind) -> SandboxSpec {
-        root.libraries = kind.libraries;
-        SandboxSpec {
-            root,
-            own_network: kind.own_network,
-            own_users: false,
-            tmp_bytes_max: self.machine.config.tmp_bytes_max,
-        }
-    }
-
-    fn base_limits(&self) -> Limits {
-        Limits {
-            memory_bytes: self.machine.config.template_memory_bytes,
-            cpu_milli: u32::MAX / 1_000,
-            cpu_period_us: CPU_PERIOD_US,
-            cpu_weight: WEIGHT,
-            pids: self.machine.config.pids_max,
-            freezable: false,
-        }
     }
 
     fn function_limits(&self, version: &Version) -> Limits {
@@ -731,7 +559,7 @@ fn node_folders(environment: &Environment) -> Vec<(PathBuf, PathBuf)> {
         .collect()
 }
 
-async fn fork_template(
+pub(super) async fn fork_template(
     parent: &Template,
     sandbox: &SharedSandbox,
     spec: &TemplateSpec,

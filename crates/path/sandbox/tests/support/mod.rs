@@ -65,6 +65,7 @@ pub(crate) fn version(dir: &Path, name: &str, code: &str, spec: &FunctionSpec) -
             node: None,
         },
         own_imports: None,
+        modules: Vec::new(),
     })
 }
 

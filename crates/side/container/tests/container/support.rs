@@ -231,6 +231,7 @@ pub(crate) fn version(dir: &Path, name: &str, spec: &Spec<'_>) -> Arc<Version> {
             node: None,
         },
         own_imports: None,
+        modules: Vec::new(),
     })
 }
 

@@ -61,11 +61,12 @@ struct Claims {
 
 /// The version with what its template has found out, so that a later template need not find it out again.
 fn known(version: Arc<Version>, template: &TemplateReport) -> Arc<Version> {
-    if template.own_imports.is_none() {
+    if template.own_imports.is_none() && template.modules == version.modules {
         return version;
     }
     let mut known = Arc::unwrap_or_clone(version);
     known.own_imports.clone_from(&template.own_imports);
+    known.modules.clone_from(&template.modules);
     Arc::new(known)
 }
 
@@ -336,6 +337,7 @@ impl Inner {
             layers,
             environment: obtained.environment,
             own_imports: None,
+            modules: Vec::new(),
         });
         let tried = Tried::new(&self.platform, &version);
         let template = self.try_version(&version, say).await?;

@@ -137,6 +137,7 @@ fn template() -> TemplateReport {
         forkable: true,
         reason: None,
         own_imports: None,
+        modules: Vec::new(),
         took: Duration::from_millis(30),
         warnings: Vec::new(),
     }

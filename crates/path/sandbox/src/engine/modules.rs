@@ -1,0 +1,124 @@
+//! Which functions share the imports of modules that only their code asks for.
+//!
+//! The template of an environment imports the packages of its requirements, but not each of their modules: `import PIL` does not import
+//! `PIL.Image`. What the code of a function imports of them, its deployment finds out ([`Version::modules`]). Functions of an environment
+//! with the same list get a template between that of the environment and their own, from the second one on.
+
+use std::collections::{HashMap, HashSet};
+use std::hash::{BuildHasher, RandomState};
+
+use parking_lot::Mutex;
+use pilot_model::{FunctionName, Version, VersionId};
+
+/// The functions by the modules that they import.
+#[derive(Debug, Default)]
+pub(super) struct SharedModules {
+    users: Mutex<Users>,
+    hasher: RandomState,
+}
+
+#[derive(Debug, Default)]
+struct Users {
+    /// By the hash of an environment and a list.
+    lists: HashMap<u64, User>,
+    /// Versions whose template cannot be forked from one that has imported the modules.
+    refused: HashSet<VersionId>,
+}
+
+/// Who imports the modules of a list.
+#[derive(Debug, PartialEq, Eq)]
+enum User {
+    One(FunctionName),
+    Several,
+}
+
+/// Most lists, and most refused versions, that are remembered. Functions with another one do not share their imports.
+const LISTS_MAX: usize = 10_000;
+
+impl SharedModules {
+    /// Whether the template of this version is to be forked from one that has imported its modules. It is not for the first function
+    /// that asks, because then nobody shares them.
+    pub(super) fn are_shared(&self, version: &Version) -> bool {
+        if version.modules.is_empty() {
+            return false;
+        }
+        let list = self
+            .hasher
+            .hash_one((&version.environment.id, &version.modules));
+        let mut users = self.users.lock();
+        if users.refused.contains(&version.id) {
+            return false;
+        }
+        let name = &version.config.name;
+        if users.lists.len() >= LISTS_MAX && !users.lists.contains_key(&list) {
+            return false;
+        }
+        let user = users
+            .lists
+            .entry(list)
+            .or_insert_with(|| User::One(name.clone()));
+        if matches!(user, User::One(first) if first != name) {
+            *user = User::Several;
+        }
+        *user == User::Several
+    }
+
+    /// The template of this version cannot be forked from one that has imported its modules.
+    pub(super) fn refuse(&self, version: &Version) {
+        let mut users = self.users.lock();
+        if users.refused.len() >= LISTS_MAX {
+            // They will be tried once more.
+            users.refused.clear();
+        }
+        users.refused.insert(version.id.clone());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pilot_testkit::version as deployed;
+
+    use super::*;
+
+    fn version(name: &str, modules: &[&str]) -> Version {
+        let mut version = Version::clone(&deployed(name, 1));
+        version.modules = modules.iter().map(|&module| module.to_owned()).collect();
+        version
+    }
+
+    #[test]
+    fn the_second_function_with_the_same_modules_shares_them_and_then_the_first_one_too() {
+        let shared = SharedModules::default();
+        let (one, other) = (
+            version("one", &["PIL.Image"]),
+            version("other", &["PIL.Image"]),
+        );
+        assert!(!shared.are_shared(&one));
+        assert!(!shared.are_shared(&one), "the same function once more");
+        assert!(!shared.are_shared(&version("different", &["PIL.Image", "PIL.ImageOps"])));
+        assert!(!shared.are_shared(&version("none", &[])));
+        assert!(shared.are_shared(&other));
+        assert!(shared.are_shared(&one));
+    }
+
+    #[test]
+    fn a_version_that_cannot_share_does_not_and_others_do() {
+        let shared = SharedModules::default();
+        let versions = ["one", "other", "third"].map(|name| version(name, &["m.n"]));
+        shared.are_shared(&versions[0]);
+        shared.refuse(&versions[1]);
+        assert!(!shared.are_shared(&versions[1]));
+        assert!(shared.are_shared(&versions[2]));
+    }
+
+    #[test]
+    fn a_limited_number_of_lists_is_remembered() {
+        let shared = SharedModules::default();
+        for number in 0..LISTS_MAX {
+            shared.are_shared(&version("one", &[&format!("m{number}")]));
+        }
+        assert!(!shared.are_shared(&version("one", &["another"])));
+        assert!(!shared.are_shared(&version("other", &["another"])));
+        assert!(shared.are_shared(&version("other", &["m0"])));
+    }
+}

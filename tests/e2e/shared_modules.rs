@@ -1,0 +1,142 @@
+//! Modules of an environment's packages that the code of several functions imports: after a restart, one template imports them for all of
+//! these, and no function notices.
+
+use pilot_harness::{Daemon, Project, eventually};
+use serde_json::{Value, json};
+
+use crate::own_imports::wheel_of;
+use crate::{answer, daemon};
+
+const HEAVY: &str =
+    "import os, parts.light\nMODE = os.environ.get('HEAVY_MODE', 'unset')\nPID = os.getpid()\n";
+
+/// What it needs is a file of the function.
+const NEEDS: &str = "import settings, os\nPID = os.getpid()\n";
+
+/// It leaves something open.
+const OPEN: &str = "import socket\nlistener = socket.create_server(('127.0.0.1', 0))\n";
+
+const USES: &str = "import os, sys\nimport parts.heavy\n\ndef handler(event, context):\n    return [parts.heavy.PID, parts.heavy.MODE]\n";
+
+/// Another handler in the same folder, so that the environment is the same.
+const WITHOUT: &str =
+    "import sys, parts\ndef handler(event, context):\n    return 'parts.heavy' in sys.modules\n";
+
+/// A function with a package of several modules in its requirements.
+fn function(name: &str, code: &str, keys: &str) -> Project {
+    let wheel = wheel_of(
+        "parts",
+        &[
+            ("parts/__init__.py", ""),
+            ("parts/light.py", ""),
+            ("parts/heavy.py", HEAVY),
+            ("parts/needs.py", NEEDS),
+            ("parts/open.py", OPEN),
+        ],
+    );
+    Project::function(name, code, keys)
+        .file("parts-1.0-py3-none-any.whl", wheel)
+        .file("requirements.txt", "./parts-1.0-py3-none-any.whl\n")
+        .file("settings.py", "")
+        .file("without.py", WITHOUT)
+}
+
+fn restart(daemon: &mut Daemon) {
+    daemon.kill();
+    daemon.resume();
+}
+
+fn environments(daemon: &Daemon) -> Option<u32> {
+    let metrics = daemon.get("/metrics").text();
+    let line = metrics
+        .lines()
+        .find_map(|line| line.strip_prefix("pilot_templates{level=\"environment\"} "))?;
+    line.parse().ok()
+}
+
+#[test]
+fn functions_with_the_same_modules_share_their_imports_after_a_restart() {
+    let mut daemon = daemon();
+    for name in ["one", "other", "third"] {
+        daemon.deploy(&function(name, USES, ""));
+        assert_eq!(
+            daemon.describe(name)["template"]["modules"],
+            json!(["parts.heavy"])
+        );
+    }
+    daemon.deploy(&function("without", USES, "handler = \"without.handler\""));
+    assert_eq!(
+        daemon.describe("without")["template"]["modules"],
+        Value::Null
+    );
+    let imported_by = |daemon: &Daemon| {
+        ["one", "other", "third"].map(|name| answer(daemon, name, json!({}))[0].clone())
+    };
+    let [one, other, third] = imported_by(&daemon);
+    assert!(one != other && other != third, "each imported it");
+    restart(&mut daemon);
+    let [one, other, third] = imported_by(&daemon);
+    assert!(one != other, "nobody knew that there would be two");
+    assert_eq!(other, third, "both are forked from the same imports");
+    assert_eq!(answer(&daemon, "without", json!({})), false);
+    assert_eq!(environments(&daemon), Some(2));
+    // What the deployment found out stays, also if it is deployed again.
+    daemon.deploy(&function("third", USES, "timeout_s = 7"));
+    daemon.deploy(&function("other", USES, ""));
+    for name in ["other", "third"] {
+        assert_eq!(
+            daemon.describe(name)["template"]["modules"],
+            json!(["parts.heavy"])
+        );
+    }
+    for name in ["one", "other", "third"] {
+        daemon.cli_ok(&["remove", name]);
+    }
+    eventually("the template of their modules has ended", || {
+        (environments(&daemon) == Some(1)).then_some(())
+    });
+}
+
+#[test]
+fn a_function_that_would_notice_shared_modules_imports_them_itself() {
+    let mut daemon = daemon();
+    daemon.deploy(&function("one", USES, ""));
+    daemon.deploy(&function(
+        "other",
+        USES,
+        "environment = { HEAVY_MODE = \"mine\" }",
+    ));
+    restart(&mut daemon);
+    for _ in 0..2 {
+        assert_eq!(answer(&daemon, "one", json!({}))[1], "unset");
+        assert_eq!(answer(&daemon, "other", json!({}))[1], "mine");
+    }
+    assert_eq!(daemon.describe("other")["template"]["reason"], Value::Null);
+}
+
+#[test]
+fn modules_that_only_work_in_a_function_are_imported_there() {
+    let mut daemon = daemon();
+    let code = "import parts.needs\ndef handler(event, context):\n    return parts.needs.PID\n";
+    for name in ["one", "other", "third"] {
+        daemon.deploy(&function(name, code, ""));
+        assert_eq!(
+            daemon.describe(name)["template"]["modules"],
+            json!(["parts.needs"])
+        );
+    }
+    restart(&mut daemon);
+    let [one, other, third] =
+        ["one", "other", "third"].map(|name| answer(&daemon, name, json!({})));
+    assert!(one != other && other != third && one != third);
+}
+
+#[test]
+fn modules_whose_imports_leave_something_open_are_not_shared() {
+    let daemon = daemon();
+    let code = "import parts.open\ndef handler(event, context):\n    return 1\n";
+    daemon.deploy(&function("one", code, ""));
+    let template = &daemon.describe("one")["template"];
+    assert_eq!(template["modules"], Value::Null, "{template}");
+    assert_ne!(template["findings"], json!([]), "{template}");
+}
