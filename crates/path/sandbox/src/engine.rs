@@ -5,6 +5,7 @@
 //! background.
 
 mod bases;
+mod launch;
 mod modules;
 mod nodes;
 mod prewarmer;
@@ -247,8 +248,8 @@ impl TemplateTree {
             filter: None,
             ..function.spec().clone()
         })?;
-        let python = nodes::python(&function.version().environment)?;
-        let program = nodes::python_program(python, "worker", at_start, function.user());
+        let python = launch::python(&function.version().environment)?;
+        let program = launch::python_program(python, "worker", at_start, function.user());
         let fds = [
             null.as_fd(),
             log.as_fd(),

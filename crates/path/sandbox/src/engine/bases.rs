@@ -7,7 +7,7 @@ use pilot_model::ports::{StartError, TemplateMemory};
 use pilot_model::{Environment, EnvironmentId, Version};
 use pilot_wire::control::{TemplateReady, TemplateSpec};
 
-use super::nodes::{fork_template, memory_of, python, python_program};
+use super::launch::{fork_template, memory_of, python, python_program};
 use super::report::Imports;
 use super::{TemplateTree, specs};
 use crate::cgroup::{CPU_PERIOD_US, Limits};

@@ -82,6 +82,7 @@ mod tests {
 
     fn version(name: &str, modules: &[&str]) -> Version {
         let mut version = Version::clone(&deployed(name, 1));
+        version.id = VersionId::from_hex(name);
         version.modules = modules.iter().map(|&module| module.to_owned()).collect();
         version
     }

@@ -1,9 +1,7 @@
-//! The templates of functions, and what the tree of templates has in common: interpreter → environment → function, each in a sandbox whose
-//! PID namespace is inside that of its parent. If a template cannot fork, its children are forked from its parent.
+//! The templates of functions, the lowest of the tree: interpreter → environment → function, each in a sandbox whose PID namespace is
+//! inside that of its parent. If a template cannot fork, its children are forked from its parent.
 
-use std::collections::BTreeMap;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant as WallInstant;
@@ -13,28 +11,23 @@ use pilot_model::cpu_limit::WEIGHT;
 use pilot_model::deployment::TemplateReport;
 use pilot_model::layer::LAYERS_INSIDE;
 use pilot_model::ports::{StartError, TemplateMemory};
-use pilot_model::{Environment, Network, Python, Rest, TemplateMode, Version};
-use pilot_wire::control::{Role, TemplateSpec};
+use pilot_model::{Environment, Network, Rest, TemplateMode, Version};
+use pilot_wire::control::TemplateSpec;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::bases::{Base, BaseKind};
+use super::launch::{fork_template, memory_of, python, python_program};
 use super::report::{Imports, printable, report};
 use super::{TemplateTree, specs};
-use crate::cgroup::{CPU_PERIOD_US, Cgroup, Limits};
-use crate::channel::Channel;
-use crate::isolation::UserNamespace;
-use crate::machine::dev_null;
-use crate::memory::pss_bytes;
-use crate::message::{ExecSpec, Folders};
+use crate::cgroup::{CPU_PERIOD_US, Limits};
+use crate::message::Folders;
 use crate::network::outbound::Link;
-use crate::places::{CODE_INSIDE, NODE_MODULES_INSIDE, PACKAGES_INSIDE};
+use crate::places::{CODE_INSIDE, NODE_MODULES_INSIDE};
 use crate::refused::refused;
 use crate::rootfs::RootSpec;
-use crate::runtime_files::PYTHON_WORKER_INSIDE;
 use crate::sandbox::{NestNetwork, Sandbox, SandboxSpec, SharedSandbox};
 use crate::template::Template;
 use crate::variables;
-use crate::worker::Output;
 
 /// The node of a function: its sandbox, its template if it has one, and spare sandboxes for its workers.
 #[derive(Debug)]
@@ -191,11 +184,6 @@ impl Function {
             memory_bytes: memory_of(&self.sandbox),
         }
     }
-}
-
-pub(super) fn memory_of(sandbox: &Sandbox) -> u64 {
-    let processes = sandbox.cgroup().map(Cgroup::processes).unwrap_or_default();
-    processes.into_iter().map(pss_bytes).sum()
 }
 
 /// Most workers of a function that are in their grace period. Without a bound, a function that ignores SIGTERM would have more and more
@@ -420,60 +408,6 @@ impl TemplateTree {
         self.exec(Arc::clone(sandbox), program, Some(spec)).await
     }
 
-    /// Only templates without a parent are started with exec.
-    pub(super) async fn exec(
-        &self,
-        sandbox: SharedSandbox,
-        mut program: ExecSpec,
-        spec: Option<OwnedFd>,
-    ) -> Result<Template, StartError> {
-        let (control, theirs) = Channel::pair_with_untrusted().map_err(refused("a socket pair"))?;
-        let (mut output, log) = Output::pipe().map_err(refused("a pipe"))?;
-        let null = dev_null()?;
-        if !self.machine.config.huge_pages {
-            let off = ("PILOT_HUGE_PAGES".to_owned(), "off".to_owned());
-            program.environment.push(off);
-        }
-        let fds: Vec<BorrowedFd<'_>> = [null.as_fd(), log.as_fd(), log.as_fd(), theirs.as_fd()]
-            .into_iter()
-            .chain(spec.as_ref().map(AsFd::as_fd))
-            .collect();
-        let program = sandbox.exec(program, &fds).await?;
-        drop((theirs, log, spec));
-        let ended = program.end();
-        Template::when_ready(control, Arc::clone(&sandbox), &mut output, ended).await
-    }
-
-    pub(super) fn root(
-        &self,
-        environment: &Environment,
-        packages: Option<&Path>,
-        user: Option<u32>,
-    ) -> RootSpec {
-        let mut shown = vec![(
-            self.machine.files.python().to_owned(),
-            PathBuf::from(PYTHON_WORKER_INSIDE),
-        )];
-        for folder in environment.python.iter().flat_map(Python::folders) {
-            let there = folder.starts_with("/usr")
-                || shown.iter().any(|(_, inside)| folder.starts_with(inside));
-            if !there {
-                shown.push((folder.to_owned(), folder.to_owned()));
-            }
-        }
-        if let Some(packages) = packages {
-            shown.push((packages.to_owned(), PathBuf::from(PACKAGES_INSIDE)));
-        }
-        RootSpec {
-            writable: None,
-            mount_point: self.machine.config.dir.join("root"),
-            shown,
-            user: user.unwrap_or(0),
-            resolver: None,
-            libraries: false,
-        }
-    }
-
     fn function_root(&self, version: &Version, user: Option<u32>) -> RootSpec {
         let environment = &version.environment;
         let mut root = self.root(environment, environment.packages_dir(), user);
@@ -486,11 +420,6 @@ impl TemplateTree {
             .push((version.code_dir.clone(), PathBuf::from(CODE_INSIDE)));
         root.shown.extend(node_folders(environment));
         root
-    }
-
-    /// Templates that import user code get a user namespace of their own, if the machine has them.
-    pub(super) fn own_users(&self) -> bool {
-        self.machine.isolation.user_namespace() != UserNamespace::None
     }
 
     fn function_limits(&self, version: &Version) -> Limits {
@@ -507,45 +436,6 @@ impl TemplateTree {
     }
 }
 
-/// The interpreter of a Python function; its absence is an error.
-pub(super) fn python(environment: &Environment) -> Result<&Python, StartError> {
-    environment
-        .python
-        .as_ref()
-        .ok_or_else(|| StartError::Runtime {
-            problem: format!(
-                "environment {} has no Python; deploy the function again",
-                environment.id
-            ),
-            output: String::new(),
-        })
-}
-
-/// How to start a fresh interpreter. `at_start` are the variables that it reads then.
-pub(super) fn python_program(
-    python: &Python,
-    role: &str,
-    at_start: BTreeMap<String, String>,
-    user: Option<u32>,
-) -> ExecSpec {
-    let worker = format!("{PYTHON_WORKER_INSIDE}/pilot_worker");
-    // -I includes -E, with which no variable of Python's counts. There are only those of `at_start`.
-    let own = at_start.keys().any(|name| name.starts_with("PYTHON"));
-    let isolated = if own { "-s" } else { "-I" };
-    let mut environment = variables::base();
-    environment.extend(at_start);
-    ExecSpec {
-        path: python.executable.display().to_string(),
-        arguments: [isolated, "-S", &worker, role].map(str::to_owned).into(),
-        environment: environment.into_iter().collect(),
-        cwd: PathBuf::from("/"),
-        user,
-        cgroup_files: 0,
-        template: role != "worker",
-        own_filter: false,
-    }
-}
-
 /// The Node.js folders of a Python function with a `package.json`, for programs that it starts.
 fn node_folders(environment: &Environment) -> Vec<(PathBuf, PathBuf)> {
     let Some(node) = &environment.node else {
@@ -557,19 +447,4 @@ fn node_folders(environment: &Environment) -> Vec<(PathBuf, PathBuf)> {
     own.into_iter()
         .chain(modules.map(|modules| (modules, PathBuf::from(NODE_MODULES_INSIDE))))
         .collect()
-}
-
-pub(super) async fn fork_template(
-    parent: &Template,
-    sandbox: &SharedSandbox,
-    spec: &TemplateSpec,
-) -> Result<Template, StartError> {
-    let (control, theirs) = Channel::pair_with_untrusted().map_err(refused("a socket pair"))?;
-    let (mut output, log) = Output::pipe().map_err(refused("a pipe"))?;
-    let child = parent
-        .fork(Role::Template, sandbox, &theirs, &log, Some(spec), None)
-        .await?;
-    drop((theirs, log));
-    let ended = child.end();
-    Template::when_ready(control, Arc::clone(sandbox), &mut output, ended).await
 }
