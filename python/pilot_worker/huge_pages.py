@@ -38,8 +38,12 @@ _inherited: List[Tuple[int, int]] = []
 
 def note_inherited() -> None:
     """Called in a template that forks other templates, before it does: they do not take its memory."""
-    if ENABLED:
+    if not ENABLED:
+        return
+    try:
         _inherited[:] = _anonymous()
+    except (OSError, ValueError):
+        pass  # the templates below may then copy memory of this one
 
 
 def spans() -> List[Span]:

@@ -11,6 +11,7 @@ import importlib
 import os
 import sys
 import time
+from importlib.machinery import ModuleSpec
 
 from . import forkable, generators, opened, output, setters
 
@@ -91,7 +92,7 @@ def note_packages(sys_path: List[str]) -> None:
 def _is_of_packages(module: object) -> bool:
     # Without asking the module, which may be anything, and may run code when it is asked.
     spec = object.__getattribute__(module, "__dict__").get("__spec__") if isinstance(module, type(sys)) else None
-    origin = getattr(spec, "origin", None)
+    origin = spec.origin if type(spec) is ModuleSpec else None
     return isinstance(origin, str) and origin.startswith(tuple(_packages))
 
 
