@@ -68,11 +68,11 @@ struct Delay {
 /// Threads poll after so many short waits. One long wait begins the count again, so that few polls are in vain.
 const SHORT_WAITS: u8 = 8;
 
-/// How often a thread looks whether it had to wait for a processor.
-const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// How often a thread looks whether it had to wait for a processor. One time slice of another thread (a few milliseconds) is no reason for a pause.
+const LOOK_EVERY: Duration = Duration::from_millis(40);
 
 /// Between looks that are further apart, the thread did something else than to poll and to serve short calls.
-const LOOKS_TOGETHER: Duration = Duration::from_millis(50);
+const LOOKS_TOGETHER: Duration = Duration::from_millis(200);
 
 /// Others need the processors if a thread had to wait for one for more than this share of the time. It is 1 to 5 % beside a client and a worker, and 30
 /// to 40 % beside a program that computes.
