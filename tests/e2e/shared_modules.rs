@@ -16,6 +16,9 @@ const NEEDS: &str = "import settings, os\nPID = os.getpid()\n";
 /// It leaves something open.
 const OPEN: &str = "import socket\nlistener = socket.create_server(('127.0.0.1', 0))\n";
 
+/// It ends the template that imports it.
+const ENDS: &str = "import os\nos._exit(3)\n";
+
 const USES: &str = "import os, sys\nimport parts.heavy\n\ndef handler(event, context):\n    return [parts.heavy.PID, parts.heavy.MODE]\n";
 
 /// Another handler in the same folder, so that the environment is the same.
@@ -32,6 +35,7 @@ fn function(name: &str, code: &str, keys: &str) -> Project {
             ("parts/heavy.py", HEAVY),
             ("parts/needs.py", NEEDS),
             ("parts/open.py", OPEN),
+            ("parts/ends.py", ENDS),
         ],
     );
     Project::function(name, code, keys)
@@ -139,4 +143,58 @@ fn modules_whose_imports_leave_something_open_are_not_shared() {
     let template = &daemon.describe("one")["template"];
     assert_eq!(template["modules"], Value::Null, "{template}");
     assert_ne!(template["findings"], json!([]), "{template}");
+}
+
+/// Functions that say they import what they do not: modules that end the process, that do not exist, and all that there are.
+#[test]
+fn what_a_function_claims_to_import_harms_no_other_one() {
+    let forged = |names: &str| {
+        format!(
+            "import importlib._bootstrap\nimport parts.heavy\n\
+             importlib._bootstrap._find_and_load.__self__.direct[:] = {names}\n\
+             def handler(event, context):\n    return 'served'\n"
+        )
+    };
+    let mut daemon = daemon();
+    let claims = [
+        ("ends", "['parts.ends']", json!(["parts.ends"])),
+        ("missing", "['no.such.module']", json!(["no.such.module"])),
+        ("path", "['../../etc/passwd']", Value::Null),
+        (
+            "many",
+            "[f'parts.m{number}' for number in range(10_000)]",
+            Value::Null,
+        ),
+    ];
+    let names = || {
+        let kinds = claims.iter().map(|(kind, ..)| kind);
+        kinds.flat_map(|kind| ["1", "2"].map(|number| format!("{kind}-{number}")))
+    };
+    for (kind, names, kept) in &claims {
+        for number in ["1", "2"] {
+            let name = format!("{kind}-{number}");
+            daemon.deploy(&function(&name, &forged(names), ""));
+            assert_eq!(daemon.describe(&name)["template"]["modules"], *kept);
+        }
+    }
+    for name in ["one", "other", "third"] {
+        daemon.deploy(&function(name, USES, ""));
+    }
+    let problem = daemon.deploy_fails(&function("types", &forged("[None, 1]"), ""));
+    assert!(problem.contains("types"), "{problem}");
+    restart(&mut daemon);
+    for name in names().chain(names()) {
+        assert_eq!(answer(&daemon, &name, json!({})), "served", "{name}");
+    }
+    let [_, other, third] =
+        ["one", "other", "third"].map(|name| answer(&daemon, name, json!({}))[0].clone());
+    assert_eq!(other, third, "they share what they import");
+    let log = daemon.log();
+    for name in ["ends-2", "missing-2"] {
+        let said = log.lines().any(|line| {
+            line.contains("its modules are not shared")
+                && line.contains(&format!("function={name} "))
+        });
+        assert!(said, "{name}: {log}");
+    }
 }

@@ -7,16 +7,55 @@ use std::sync::{Arc, Weak};
 use parking_lot::Mutex;
 use tokio::sync::Mutex as AsyncMutex;
 
-type Slot<V> = Arc<AsyncMutex<Option<Arc<V>>>>;
+/// Nodes that are kept until they are removed.
+pub(crate) type Slots<K, V> = SlotsOf<K, Option<Arc<V>>>;
+
+/// Nodes that end with their last user.
+pub(crate) type SharedSlots<K, V> = SlotsOf<K, Weak<V>>;
 
 /// See the module.
 #[derive(Debug)]
-pub(crate) struct Slots<K, V> {
+pub(crate) struct SlotsOf<K, H> {
     /// Guards the map; never held while a node is built. Each slot has its own lock for that.
-    slots: Mutex<HashMap<K, Slot<V>>>,
+    slots: Mutex<HashMap<K, Slot<H>>>,
 }
 
-impl<K, V> Default for Slots<K, V> {
+type Slot<H> = Arc<AsyncMutex<H>>;
+
+/// How a slot holds its node. The default is an empty slot.
+pub(crate) trait Handle: Default {
+    type Node;
+
+    fn new(node: &Arc<Self::Node>) -> Self;
+
+    fn node(&self) -> Option<Arc<Self::Node>>;
+}
+
+impl<V> Handle for Option<Arc<V>> {
+    type Node = V;
+
+    fn new(node: &Arc<V>) -> Self {
+        Some(Arc::clone(node))
+    }
+
+    fn node(&self) -> Option<Arc<V>> {
+        self.clone()
+    }
+}
+
+impl<V> Handle for Weak<V> {
+    type Node = V;
+
+    fn new(node: &Arc<V>) -> Self {
+        Arc::downgrade(node)
+    }
+
+    fn node(&self) -> Option<Arc<V>> {
+        self.upgrade()
+    }
+}
+
+impl<K, H> Default for SlotsOf<K, H> {
     fn default() -> Self {
         Self {
             slots: Mutex::default(),
@@ -24,28 +63,41 @@ impl<K, V> Default for Slots<K, V> {
     }
 }
 
-impl<K: Eq + Hash + Clone, V> Slots<K, V> {
+impl<K: Eq + Hash + Clone, H: Handle> SlotsOf<K, H> {
     /// The node of this key, if it is still `usable`; otherwise builds a new one. After a failed build the next task tries
     /// again.
     pub(crate) async fn find_or_build<E, F>(
         &self,
         key: &K,
-        usable: impl Fn(&V) -> bool,
+        usable: impl Fn(&H::Node) -> bool,
         build: impl FnOnce() -> F,
-    ) -> Result<Arc<V>, E>
+    ) -> Result<Arc<H::Node>, E>
     where
-        F: Future<Output = Result<V, E>>,
+        F: Future<Output = Result<H::Node, E>>,
     {
-        let slot = Arc::clone(self.slots.lock().entry(key.clone()).or_default());
+        let slot = self.slot(key);
         let mut slot = slot.lock().await;
-        if let Some(node) = slot.as_ref().filter(|node| usable(node)) {
-            return Ok(Arc::clone(node));
+        if let Some(node) = slot.node().filter(|node| usable(node)) {
+            return Ok(node);
         }
         // Drop the old node first, so that its processes and limits end before new ones are made.
-        *slot = None;
+        *slot = H::default();
         let node = Arc::new(build().await?);
-        *slot = Some(Arc::clone(&node));
+        *slot = H::new(&node);
         Ok(node)
+    }
+
+    fn slot(&self, key: &K) -> Slot<H> {
+        let mut slots = self.slots.lock();
+        if let Some(slot) = slots.get(key) {
+            return Arc::clone(slot);
+        }
+        // Without those that are empty and that nobody fills.
+        slots.retain(|_, slot| {
+            let handle = Arc::get_mut(slot).map(AsyncMutex::get_mut);
+            handle.is_none_or(|handle| handle.node().is_some())
+        });
+        Arc::clone(slots.entry(key.clone()).or_default())
     }
 
     /// Removes a node. It ends with its last user.
@@ -59,70 +111,11 @@ impl<K: Eq + Hash + Clone, V> Slots<K, V> {
     }
 
     /// The nodes that are built. Leaves out those that are being built or checked.
-    pub(crate) fn built(&self) -> Vec<Arc<V>> {
-        let slots: Vec<Slot<V>> = self.slots.lock().values().cloned().collect();
+    pub(crate) fn built(&self) -> Vec<Arc<H::Node>> {
+        let slots: Vec<Slot<H>> = self.slots.lock().values().cloned().collect();
         slots
             .iter()
-            .filter_map(|slot| slot.try_lock().ok()?.clone())
-            .collect()
-    }
-}
-
-type SharedSlot<V> = Arc<AsyncMutex<Weak<V>>>;
-
-/// The same for nodes that end with their last user.
-#[derive(Debug)]
-pub(crate) struct SharedSlots<K, V> {
-    /// As [`Slots`] has them.
-    slots: Mutex<HashMap<K, SharedSlot<V>>>,
-}
-
-impl<K, V> Default for SharedSlots<K, V> {
-    fn default() -> Self {
-        Self {
-            slots: Mutex::default(),
-        }
-    }
-}
-
-impl<K: Eq + Hash + Clone, V> SharedSlots<K, V> {
-    /// As [`Slots::find_or_build`].
-    pub(crate) async fn find_or_build<E, F>(
-        &self,
-        key: &K,
-        usable: impl Fn(&V) -> bool,
-        build: impl FnOnce() -> F,
-    ) -> Result<Arc<V>, E>
-    where
-        F: Future<Output = Result<V, E>>,
-    {
-        let slot = self.slot(key);
-        let mut slot = slot.lock().await;
-        if let Some(node) = slot.upgrade().filter(|node| usable(node)) {
-            return Ok(node);
-        }
-        let node = Arc::new(build().await?);
-        *slot = Arc::downgrade(&node);
-        Ok(node)
-    }
-
-    fn slot(&self, key: &K) -> SharedSlot<V> {
-        let mut slots = self.slots.lock();
-        // Those of nodes that have ended, and that nobody builds.
-        slots.retain(|_, slot| {
-            let node = Arc::get_mut(slot).map(AsyncMutex::get_mut);
-            node.is_none_or(|node| node.strong_count() > 0)
-        });
-        let slot = slots.entry(key.clone());
-        Arc::clone(slot.or_insert_with(|| Arc::new(AsyncMutex::new(Weak::new()))))
-    }
-
-    /// The nodes that are built. Leaves out those that are being built or checked.
-    pub(crate) fn built(&self) -> Vec<Arc<V>> {
-        let slots: Vec<SharedSlot<V>> = self.slots.lock().values().cloned().collect();
-        slots
-            .iter()
-            .filter_map(|slot| slot.try_lock().ok()?.upgrade())
+            .filter_map(|slot| slot.try_lock().ok()?.node())
             .collect()
     }
 }
@@ -132,6 +125,27 @@ mod tests {
     use std::convert::Infallible;
 
     use super::*;
+
+    #[tokio::test]
+    async fn a_kept_node_ends_when_it_is_removed_and_a_failed_build_is_tried_again() {
+        let slots = Slots::<&str, u32>::default();
+        let failed = slots.find_or_build(&"a", |_| true, || async { Err("no") });
+        assert_eq!(failed.await.unwrap_err(), "no");
+        let build = |number| move || async move { Ok::<_, Infallible>(number) };
+        let first = slots.find_or_build(&"b", |_| true, build(1)).await.unwrap();
+        assert_eq!(
+            slots.slots.lock().len(),
+            1,
+            "the place of the failed one is gone"
+        );
+        let ended = Arc::downgrade(&first);
+        drop(first);
+        let again = slots.find_or_build(&"b", |_| true, build(2)).await.unwrap();
+        assert_eq!(*again, 1);
+        drop(again);
+        slots.remove(&"b");
+        assert!(ended.upgrade().is_none() && slots.built().is_empty());
+    }
 
     #[tokio::test]
     async fn a_shared_node_is_built_once_and_ends_with_its_last_user() {

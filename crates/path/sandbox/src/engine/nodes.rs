@@ -251,15 +251,16 @@ impl TemplateTree {
             (Some(_), _) => Imports::OwnInterpreter(at_start.keys().cloned().collect()),
             (None, Some(why)) => Imports::Own { why: why.clone() },
             (None, None) if self.modules.are_shared(version) => {
-                match self
-                    .try_function(version, Imports::SharedModules, begun)
-                    .await
-                {
+                let shared = self.try_function(version, Imports::SharedModules, begun);
+                let why = match shared.await {
                     Ok(Built::Function(function)) => return Ok(*function),
                     Err(full @ StartError::Full { .. }) => return Err(full),
-                    // It was deployed without sharing them, so it works without.
-                    Ok(Built::NeedsOtherImports { .. }) | Err(_) => self.modules.refuse(version),
-                }
+                    Ok(Built::NeedsOtherImports { why }) => why,
+                    Err(error) => error.to_string(),
+                };
+                // It was deployed without sharing them, so it works without.
+                tracing::info!(function = %version.config.name, why = %printable(&why), "its modules are not shared with other functions");
+                self.modules.refuse(version);
                 Imports::Shared
             }
             (None, None) => Imports::Shared,
