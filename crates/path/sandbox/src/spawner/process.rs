@@ -162,21 +162,16 @@ fn help(
     filters: &Filters,
 ) -> Result<(), String> {
     let what = |step: &'static str| move |error: nix::Error| format!("{step}: {error}");
-    let no_users = |error: io::Error| {
-        format!("make a user namespace (user.max_user_namespaces is its limit): {error}")
-    };
-    // Beside the root, and while /proc is still the host's.
+    // While /proc is still the host's.
     let own_users = request
         .own_users
-        .then(|| users::Making::begin(outer.users, outer.wanted))
+        .then(|| users::make_inside(outer.users, outer.wanted))
         .transpose()
-        .map_err(no_users)?;
+        .map_err(|error| {
+            format!("make a user namespace (user.max_user_namespaces is its limit): {error}")
+        })?;
     unshare(CloneFlags::CLONE_NEWNS).map_err(what("unshare the mount namespace"))?;
     rootfs::enter(&request.root).map_err(|error| error.to_string())?;
-    let own_users = own_users
-        .map(users::Making::made)
-        .transpose()
-        .map_err(no_users)?;
     if let Some(parent) = outer.processes {
         setns(parent, CloneFlags::CLONE_NEWPID).map_err(what("nest the PID namespace"))?;
         // Only a process that is itself in a PID namespace can make one inside it (copy_pid_ns() in kernel/pid_namespace.c).

@@ -50,44 +50,33 @@ pub(super) fn make_shared(wanted: UserNamespace) -> io::Result<Option<OwnedFd>> 
     }
 }
 
-/// A user namespace that another process is making.
-pub(super) struct Making {
-    answer: OwnedFd,
-}
-
-impl Making {
-    /// Makes a user namespace with the same ids inside `outer`; `None`: inside this process's. The kernel makes it inside that of the
-    /// process that asks, so a process of its own enters `outer` first. That process keeps the mount namespace that this one has now.
-    pub(super) fn begin(outer: Option<&OwnedFd>, wanted: UserNamespace) -> io::Result<Self> {
-        let ids = match wanted {
-            UserNamespace::Mapped { .. } => IDS,
-            UserNamespace::Own | UserNamespace::None => 1,
-        };
-        let (ours, theirs) = seqpacket::pair()?;
-        match process::fork_with(CloneFlags::empty())? {
-            Side::Child => {
-                let made = outer
-                    .map_or(Ok(()), |outer| enter(outer, wanted))
-                    .and_then(|()| make(&format!("0 0 {ids}"), limited_namespace));
-                let _ = match made {
-                    Ok(namespace) => seqpacket::send(theirs.as_fd(), b"made", &[namespace.as_fd()]),
-                    Err(error) => {
-                        seqpacket::send(theirs.as_fd(), error.to_string().as_bytes(), &[])
-                    }
-                };
-                process::exit_now(0)
-            }
-            Side::Parent(_) => Ok(Self { answer: ours }),
+/// Makes a user namespace with the same ids inside `outer`; `None`: inside this process's. The kernel makes it inside that of the
+/// process that asks, so a process of its own enters `outer` first.
+pub(super) fn make_inside(outer: Option<&OwnedFd>, wanted: UserNamespace) -> io::Result<OwnedFd> {
+    let ids = match wanted {
+        UserNamespace::Mapped { .. } => IDS,
+        UserNamespace::Own | UserNamespace::None => 1,
+    };
+    let (ours, theirs) = seqpacket::pair()?;
+    match process::fork_with(CloneFlags::empty())? {
+        Side::Child => {
+            let made = outer
+                .map_or(Ok(()), |outer| enter(outer, wanted))
+                .and_then(|()| make(&format!("0 0 {ids}"), limited_namespace));
+            let _ = match made {
+                Ok(namespace) => seqpacket::send(theirs.as_fd(), b"made", &[namespace.as_fd()]),
+                Err(error) => seqpacket::send(theirs.as_fd(), error.to_string().as_bytes(), &[]),
+            };
+            process::exit_now(0)
         }
-    }
-
-    /// Waits for it.
-    pub(super) fn made(self) -> io::Result<OwnedFd> {
-        let message = seqpacket::receive(&self.answer)?;
-        let (said, namespace) = message.map_or_else(Default::default, |message| {
-            (message.bytes, message.fds.into_iter().next())
-        });
-        namespace.ok_or_else(|| io::Error::other(String::from_utf8_lossy(&said).into_owned()))
+        Side::Parent(_) => {
+            drop(theirs);
+            let message = seqpacket::receive(&ours)?;
+            let (said, namespace) = message.map_or_else(Default::default, |message| {
+                (message.bytes, message.fds.into_iter().next())
+            });
+            namespace.ok_or_else(|| io::Error::other(String::from_utf8_lossy(&said).into_owned()))
+        }
     }
 }
 
