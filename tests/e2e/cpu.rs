@@ -428,15 +428,17 @@ fn describe_warns_when_sharing_a_worker_makes_calls_dearer() {
     );
 }
 
-/// Several processes compute from one time to another.
+/// Two processes on each CPU compute from one time to another. They stay there: shares are of each CPU, and other processes of the machine would
+/// move them.
 const SPINS: &str = "
 import os, time
 
 def handler(event, context):
     children = []
-    for _ in range(2 * os.cpu_count()):
+    for cpu in sorted(os.sched_getaffinity(0)) * 2:
         child = os.fork()
         if child == 0:
+            os.sched_setaffinity(0, {cpu})
             time.sleep(max(0, event['from'] - time.time()))
             while time.time() < event['to']:
                 pass

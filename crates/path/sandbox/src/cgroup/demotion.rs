@@ -5,9 +5,10 @@
 //! process that wakes run at once before one whose weight is much smaller.
 //!
 //! A worker that has computed for [`LOOK`] or longer without a beginning or an end of an invocation is *demoted*: it has a hundredth of its
-//! weight. It gets it back when one begins or ends, or when it hardly computes any more, also because others took the CPUs. So a long
-//! invocation is held up for one look, and not for ever. The weights of all demoted workers keep their ratio, and the group of all
-//! functions keeps its own.
+//! weight. It gets it back when one begins or ends, or when it waits for something else than a CPU. If one of the demoted workers gets
+//! nearly nothing, all of them have their weights until the next look: so a long invocation is held up, and not for ever. The weights of all
+//! that compute for long keep their ratio, also where other programs of the machine leave little to them. The group of all functions keeps
+//! its own weight.
 //!
 //! One thread looks at all workers. On the path of a request, the worker only counts.
 
@@ -88,6 +89,35 @@ impl CpuShare {
         if let Err(error) = self.write(*weight, demoted) {
             tracing::debug!(%error, file = %self.file.display(), demoted, "the weight stays as it is");
         }
+    }
+
+    /// What it has done, if it has used so much in one look.
+    fn did(&self, used: Duration, is_turn: bool) -> Did {
+        let is_demoted = self.demoted.load(Ordering::Relaxed);
+        if used >= LOOK / COMPUTES_PART {
+            return Did::Compute;
+        }
+        // It waits, or others have the CPUs.
+        let may_want = is_demoted || (is_turn && !used.is_zero());
+        match may_want && self.wants_cpu() {
+            false => Did::Other,
+            true if is_demoted && used < LOOK / STARVES_PART => Did::Starve,
+            true => Did::Compute,
+        }
+    }
+
+    /// Whether one of its threads runs, or is ready to, at this moment.
+    fn wants_cpu(&self) -> bool {
+        // Version 2 and version 1.
+        let threads = fs::read_to_string(self.file.with_file_name("cgroup.threads"))
+            .or_else(|_| fs::read_to_string(self.file.with_file_name("tasks")));
+        let threads = threads.unwrap_or_default();
+        threads.lines().take(THREADS_MAX).any(|thread| {
+            // `1234 (name) R …`; the name may have any character (proc_pid_stat(5)).
+            let stat = fs::read(format!("/proc/{thread}/stat")).unwrap_or_default();
+            let name_end = stat.iter().rposition(|&byte| byte == b')');
+            name_end.is_some_and(|end| stat[end..].starts_with(b") R"))
+        })
     }
 
     fn write(&self, weight: u32, demoted: bool) -> io::Result<()> {
@@ -192,6 +222,20 @@ struct Seen {
     used: Duration,
     /// It had used nothing at the last look.
     rests: bool,
+    /// What it did before the last look.
+    did: Did,
+}
+
+/// What a worker has done since the last look at it, with an invocation that had begun before.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum Did {
+    /// It waited. Or an invocation has begun or ended.
+    #[default]
+    Other,
+    /// It computed, or would have with a CPU.
+    Compute,
+    /// It would have computed, and got nearly nothing, because it is demoted.
+    Starve,
 }
 
 impl Seen {
@@ -201,6 +245,7 @@ impl Seen {
             changes: None,
             used: Duration::ZERO,
             rests: false,
+            did: Did::default(),
         }
     }
 
@@ -219,10 +264,25 @@ impl Seen {
         };
         let more = used.saturating_sub(self.used);
         self.used = used;
-        self.rests = is_same && more.is_zero();
-        // If an exchange ends at this moment, the next look gives the weight back.
-        share.demote(is_same && more >= LOOK / COMPUTES_PART);
+        self.did = if is_same {
+            share.did(more, is_turn)
+        } else {
+            Did::Other
+        };
+        self.rests = is_same && more.is_zero() && self.did == Did::Other;
+        if self.did == Did::Other {
+            share.demote(false);
+        }
         true
+    }
+
+    fn demote(&self, demoted: bool) {
+        if self.did != Did::Other
+            && let Some(share) = self.share.upgrade()
+        {
+            // If an exchange ends at this moment, the next look gives the weight back.
+            share.demote(demoted);
+        }
     }
 }
 
@@ -234,15 +294,23 @@ impl Looks {
             at += 1;
             seen.look((number + at) % RESTING_TURNS == 0)
         });
+        let nobody_starves = self.seen.iter().all(|seen| seen.did != Did::Starve);
+        for seen in &self.seen {
+            seen.demote(nobody_starves);
+        }
     }
 }
 
 /// How long an invocation computes before its worker gives way: between one and two of these.
 const LOOK: Duration = Duration::from_millis(100);
-/// Who has used less than this part of a look does not compute, but wait. Below that of a worker with `cpu = 0.25`.
+/// Who has used this part of a look computes. Below that of a worker with `cpu = 0.25`. Who has used less waits, for a CPU or for something else.
 const COMPUTES_PART: u32 = 8;
-/// A worker that used nothing is looked at in one of so many turns: reading a counter takes 1.3 µs.
+/// A demoted worker that would compute and has used less than this part of a look starves.
+const STARVES_PART: u32 = 32;
+/// A worker that used nothing is looked at in one of so many turns: reading a counter takes 1.3 µs. So are the threads of one that used little.
 const RESTING_TURNS: usize = 8;
+/// Most threads of a worker that are looked at. One takes 10 µs.
+const THREADS_MAX: usize = 64;
 /// The part of its weight that a demoted worker has. A 16th makes no difference to the others, a 64th makes some (bench/neighbours).
 const DEMOTED_PART: u64 = 100;
 
@@ -288,6 +356,12 @@ mod tests {
             self.weight()
         }
 
+        /// These threads live in it.
+        fn has(&self, threads: &[nix::unistd::Pid]) {
+            let lines: String = threads.iter().map(|thread| format!("{thread}\n")).collect();
+            fs::write(self.folder.path().join("tasks"), lines).unwrap();
+        }
+
         fn weight(&self) -> String {
             let text = fs::read_to_string(self.folder.path().join("cpu.shares")).unwrap();
             text.trim().to_owned()
@@ -327,6 +401,65 @@ mod tests {
         }
         let looks = (0..RESTING_TURNS).map(|_| group.computes(20));
         assert!(looks.collect::<Vec<_>>().contains(&"10".to_owned()));
+    }
+
+    #[test]
+    fn who_wants_more_cpu_than_it_gets_keeps_giving_way_and_does_not_starve() {
+        let mut group = Group::new();
+        group.has(&[nix::unistd::gettid()]);
+        group.computes(100);
+        assert_eq!(group.computes(100), "10");
+        assert_eq!(group.computes(5), "10");
+        assert_eq!(group.computes(2), "1024");
+        assert_eq!(group.computes(60), "10");
+        // Others leave little to it, also with its full weight.
+        group.share.exchange_changed();
+        let looks = (0..=RESTING_TURNS).map(|_| group.computes(5));
+        assert_eq!(looks.last().unwrap(), "10");
+    }
+
+    #[test]
+    fn if_one_starves_all_have_their_weights_until_the_next_look() {
+        let (mut group, mut other) = (Group::new(), Group::new());
+        group.looks.seen.append(&mut other.looks.seen);
+        other.has(&[nix::unistd::gettid()]);
+        let mut computes = |ms: u64, others_ms: u64| {
+            other.used_ms += others_ms;
+            let ns = other.used_ms * 1_000_000;
+            fs::write(other.folder.path().join("cpuacct.usage"), ns.to_string()).unwrap();
+            (group.computes(ms), other.weight())
+        };
+        let weights = |weight: &str| (weight.to_owned(), weight.to_owned());
+        computes(100, 100);
+        assert_eq!(computes(100, 100), weights("10"));
+        assert_eq!(computes(100, 0), weights("1024"));
+        assert_eq!(computes(100, 50), weights("10"));
+    }
+
+    #[test]
+    fn threads_that_wait_want_no_cpu() {
+        let mut group = Group::new();
+        let (stop, waits) = std::sync::mpsc::channel::<()>();
+        let (tell, told) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                tell.send(nix::unistd::gettid()).unwrap();
+                let _ = waits.recv();
+            });
+            let thread = told.recv().unwrap();
+            let state = || fs::read_to_string(format!("/proc/{thread}/stat")).unwrap();
+            while !state().contains(") S") {
+                std::thread::yield_now();
+            }
+            group.has(&[thread]);
+            group.computes(100);
+            assert_eq!(group.computes(100), "10");
+            assert_eq!(group.computes(5), "1024");
+            drop(stop);
+        });
+        // One that has ended since the list was read.
+        group.has(&[nix::unistd::Pid::from_raw(i32::MAX)]);
+        assert!(!group.share.wants_cpu());
     }
 
     #[test]
