@@ -9,6 +9,7 @@ use anyhow::Context;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use clap::Args;
+use clap::builder::UnknownArgumentValueParser;
 use pilot_model::api::ApiError;
 use pilot_model::deployment::{FunctionDescription, FunctionSummary};
 use pilot_model::log_line::{visible, visible_lines};
@@ -28,6 +29,11 @@ pub(super) struct InvokeArgs {
     /// A function, or NAME:VERSION for an older version
     #[arg(value_name = "NAME[:VERSION]", value_parser = check_target)]
     target: String,
+    // For those who expect the event here, or under the name that the `aws` command line uses: an error says where it goes.
+    #[arg(hide = true, value_name = "EVENT", value_parser = not_here())]
+    _event: Option<String>,
+    #[arg(long, hide = true, value_name = "EVENT", value_parser = not_here())]
+    _payload: Option<String>,
     /// The event, JSON; - reads standard input [default: {}]
     #[arg(short, long, value_name = "JSON", conflicts_with = "file")]
     data: Option<String>,
@@ -52,6 +58,10 @@ pub(super) struct InvokeArgs {
     /// Print response, version, start, phases and log as one JSON object
     #[arg(long)]
     json: bool,
+}
+
+fn not_here() -> UnknownArgumentValueParser {
+    UnknownArgumentValueParser::suggest("the event goes into --data JSON or --file FILE")
 }
 
 /// Invokes the function.

@@ -67,6 +67,14 @@ fn the_endpoint_may_stand_before_and_after_the_verb() {
 }
 
 #[test]
+fn an_event_in_the_wrong_place_is_told_where_it_goes() {
+    for line in ["pilot invoke a {}", "pilot invoke a --payload {}"] {
+        let problem = parse(line).unwrap_err().to_string();
+        assert!(problem.contains("goes into --data"), "{problem}");
+    }
+}
+
+#[test]
 fn what_contradicts_itself_is_refused() {
     for (line, kind) in [
         (
