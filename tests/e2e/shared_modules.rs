@@ -1,5 +1,5 @@
-//! Modules of an environment's packages that the code of several functions imports: after a restart, one template imports them for all of
-//! these, and no function notices.
+//! Modules of an environment's packages that the code of several functions imports: one template imports them for all of these, and no
+//! function notices.
 
 use pilot_harness::{Daemon, Project, eventually};
 use serde_json::{Value, json};
@@ -59,7 +59,7 @@ fn environments(daemon: &Daemon) -> Option<u32> {
 }
 
 #[test]
-fn functions_with_the_same_modules_share_their_imports_after_a_restart() {
+fn functions_with_the_same_modules_share_their_imports() {
     let mut daemon = daemon();
     for name in ["one", "other", "third"] {
         daemon.deploy(&function(name, USES, ""));
@@ -76,14 +76,16 @@ fn functions_with_the_same_modules_share_their_imports_after_a_restart() {
     let imported_by = |daemon: &Daemon| {
         ["one", "other", "third"].map(|name| answer(daemon, name, json!({}))[0].clone())
     };
-    let [one, other, third] = imported_by(&daemon);
-    assert!(one != other && other != third, "each imported it");
-    restart(&mut daemon);
-    let [one, other, third] = imported_by(&daemon);
-    assert!(one != other, "nobody knew that there would be two");
-    assert_eq!(other, third, "both are forked from the same imports");
-    assert_eq!(answer(&daemon, "without", json!({})), false);
-    assert_eq!(environments(&daemon), Some(2));
+    for is_restarted in [false, true] {
+        if is_restarted {
+            restart(&mut daemon);
+        }
+        let [one, other, third] = imported_by(&daemon);
+        assert!(one != other, "nobody knew that there would be two");
+        assert_eq!(other, third, "both are forked from the same imports");
+        assert_eq!(answer(&daemon, "without", json!({})), false);
+        assert_eq!(environments(&daemon), Some(2));
+    }
     // What the deployment found out stays, also if it is deployed again.
     daemon.deploy(&function("third", USES, "timeout_s = 7"));
     daemon.deploy(&function("other", USES, ""));
@@ -110,10 +112,14 @@ fn a_function_that_would_notice_shared_modules_imports_them_itself() {
         USES,
         "environment = { HEAVY_MODE = \"mine\" }",
     ));
-    restart(&mut daemon);
-    for _ in 0..2 {
-        assert_eq!(answer(&daemon, "one", json!({}))[1], "unset");
-        assert_eq!(answer(&daemon, "other", json!({}))[1], "mine");
+    for is_restarted in [false, true] {
+        if is_restarted {
+            restart(&mut daemon);
+        }
+        for _ in 0..2 {
+            assert_eq!(answer(&daemon, "one", json!({}))[1], "unset");
+            assert_eq!(answer(&daemon, "other", json!({}))[1], "mine");
+        }
     }
     assert_eq!(daemon.describe("other")["template"]["reason"], Value::Null);
 }
@@ -129,10 +135,14 @@ fn modules_that_only_work_in_a_function_are_imported_there() {
             json!(["parts.needs"])
         );
     }
-    restart(&mut daemon);
-    let [one, other, third] =
-        ["one", "other", "third"].map(|name| answer(&daemon, name, json!({})));
-    assert!(one != other && other != third && one != third);
+    for is_restarted in [false, true] {
+        if is_restarted {
+            restart(&mut daemon);
+        }
+        let [one, other, third] =
+            ["one", "other", "third"].map(|name| answer(&daemon, name, json!({})));
+        assert!(one != other && other != third && one != third);
+    }
 }
 
 #[test]

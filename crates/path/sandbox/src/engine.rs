@@ -98,21 +98,7 @@ impl Engine for ForkEngine {
         version: &Arc<Version>,
     ) -> BoxFuture<'static, Result<TemplateReport, StartError>> {
         let (tree, version) = (Arc::clone(&self.tree), Arc::clone(version));
-        Box::pin(async move {
-            let function = match tree.function(&version).await {
-                Err(StartError::Full { .. }) if tree.give_up_spares() => {
-                    tree.function(&version).await
-                }
-                found => found,
-            };
-            let function = function.map_err(trial::in_the_template)?;
-            let report = function.report();
-            if let Err(error) = trial::run(&tree, &function).await {
-                tree.functions.remove(&version.id);
-                return Err(error);
-            }
-            Ok(report)
-        })
+        Box::pin(async move { tree.prepare(&version).await })
     }
 
     fn start(
@@ -161,6 +147,30 @@ impl Engine for ForkEngine {
 }
 
 impl TemplateTree {
+    /// Makes the node of a version that is deployed.
+    async fn prepare(
+        self: &Arc<Self>,
+        version: &Arc<Version>,
+    ) -> Result<TemplateReport, StartError> {
+        let function = match self.function(version).await {
+            Err(StartError::Full { .. }) if self.give_up_spares() => self.function(version).await,
+            found => found,
+        };
+        let function = function.map_err(trial::in_the_template)?;
+        let mut report = function.report();
+        if let Err(error) = trial::run(self, &function).await {
+            self.functions.remove(&version.id);
+            return Err(error);
+        }
+        drop(function);
+        if report.modules != version.modules
+            && let Some(sharing) = self.share_modules(version, &report.modules).await
+        {
+            report.memory_bytes = sharing.report().memory_bytes;
+        }
+        Ok(report)
+    }
+
     /// Starts a worker, and makes spare sandboxes for the next ones.
     async fn start(
         self: &Arc<Self>,

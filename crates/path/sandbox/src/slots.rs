@@ -87,6 +87,22 @@ impl<K: Eq + Hash + Clone, H: Handle> SlotsOf<K, H> {
         Ok(node)
     }
 
+    /// Puts another node in its place, once that is built. Tasks that need it wait. If `build` returns none, it stays.
+    pub(crate) async fn replace<F>(
+        &self,
+        key: &K,
+        build: impl FnOnce() -> F,
+    ) -> Option<Arc<H::Node>>
+    where
+        F: Future<Output = Option<Arc<H::Node>>>,
+    {
+        let slot = self.slot(key);
+        let mut slot = slot.lock().await;
+        let node = build().await?;
+        *slot = H::new(&node);
+        Some(node)
+    }
+
     fn slot(&self, key: &K) -> Slot<H> {
         let mut slots = self.slots.lock();
         if let Some(slot) = slots.get(key) {
@@ -143,6 +159,11 @@ mod tests {
         let again = slots.find_or_build(&"b", |_| true, build(2)).await.unwrap();
         assert_eq!(*again, 1);
         drop(again);
+        assert!(slots.replace(&"b", || async { None }).await.is_none());
+        assert!(ended.upgrade().is_some());
+        slots.replace(&"b", || async { Some(Arc::new(3)) }).await;
+        assert!(ended.upgrade().is_none());
+        let ended = Arc::downgrade(&slots.built()[0]);
         slots.remove(&"b");
         assert!(ended.upgrade().is_none() && slots.built().is_empty());
     }

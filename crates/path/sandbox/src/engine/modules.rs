@@ -6,9 +6,44 @@
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
 
 use parking_lot::Mutex;
+use pilot_model::ports::StartError;
 use pilot_model::{FunctionName, Version, VersionId};
+
+use super::nodes::Function;
+use super::{TemplateTree, trial};
+
+impl TemplateTree {
+    /// Makes the node of a function that has just been deployed again, if others import the same `modules`. The one that it has stays if it
+    /// cannot share them. Returns the new one.
+    pub(super) async fn share_modules(
+        self: &Arc<Self>,
+        version: &Version,
+        modules: &[String],
+    ) -> Option<Arc<Function>> {
+        let version = Arc::new(Version {
+            modules: modules.to_vec(),
+            ..version.clone()
+        });
+        if !self.modules.are_shared(&version) {
+            return None;
+        }
+        let build = || async {
+            let function = Arc::new(self.with_shared_modules(&version).await.ok()??);
+            match trial::run(self, &function).await {
+                Ok(()) => Some(function),
+                Err(StartError::Full { .. }) => None,
+                Err(error) => {
+                    self.share_no_modules(&version, &error.to_string());
+                    None
+                }
+            }
+        };
+        self.functions.replace(&version.id, build).await
+    }
+}
 
 /// The functions by the modules that they import.
 #[derive(Debug, Default)]

@@ -251,16 +251,10 @@ impl TemplateTree {
             (Some(_), _) => Imports::OwnInterpreter(at_start.keys().cloned().collect()),
             (None, Some(why)) => Imports::Own { why: why.clone() },
             (None, None) if self.modules.are_shared(version) => {
-                let shared = self.try_function(version, Imports::SharedModules, begun);
-                let why = match shared.await {
-                    Ok(Built::Function(function)) => return Ok(*function),
-                    Err(full @ StartError::Full { .. }) => return Err(full),
-                    Ok(Built::NeedsOtherImports { why }) => why,
-                    Err(error) => error.to_string(),
-                };
                 // It was deployed without sharing them, so it works without.
-                tracing::info!(function = %version.config.name, why = %printable(&why), "its modules are not shared with other functions");
-                self.modules.refuse(version);
+                if let Some(function) = self.with_shared_modules(version).await? {
+                    return Ok(function);
+                }
                 Imports::Shared
             }
             (None, None) => Imports::Shared,
@@ -281,6 +275,29 @@ impl TemplateTree {
                 }
             }
         }
+    }
+
+    /// The node of a function whose template is forked from one that has imported its modules. `None`: that does not work, and is not tried
+    /// again.
+    pub(super) async fn with_shared_modules(
+        &self,
+        version: &Arc<Version>,
+    ) -> Result<Option<Function>, StartError> {
+        let shared = self.try_function(version, Imports::SharedModules, WallInstant::now());
+        let why = match shared.await {
+            Ok(Built::Function(function)) => return Ok(Some(*function)),
+            Err(full @ StartError::Full { .. }) => return Err(full),
+            Ok(Built::NeedsOtherImports { why }) => why,
+            Err(error) => error.to_string(),
+        };
+        self.share_no_modules(version, &why);
+        Ok(None)
+    }
+
+    pub(super) fn share_no_modules(&self, version: &Version, why: &str) {
+        let function = &version.config.name;
+        tracing::info!(%function, why = %printable(why), "its modules are not shared with other functions");
+        self.modules.refuse(version);
     }
 
     async fn try_function(
