@@ -111,9 +111,10 @@ impl CpuShare {
         // Version 2 and version 1.
         let threads = fs::read_to_string(self.file.with_file_name("cgroup.threads"))
             .or_else(|_| fs::read_to_string(self.file.with_file_name("tasks")));
+        // Its group may be gone.
         let threads = threads.unwrap_or_default();
         threads.lines().take(THREADS_MAX).any(|thread| {
-            // `1234 (name) R …`; the name may have any character (proc_pid_stat(5)).
+            // `1234 (name) R …`; the name may have any character (proc_pid_stat(5)). No file: the thread has ended.
             let stat = fs::read(format!("/proc/{thread}/stat")).unwrap_or_default();
             let name_end = stat.iter().rposition(|&byte| byte == b')');
             name_end.is_some_and(|end| stat[end..].starts_with(b") R"))
@@ -309,8 +310,8 @@ const COMPUTES_PART: u32 = 8;
 const STARVES_PART: u32 = 32;
 /// A worker that used nothing is looked at in one of so many turns: reading a counter takes 1.3 µs. So are the threads of one that used little.
 const RESTING_TURNS: usize = 8;
-/// Most threads of a worker that are looked at. One takes 10 µs.
-const THREADS_MAX: usize = 64;
+/// Most threads of a worker that are looked at, so that workers with many threads do not keep the thread that looks busy.
+const THREADS_MAX: usize = 8;
 /// The part of its weight that a demoted worker has. A 16th makes no difference to the others, a 64th makes some (bench/neighbours).
 const DEMOTED_PART: u64 = 100;
 
