@@ -73,8 +73,8 @@ class Cell:
         return f"{self.workload.name}, {self.policy}, start {self.start_ms} ms{more}"
 
     def weight(self, capacity: int) -> int:
-        """Its share of the parallel trials. Without a template, a start computes for a fifth of a second."""
-        return capacity if self.alone else 1 if self.template else min(capacity, 5)
+        """Its share of the parallel trials. Without a template, a start computes for a tenth of a second."""
+        return capacity if self.alone else 1 if self.template else min(capacity, 3)
 
 
 @dataclass

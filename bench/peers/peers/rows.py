@@ -217,6 +217,7 @@ def warm(daemon: Daemon, load: Load, effort: Effort) -> list[Result]:
     """Compares the event handler with the same handler behind uvicorn, and the ASGI application with itself under uvicorn."""
     daemon.deploy("event", NOOP)
     daemon.deploy("asgi", NOOP, handler="app:asgi", interface="asgi")
+    daemon.deploy("several", NOOP, handler="app:asgi", interface="asgi", concurrency=16)
     with ExitStack() as stack:
         over_asgi = stack.enter_context(rivals.uvicorn("noop:event_over_asgi"))
         asgi = stack.enter_context(rivals.uvicorn("noop:asgi"))
@@ -225,6 +226,7 @@ def warm(daemon: Daemon, load: Load, effort: Effort) -> list[Result]:
         servers: dict[str, Callable[..., Measured]] = {
             "event": lambda **how: load.function("warm", daemon.control_endpoint, "event", **how),
             "asgi": lambda **how: load.function("warm", daemon.control_endpoint, "asgi", path="/", **how),
+            "several": lambda **how: load.function("warm", daemon.control_endpoint, "several", path="/", **how),
             "uvicorn_event": lambda **how: load.url(over_asgi.url, data="{}", **how),
             "uvicorn_asgi": lambda **how: load.url(asgi.url, **how),
             "gunicorn": lambda **how: load.url(wsgi.url, **how),
@@ -233,7 +235,7 @@ def warm(daemon: Daemon, load: Load, effort: Effort) -> list[Result]:
         def turn(name: str, connections: int) -> Turn:
             return lambda: servers[name](connections=connections, **many_of)
 
-        one = alternate(effort.turns, **{name: turn(name, 1) for name in servers})
+        one = alternate(effort.turns, **{name: turn(name, 1) for name in servers if name != "several"})
         many = alternate(effort.turns, **{name: turn(name, 16) for name in servers})
     results = []
     for ours, theirs in (("event", "uvicorn_event"), ("asgi", "uvicorn_asgi")):
@@ -249,14 +251,19 @@ def warm(daemon: Daemon, load: Load, effort: Effort) -> list[Result]:
                     rival_measured=round(rival, 1),
                 )
             )
-    for ours, theirs in (("event", "uvicorn_event"), ("asgi", "uvicorn_asgi")):
+    at_once = (
+        ("event", "event", "uvicorn_event", 0.6),
+        ("asgi", "asgi", "uvicorn_asgi", 0.6),
+        ("asgi, concurrency 16", "several", "uvicorn_asgi", 0.8),
+    )
+    for what, ours, theirs, factor in at_once:
         rival = many[theirs].per_second
         results.append(
             Result(
-                f"warm no-op ({ours}), 16 connections",
+                f"warm no-op ({what}), 16 connections",
                 round(many[ours].per_second),
                 "/s",
-                bar=round(0.6 * rival),
+                bar=round(factor * rival),
                 at_least=True,
                 rival="uvicorn",
                 rival_measured=round(rival),

@@ -431,14 +431,14 @@ impl Invocation {
 
     /// Reads what the worker used since the last call. What was read before stays if the worker is gone.
     pub(crate) fn measure(&mut self, lease: &Lease, now: Instant) {
-        let spent = lease.cpu();
+        let spent = lease.cpu(now);
         if let Some(spent) = spent {
             *self.cpu.get_or_insert_default() += spent;
         }
         let memory = lease.memory_bytes_max(now, spent);
         self.memory_bytes_max = memory.or(self.memory_bytes_max);
         self.pss_bytes = lease.pss_bytes().or(self.pss_bytes);
-        if let Some(mut shared) = lease.shared() {
+        if let Some(mut shared) = lease.shared(now) {
             // Read twice at a timeout: the first reading has the CPU time.
             let before = self.shared.and_then(|before| before.cpu);
             shared.cpu = match (before, shared.cpu) {

@@ -5,13 +5,13 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use pilot_model::CpuTime;
 use pilot_model::ports::Worker;
+use pilot_model::{CpuTime, Instant};
 
 use crate::permits::WorkerPermit;
 use crate::printing::Printing;
 use crate::resting::Resting;
-use crate::shares::Shares;
+use crate::shares::{Reading, Shares};
 
 /// The CPU time that the kernel gives a group at once under a quota (`sched_cfs_bandwidth_slice_us`). A worker that since its throttled
 /// time was last read has neither computed nor waited for this long was hardly throttled. Reading the kernel's counter takes 1.3 µs.
@@ -44,6 +44,8 @@ pub(crate) struct PooledWorker {
     cpu: Mutex<CpuTime>,
     /// CPU time by invocation, if it can serve several at once. Locked briefly, at the begin and the end of an exchange.
     pub(super) shares: Mutex<Shares>,
+    /// What was read for them. Locked while it is read.
+    reading: Mutex<Reading>,
     /// The same of the time for which it was throttled, and its CPU time then. `None`: not yet read.
     throttled: Mutex<Option<(Duration, Duration)>>,
     /// Its permit among the workers of all versions.
@@ -70,6 +72,7 @@ impl PooledWorker {
             ending,
             cpu: Mutex::default(),
             shares: Mutex::default(),
+            reading: Mutex::default(),
             throttled: Mutex::default(),
             _permit: permit,
         }
@@ -116,9 +119,15 @@ impl PooledWorker {
         }
     }
 
-    /// CPU time of the worker since the last call, or since its fork.
-    pub(super) fn spent(&self) -> Option<CpuTime> {
-        let now = self.worker.resources().cpu()?;
+    /// CPU time of a worker that serves several at once, as [`Reading`] says. `None`: it cannot be measured.
+    pub(super) fn cpu_of_several(&self, now: Instant, is_only: bool) -> Option<CpuTime> {
+        let resources = self.worker.resources();
+        self.reading.lock().at(now, is_only, || resources.cpu())
+    }
+
+    /// CPU time of the worker since the last call, or since its fork, if it is `now` what was read.
+    pub(super) fn spent(&self, now: Option<CpuTime>) -> Option<CpuTime> {
+        let now = now?;
         let mut before = self.cpu.lock();
         let spent = now.since(*before);
         *before += spent;
@@ -142,7 +151,7 @@ impl PooledWorker {
 
     /// All CPU time of the worker, as last read.
     pub(crate) fn cpu(&self) -> Option<CpuTime> {
-        self.spent();
+        self.spent(self.worker.resources().cpu());
         let cpu = *self.cpu.lock();
         (cpu != CpuTime::default()).then_some(cpu)
     }

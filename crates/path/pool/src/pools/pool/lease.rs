@@ -83,7 +83,9 @@ impl Lease {
                     let others = self.pooled.exchanges.fetch_add(1, Ordering::Relaxed);
                     self.begun = Some((stream, others.saturating_add(1)));
                     if self.serves_several() {
-                        let now = self.pooled.worker.resources().cpu();
+                        // If it is the only one, all that the worker uses from the last reading on is its own.
+                        let read = || self.pooled.cpu_of_several(self.pool.now(), false);
+                        let now = (others > 0).then(read).flatten();
                         *self.share.get_mut() = Some(self.pooled.shares.lock().begin(now));
                     }
                 }
@@ -174,16 +176,17 @@ impl Lease {
         }
     }
 
-    /// CPU time of the exchange: what its worker used since the previous exchange, or, if it can serve several at once, the part of
-    /// this one; since the last call. `None`: it cannot be measured.
+    /// CPU time of the exchange until `now`: what its worker used since the previous exchange, or, if it can serve several at once, the
+    /// part of this one; since the last call. `None`: it cannot be measured.
     #[must_use]
-    pub fn cpu(&self) -> Option<CpuTime> {
+    pub fn cpu(&self, now: Instant) -> Option<CpuTime> {
         if !self.serves_several() {
-            return self.pooled.spent();
+            return self.pooled.spent(self.pooled.worker.resources().cpu());
         }
         let mut share = self.share.lock();
         let start = share.as_mut()?;
-        let now = self.pooled.worker.resources().cpu();
+        let is_only = self.pooled.exchanges.load(Ordering::Relaxed) == 1;
+        let now = self.pooled.cpu_of_several(now, is_only);
         self.pooled.shares.lock().read(now, start)
     }
 
@@ -195,16 +198,17 @@ impl Lease {
         alone.then(|| self.pooled.throttled(now.since(self.since)))?
     }
 
-    /// What the exchange, which is about to end, shared its worker with. `None`: such workers serve one at a time.
+    /// What the exchange, which is about to end, shared its worker with, as [`Lease::cpu`] has read it. `None`: such workers serve one at a
+    /// time.
     #[must_use]
-    pub fn shared(&self) -> Option<SharedWorker> {
+    pub fn shared(&self, now: Instant) -> Option<SharedWorker> {
         let (stream, at_once) = self.begun.filter(|_| self.serves_several())?;
         let newest = self.pooled.streams.load(Ordering::Relaxed);
         let at_end = self.pooled.exchanges.load(Ordering::Relaxed);
         Some(SharedWorker {
             at_once: at_once.max(at_end),
             alone: at_once == 1 && newest == stream,
-            cpu: self.pooled.spent(),
+            cpu: self.pooled.spent(self.pooled.cpu_of_several(now, false)),
         })
     }
 
@@ -240,7 +244,7 @@ impl Lease {
                 self.pooled.worker.resources().exchange_changed();
                 self.pooled.exchanges.fetch_sub(1, Ordering::Relaxed);
                 if self.share.get_mut().is_some() {
-                    let now = self.pooled.worker.resources().cpu();
+                    let now = self.pooled.cpu_of_several(now, false);
                     self.pooled.shares.lock().end(now);
                 }
             }
