@@ -1,6 +1,7 @@
 //! `pilot.toml`: the functions of a project. An unknown key is an error that names the nearest known one. Nothing is guessed and
 //! nothing is ignored.
 
+mod misplaced;
 mod place;
 
 use std::collections::BTreeMap;
@@ -171,8 +172,11 @@ fn read(text: &str, file: &str) -> Result<Document, ManifestError> {
     let toml = toml::Deserializer::parse(text)
         .map_err(|error| syntax(&error, syntax_in_words(text, &error)))?;
     serde_path_to_error::deserialize(toml).map_err(|error| {
-        let inner = error.inner();
-        syntax(inner, in_words(&error.path().to_string(), inner.message()))
+        let (inner, path) = (error.inner(), error.path().to_string());
+        let problem = in_words(&path, inner.message());
+        let hint = misplaced::hint(&path, inner.message());
+        let hint = hint.map_or_else(String::new, |hint| format!("; {hint}"));
+        syntax(inner, problem + &hint)
     })
 }
 

@@ -51,6 +51,37 @@ fn an_unknown_key_names_the_nearest_known_one_and_its_line() {
 }
 
 #[test]
+fn a_key_in_the_wrong_table_says_which_one_is_right() {
+    for (text, hint) in [
+        ("handler = \"app.run\"\n", "it is a key of [functions.NAME]"),
+        (
+            "[functions.a.scale]\nconcurrency = 2\n",
+            "it is a key of [functions.a]",
+        ),
+        (
+            "[functions.a]\nmax = 2\n",
+            "it is a key of [functions.a.scale]",
+        ),
+        (
+            "[functions.a]\nidle_s = 2\n",
+            "it is a key of [functions.a.scale]",
+        ),
+        ("idle_s = 2\n", "it is a key of [functions.NAME.scale]"),
+    ] {
+        let problem = problem_of(text);
+        assert!(problem.contains(hint), "{problem}");
+    }
+    for text in [
+        "[functions.a]\nmemroy_mb = 1\n",
+        "[functions.a.scale]\nmost = 1\n",
+        "x = 1\n",
+    ] {
+        let problem = problem_of(text);
+        assert!(!problem.contains("it is a key of"), "{problem}");
+    }
+}
+
+#[test]
 fn an_unknown_word_names_the_nearest_known_one() {
     let problem = problem_of("[functions.a]\nnetwork = \"outbond\"\n");
     assert!(problem.contains("functions.a.network"), "{problem}");
