@@ -6,6 +6,7 @@ If there is a rival, both run during the whole row and take turns, so that other
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -15,7 +16,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchlib.daemon import Daemon, end
 from benchlib.load import Load, Measured
@@ -232,8 +233,17 @@ def warm(daemon: Daemon, load: Load, effort: Effort) -> list[Result]:
             "gunicorn": lambda **how: load.url(wsgi.url, **how),
         }
 
+        used = {name: Spent() for name in servers}
+
         def turn(name: str, connections: int) -> Turn:
-            return lambda: servers[name](connections=connections, **many_of)
+            def run() -> Measured:
+                before = Spent.of(daemon)
+                seen = servers[name](connections=connections, **many_of)
+                if connections > 1:
+                    used[name] = used[name].plus(Spent.of(daemon), before)
+                return seen
+
+            return run
 
         one = alternate(effort.turns, **{name: turn(name, 1) for name in servers if name != "several"})
         many = alternate(effort.turns, **{name: turn(name, 16) for name in servers})
@@ -267,11 +277,34 @@ def warm(daemon: Daemon, load: Load, effort: Effort) -> list[Result]:
                 at_least=True,
                 rival="uvicorn",
                 rival_measured=round(rival),
+                notes={"CPU per request": used[ours].per_request(many[ours].requests)},
             )
         )
     results[0].notes = {"gunicorn (WSGI) p50 µs": round(one["gunicorn"].p(50), 1)}
-    results[-1].notes = {"gunicorn (WSGI) /s": round(many["gunicorn"].per_second)}
+    results[-1].notes["gunicorn (WSGI) /s"] = round(many["gunicorn"].per_second)
     return results
+
+
+class Spent(NamedTuple):
+    """CPU time, seconds."""
+
+    daemon: float = 0.0
+    workers: float = 0.0
+    client: float = 0.0
+
+    @classmethod
+    def of(cls, daemon: Daemon) -> Spent:
+        """Until now. The client is `pilot bench`, which has ended."""
+        workers = [pid for pid in tree(daemon.pid) if pid != daemon.pid]
+        times = os.times()
+        return cls(cpu_s([daemon.pid]), cpu_s(workers), times.children_user + times.children_system)
+
+    def plus(self, after: Spent, before: Spent) -> Spent:
+        return Spent(*(sum + end - begin for sum, end, begin in zip(self, after, before, strict=True)))
+
+    def per_request(self, requests: int) -> str:
+        each = (f"{name} {1e6 * seconds / requests:.0f} µs" for name, seconds in self._asdict().items())
+        return ", ".join(each)
 
 
 @contextmanager
