@@ -153,18 +153,17 @@ def many(side: Side) -> list[float]:
 
 
 def burst(side: Side) -> list[float]:
-    options = {"connections": 50, "count": side.effort.bursts, "pause_ms": 100}
-    return [median(side.load.function("burst", side.daemon.control_endpoint, "packages", **options).rounds) / 1000]
+    return burst_of(side, "packages")[:1]
 
 
 def burst_of(side: Side, name: str) -> list[float]:
-    """As `burst`, and how many workers were started for it: the median and the most of the bursts."""
+    """Fifty requests at one instant: when all are answered, and how many workers were started for them, the median and the most of the
+    bursts. The next burst waits for starts that nobody waits for any more: their workers would be there for it."""
     took, started = [], []
     for _ in range(side.effort.bursts):
         before = worker_starts(side.daemon, name)
         options = {"connections": 50, "count": 1, "pause_ms": 100}
         took.append(median(side.load.function("burst", side.daemon.control_endpoint, name, **options).rounds) / 1000)
-        # Starts that no request waits for any more count, too.
         while side.daemon.workers(name)["starting"]:
             time.sleep(0.01)
         started.append(worker_starts(side.daemon, name) - before)
