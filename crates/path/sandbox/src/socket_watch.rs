@@ -104,16 +104,14 @@ async fn keep_looking(state: Weak<Mutex<WatchedSandboxes>>) {
         let Some(state) = state.upgrade() else {
             return;
         };
-        let watched: Vec<Sandboxed> = {
+        {
             let mut state = state.lock();
             if state.watched.is_empty() {
                 state.task = None;
                 return;
             }
-            state.watched.values().cloned().collect()
-        };
-        drop(state);
-        most = match tokio::task::spawn_blocking(|| look_at_all(watched)).await {
+        }
+        most = match tokio::task::spawn_blocking(move || look_at_all(&state)).await {
             Ok(most) => most,
             // The runtime ends.
             Err(_) => return,
@@ -128,28 +126,25 @@ enum Most {
     Much,
 }
 
-fn look_at_all(watched: Vec<Sandboxed>) -> Most {
-    let mut networks: HashMap<u64, Vec<(Sandboxed, Arc<Cgroup>)>> = HashMap::new();
-    for sandboxed in watched {
+fn look_at_all(state: &Mutex<WatchedSandboxes>) -> Most {
+    let mut networks: HashMap<u64, Vec<Arc<Cgroup>>> = HashMap::new();
+    for sandboxed in state.lock().watched.values() {
         if let Some(cgroup) = sandboxed.cgroup.upgrade() {
-            let network = networks.entry(sandboxed.network).or_default();
-            network.push((sandboxed, cgroup));
+            networks.entry(sandboxed.network).or_default().push(cgroup);
         }
     }
     let looks = networks
         .into_iter()
-        .map(|(inode, inside)| look_at(inode, &inside));
+        .map(|(inode, inside)| look_at(inode, &inside, state));
     looks.max().unwrap_or(Most::Little)
 }
 
-fn look_at(inode: u64, inside: &[(Sandboxed, Arc<Cgroup>)]) -> Most {
-    let mut running = Vec::new();
+fn look_at(inode: u64, inside: &[Arc<Cgroup>], state: &Mutex<WatchedSandboxes>) -> Most {
     let mut charged_bytes_max = 0_u64;
     let mut shown_by = None;
-    for (sandboxed, cgroup) in inside {
+    for cgroup in inside {
         let threads = cgroup.threads();
         if !threads.is_empty() {
-            running.push((sandboxed, cgroup));
             charged_bytes_max = charged_bytes_max.saturating_add(cgroup.memory_bytes_max());
         }
         shown_by = shown_by.or_else(|| threads.into_iter().find(|pid| is_in(*pid, inode)));
@@ -162,24 +157,42 @@ fn look_at(inode: u64, inside: &[(Sandboxed, Arc<Cgroup>)]) -> Most {
     }
     let held = Held::read(pid, charged_bytes_max);
     if held.is_too_much(charged_bytes_max) {
+        let sandboxes = end_all(inode, state);
         tracing::warn!(
             uncharged_mb = held.uncharged_bytes >> 20,
             charged_mb = held.charged_bytes >> 20,
-            sandboxes = running.len(),
+            sandboxes,
             "the sockets of a function hold too much memory of the kernel: its processes are ended"
         );
-        for (sandboxed, cgroup) in running {
-            cgroup.blame_sockets();
-            if let Some(control) = sandboxed.control.upgrade() {
-                control.tell_end();
-            }
-        }
     }
     if held.uncharged_bytes > UNCHARGED_BYTES_MUCH {
         Most::Much
     } else {
         Most::Little
     }
+}
+
+/// Ends what runs in a network namespace now, which is more than at the beginning of the look if a worker was started meanwhile. All of it
+/// is blamed first: the end of one, a template, is the end of others, and why these ended is asked at once. Returns how many sandboxes.
+fn end_all(inode: u64, state: &Mutex<WatchedSandboxes>) -> usize {
+    let mut inside: Vec<Sandboxed> = state.lock().watched.values().cloned().collect();
+    inside.retain(|sandboxed| sandboxed.network == inode);
+    let running: Vec<(Sandboxed, Arc<Cgroup>)> = inside
+        .into_iter()
+        .filter_map(|sandboxed| {
+            let cgroup = sandboxed.cgroup.upgrade()?;
+            (!cgroup.threads().is_empty()).then_some((sandboxed, cgroup))
+        })
+        .collect();
+    for (_, cgroup) in &running {
+        cgroup.blame_sockets();
+    }
+    for (sandboxed, _) in &running {
+        if let Some(control) = sandboxed.control.upgrade() {
+            control.tell_end();
+        }
+    }
+    running.len()
 }
 
 /// Whether a process is in this network namespace: a process that is being made joins its control group first.
