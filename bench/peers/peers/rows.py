@@ -300,7 +300,7 @@ class Spent(NamedTuple):
         return cls(cpu_s([daemon.pid]), cpu_s(workers), times.children_user + times.children_system)
 
     def plus(self, after: Spent, before: Spent) -> Spent:
-        return Spent(*(sum + end - begin for sum, end, begin in zip(self, after, before, strict=True)))
+        return Spent(*(total + later - earlier for total, later, earlier in zip(self, after, before, strict=True)))
 
     def per_request(self, requests: int) -> str:
         each = (f"{name} {1e6 * seconds / requests:.0f} µs" for name, seconds in self._asdict().items())
