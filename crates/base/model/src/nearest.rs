@@ -3,22 +3,27 @@
 /// Serde's "unknown field `x`, expected one of `a`, `b`" with the nearest of the expected ones put first.
 #[must_use]
 pub fn with_nearest_key(message: &str) -> String {
-    let Some(rest) = message.strip_prefix("unknown field `") else {
+    let Some((unknown, known)) = unknown_key(message) else {
         return message.to_owned();
     };
-    let mut quoted = rest.split('`');
-    let Some(unknown) = quoted.next() else {
-        return message.to_owned();
-    };
-    // Between two quoted words is ", " or " expected …", so every second piece is a name.
-    let known = quoted.skip(1).step_by(2);
-    let known: Vec<&str> = known.filter(|key| !FORMER_KEYS.contains(key)).collect();
     let hint = nearest(unknown, known.iter().copied())
         .map_or_else(String::new, |near| format!(", did you mean '{near}'?"));
     format!(
         "unknown key '{unknown}'{hint} (known: {})",
         known.join(", ")
     )
+}
+
+/// The unknown key of such a message, and the known ones, without those that were renamed.
+pub(crate) fn unknown_key(message: &str) -> Option<(&str, Vec<&str>)> {
+    let mut quoted = message.strip_prefix("unknown field `")?.split('`');
+    let unknown = quoted.next()?;
+    // Between two quoted words is ", " or " expected …", so every second piece is a name.
+    let known = quoted.skip(1).step_by(2);
+    Some((
+        unknown,
+        known.filter(|key| !FORMER_KEYS.contains(key)).collect(),
+    ))
 }
 
 /// Keys that were renamed: still accepted for one release, but never suggested.

@@ -55,7 +55,7 @@ pub(crate) struct ShareStart {
 }
 
 impl Shares {
-    /// An invocation begins. `now`: CPU time of the worker since its start; `None`: it could not be read.
+    /// An invocation begins. `now`: CPU time of the worker since its start; `None`: it was not read.
     pub(crate) fn begin(&mut self, now: Option<CpuTime>) -> ShareStart {
         self.advance(now);
         self.running += 1;

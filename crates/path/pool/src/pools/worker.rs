@@ -44,9 +44,9 @@ pub(crate) struct PooledWorker {
     cpu: Mutex<CpuTime>,
     /// CPU time by invocation, if it can serve several at once. Locked briefly, at the begin and the end of an exchange.
     pub(super) shares: Mutex<Shares>,
-    /// What was read for them. Locked while it is read.
+    /// Its CPU time as last read for `shares`. Locked while it is read.
     reading: Mutex<Reading>,
-    /// The same of the time for which it was throttled, and its CPU time then. `None`: not yet read.
+    /// The time for which it was throttled, as last read, and its CPU time then. `None`: not yet read.
     throttled: Mutex<Option<(Duration, Duration)>>,
     /// Its permit among the workers of all versions.
     _permit: WorkerPermit,
@@ -125,7 +125,7 @@ impl PooledWorker {
         self.reading.lock().at(now, is_only, || resources.cpu())
     }
 
-    /// CPU time of the worker since the last call, or since its fork, if it is `now` what was read.
+    /// CPU time of the worker since the last call, or since its fork. `now`: all of it, as read; `None`: it cannot be measured.
     pub(super) fn spent(&self, now: Option<CpuTime>) -> Option<CpuTime> {
         let now = now?;
         let mut before = self.cpu.lock();

@@ -84,8 +84,10 @@ impl Lease {
                     self.begun = Some((stream, others.saturating_add(1)));
                     if self.serves_several() {
                         // If it is the only one, all that the worker uses from the last reading on is its own.
-                        let read = || self.pooled.cpu_of_several(self.pool.now(), false);
-                        let now = (others > 0).then(read).flatten();
+                        let now = match others {
+                            0 => None,
+                            _ => self.pooled.cpu_of_several(self.pool.now(), false),
+                        };
                         *self.share.get_mut() = Some(self.pooled.shares.lock().begin(now));
                     }
                 }
