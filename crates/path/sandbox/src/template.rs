@@ -186,6 +186,8 @@ impl Template {
 impl Drop for Template {
     fn drop(&mut self) {
         self.reader.abort();
+        // Nobody reads its replies any more.
+        self.children.end();
     }
 }
 

@@ -187,13 +187,16 @@ async fn recycle(function: Weak<Function>, released: Box<Released>, lingering: O
     if !descriptors::has_spare() || sandbox.clean().await.is_err() {
         return;
     }
-    if let Some(function) = function.upgrade() {
-        function.keep_spare(sandbox, SPARES_MAX);
-        if function.spare_count() <= SPARES || !function.begin_trim() {
-            return;
+    let is_beyond = match function.upgrade() {
+        None => return,
+        Some(function) => {
+            function.keep_spare(sandbox, SPARES_MAX);
+            function.spare_count() > SPARES && function.begin_trim()
         }
+    };
+    if is_beyond {
+        trim(function).await;
     }
-    trim(function).await;
 }
 
 /// Gradually drops unused spares beyond [`SPARES`]. The function may be dropped meanwhile.
