@@ -88,6 +88,31 @@ fn one_worker_serves_several_at_once_when_concurrency_says_so() {
     assert!(took < Duration::from_secs(5), "{took:?}");
 }
 
+/// Of a large event, the worker has a part when its caller hangs up. The next event must not become the rest of it.
+#[test]
+fn a_caller_that_hangs_up_while_its_event_is_sent_spoils_no_other_one() {
+    const CODE: &str = "import time\nasync def handler(event, context):\n    if event == 'block':\n        time.sleep(3)\n    return len(event)\n";
+    let daemon = lab(
+        CODE,
+        json!({"concurrency": 4, "scale": {"max": 1}, "timeout_s": 20}),
+    );
+    assert_eq!(answer(&daemon, "lab", json!("four")), json!(4));
+    let request = |event: Value| Request::new("POST", PATH).body(event.to_string());
+    // Whether it has its worker and has begun to be sent is not seen from here.
+    let moment = || thread::sleep(Duration::from_millis(400));
+    let [mut blocks, mut leaver, mut other] =
+        [daemon.connect(), daemon.connect(), daemon.connect()];
+    blocks.send(&request(json!("block")));
+    moment();
+    leaver.send(&request(json!("x".repeat(4 << 20))));
+    moment();
+    other.send(&request(json!("fifteen letters")));
+    moment();
+    leaver.hang_up();
+    assert_eq!(blocks.receive("POST").ok().json(), json!(5));
+    assert_eq!(other.receive("POST").ok().json(), json!(15));
+}
+
 #[test]
 fn a_queue_that_overflows_answers_429_with_a_reason_and_serves_the_others() {
     let daemon = daemon_with(DaemonOptions {

@@ -241,40 +241,56 @@ impl Reader {
 }
 
 /// The frame that begins an exchange.
-pub(super) struct FirstFrame<'a> {
+#[derive(Debug)]
+pub(super) struct FirstFrame {
+    stream: u32,
     header: [u8; HEADER_LEN],
     meta: Vec<u8>,
-    body: &'a [u8],
-    inputs: &'a [Input],
+    body: Bytes,
+    inputs: Vec<Input>,
 }
 
-impl<'a> FirstFrame<'a> {
-    pub(super) fn new(call: &'a Call) -> Result<Self, CallError> {
+impl FirstFrame {
+    pub(super) fn new(call: &Call) -> Result<Self, CallError> {
         let inputs = match call.paths.as_slice() {
-            [] => call.inputs.as_slice(),
-            _ => &[],
+            [] => call.inputs.clone(),
+            _ => Vec::new(),
         };
         let (kind, meta) = pilot_wire::meta::of_invocation(&call.head, &call.inputs, &call.paths);
         let header = Header::new(kind, call.stream, &meta, &call.payload)
             .and_then(|header| header.with_descriptors(inputs.len()))
             .map_err(broken)?;
         Ok(Self {
+            stream: call.stream,
             header: header.encode(),
             meta,
-            body: &call.payload,
+            body: call.payload.clone(),
             inputs,
         })
     }
 
+    pub(super) fn stream(&self) -> u32 {
+        self.stream
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.header.len() + self.meta.len() + self.body.len()
+    }
+
+    /// Their descriptors go with the first byte.
+    pub(super) fn inputs(&self) -> &[Input] {
+        &self.inputs
+    }
+
     /// Sends as much of the frame as the socket takes at once, with the inputs' descriptors if there are any. Bytes sent.
-    pub(super) async fn send_inputs(&self, writer: Outgoing<'_>) -> io::Result<usize> {
+    async fn send_inputs(&self, writer: Outgoing<'_>) -> io::Result<usize> {
         let inputs = self.inputs.iter().map(|input| input.descriptor.as_fd());
         let descriptors: Vec<_> = inputs.collect();
         writer.write(&self.parts(), &descriptors).await
     }
 
     pub(super) fn parts(&self) -> [IoSlice<'_>; 3] {
-        [&self.header, &self.meta[..], self.body].map(IoSlice::new)
+        [&self.header, &self.meta[..], &self.body[..]].map(IoSlice::new)
     }
 }
 

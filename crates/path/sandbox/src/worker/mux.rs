@@ -1,9 +1,10 @@
 //! Concurrent calls over one channel, for workers with a concurrency above 1: a task reads frames and passes each to the caller
 //! that waits for its stream. Single calls do not need it ([`super::call`]).
 
+mod outbox;
+
 use std::collections::HashMap;
-use std::io::{self, IoSlice};
-use std::os::fd::OwnedFd;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,12 +15,12 @@ use pilot_model::timeline::Instant;
 use pilot_protocols::{Pace, PiecePace};
 use pilot_sys::clock::monotonic_ns;
 use pilot_wire::{Frame, FrameKind};
-use tokio::sync::{Mutex as AsyncMutex, SetOnce, mpsc};
+use tokio::sync::{SetOnce, mpsc};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
+use self::outbox::Outbox;
 use super::call::{self, CallError, Connection, FirstFrame, Reader};
-use super::socket::Outgoing;
 
 /// Most frames of one stream that are waiting; beyond that the worker's channel is not read.
 const FRAMES_WAITING_MAX: usize = 32;
@@ -29,8 +30,7 @@ const CHANNEL_END_TIME_MAX: Duration = Duration::from_secs(1);
 /// A channel with concurrent calls.
 #[derive(Debug)]
 pub(super) struct Mux {
-    /// Frames must not be interleaved. Held across awaits by design.
-    writer: AsyncMutex<OwnedFd>,
+    outbox: Outbox,
     streams: Arc<Streams>,
     reader: JoinHandle<()>,
 }
@@ -73,14 +73,16 @@ impl Mux {
     pub(super) fn new(connection: Connection) -> io::Result<Self> {
         let reader = connection.into_reader();
         let streams = Arc::new(Streams::default());
+        let failing = Arc::clone(&streams);
         Ok(Self {
-            writer: AsyncMutex::new(reader.duplicate()?),
+            outbox: Outbox::new(reader.duplicate()?, move |why| failing.end(why)),
             reader: tokio::spawn(read(reader, Arc::clone(&streams))),
             streams,
         })
     }
 
     pub(super) async fn call(&self, call: &Call) -> Result<Answer, CallError> {
+        let first = FirstFrame::new(call)?;
         let (sender, frames) = mpsc::channel(FRAMES_WAITING_MAX);
         {
             let mut open = self.streams.open.lock();
@@ -95,8 +97,10 @@ impl Mux {
             first_byte: Instant(0),
             pending: None,
         };
-        self.send(call).await?;
+        let unsent = Unsent(&self.outbox, call.stream);
+        self.outbox.put(first)?;
         let arrived = self.next_frame(&mut stream).await?;
+        unsent.sent();
         stream.first_byte = arrived.at;
         let mut answer = call::answer(arrived.frame, arrived.at, || arrived.output)?;
         if call::may_be_joined(&answer)
@@ -178,21 +182,6 @@ impl Mux {
             output,
         })
     }
-
-    async fn send(&self, call: &Call) -> Result<(), CallError> {
-        let begin = FirstFrame::new(call)?;
-        let mut parts = begin.parts();
-        let mut rest = &mut parts[..];
-        let socket = self.writer.lock().await;
-        let writer = Outgoing::of(&socket);
-        let sent = begin.send_inputs(writer).await;
-        IoSlice::advance_slices(&mut rest, sent.map_err(call::closed_or_broken)?);
-        while rest.iter().any(|part| !part.is_empty()) {
-            let written = writer.write(rest, &[]).await;
-            IoSlice::advance_slices(&mut rest, written.map_err(call::closed_or_broken)?);
-        }
-        Ok(())
-    }
 }
 
 impl Drop for Mux {
@@ -202,6 +191,12 @@ impl Drop for Mux {
 }
 
 impl Streams {
+    fn end(&self, why: CallError) {
+        let mut open = self.open.lock();
+        open.ended = Some(why);
+        open.senders.clear();
+    }
+
     fn ended(&self) -> CallError {
         self.open
             .lock()
@@ -226,6 +221,21 @@ impl Drop for Closing<'_> {
         let mut open = self.0.open.lock();
         open.senders.remove(&self.1);
         open.receivers.remove(&self.1);
+    }
+}
+
+/// Takes the frame of a cancelled call back if it still waits.
+struct Unsent<'a>(&'a Outbox, u32);
+
+impl Unsent<'_> {
+    fn sent(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Unsent<'_> {
+    fn drop(&mut self) {
+        self.0.retract(self.1);
     }
 }
 
@@ -271,9 +281,7 @@ async fn read(mut reader: Reader, streams: Arc<Streams>) {
     };
     // It is set here alone.
     let _ = streams.last_output.set(reader.output().take());
-    let mut open = streams.open.lock();
-    open.ended = Some(ended);
-    open.senders.clear();
+    streams.end(ended);
 }
 
 #[cfg(test)]

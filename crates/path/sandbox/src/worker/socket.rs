@@ -82,7 +82,8 @@ impl<'a> Outgoing<'a> {
         Ok(())
     }
 
-    async fn has_room(self) -> io::Result<()> {
+    /// Waits until it takes some.
+    pub(super) async fn has_room(self) -> io::Result<()> {
         let socket = self.0.try_clone_to_owned()?;
         Sender::from_owned_fd_unchecked(socket)?.writable().await
     }

@@ -1,12 +1,15 @@
 //! Several calls over a real socket pair; the test plays the worker.
 
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use nix::sys::socket::{Shutdown, shutdown};
 use pilot_protocols::MemoryBudget;
-use pilot_wire::Header;
-use tokio::io::AsyncWriteExt;
+use pilot_wire::{FrameDecoder, Header};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::super::Output;
@@ -82,5 +85,93 @@ async fn chunks_without_a_byte_in_a_stream_are_read_slowly() {
     tokio::select! {
         part = calling => panic!("{part:?}"),
         flooded = flooding => assert!(flooded.is_err(), "{MANY} frames were taken at once"),
+    }
+}
+
+fn call_with(stream: u32, payload: Vec<u8>) -> Call {
+    let mut call = pilot_testkit::event_call("1", "");
+    call.stream = stream;
+    call.payload = payload.into();
+    call
+}
+
+/// The streams and bodies of all frames that the daemon sends until it closes the channel.
+async fn frames_of(mut worker: UnixStream) -> Vec<(u32, Bytes)> {
+    let (mut decoder, mut frames) = (FrameDecoder::default(), Vec::new());
+    loop {
+        while let Some(frame) = decoder.next_frame().unwrap() {
+            frames.push((frame.stream, frame.body));
+        }
+        if worker.read_buf(decoder.space(1 << 16)).await.unwrap() == 0 {
+            return frames;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_call_that_is_cancelled_while_it_is_sent_leaves_no_half_frame() {
+    let (mux, worker) = pair();
+    // More than the socket holds, and the worker does not read yet.
+    let (long, behind, short) = (
+        call_with(1, vec![b'1'; 4 << 20]),
+        call_with(2, b"2".to_vec()),
+        call_with(3, b"3".to_vec()),
+    );
+    let moment = Duration::from_millis(50);
+    assert!(timeout(moment, mux.call(&long)).await.is_err());
+    assert!(timeout(moment, mux.call(&behind)).await.is_err());
+    let calling = async {
+        let _ = timeout(Duration::from_millis(500), mux.call(&short)).await;
+        drop(mux);
+    };
+    let (frames, ()) = tokio::join!(frames_of(worker), calling);
+    // Nothing of the second one had been sent when it was cancelled.
+    assert_eq!(
+        frames.len(),
+        2,
+        "{:?}",
+        frames.iter().map(|frame| frame.0).collect::<Vec<_>>()
+    );
+    assert_eq!((frames[0].0, &frames[0].1), (1, &long.payload));
+    assert_eq!((frames[1].0, &frames[1].1), (3, &short.payload));
+}
+
+#[tokio::test]
+async fn calls_at_the_same_time_are_sent_whole_and_together() {
+    let (mux, worker) = pair();
+    let calls: Vec<Call> = (1..=100_u8)
+        .map(|stream| call_with(stream.into(), vec![stream; usize::from(stream) * 500]))
+        .collect();
+    let calling = async {
+        let mux = Arc::new(mux);
+        let mut all = JoinSet::new();
+        for call in calls.clone() {
+            let mux = Arc::clone(&mux);
+            all.spawn(async move {
+                let _ = timeout(Duration::from_millis(500), mux.call(&call)).await;
+            });
+        }
+        all.join_all().await;
+    };
+    let (mut frames, ()) = tokio::join!(frames_of(worker), calling);
+    frames.sort_by_key(|frame| frame.0);
+    let sent: Vec<(u32, Bytes)> = calls
+        .iter()
+        .map(|call| (call.stream, call.payload.clone()))
+        .collect();
+    assert!(frames == sent);
+}
+
+#[tokio::test]
+async fn calls_to_a_worker_that_cannot_be_written_to_fail() {
+    let (mux, worker) = pair();
+    shutdown(worker.as_raw_fd(), Shutdown::Read).unwrap();
+    for stream in 1..3 {
+        let call = call_with(stream, b"1".to_vec());
+        let answer = timeout(Duration::from_secs(5), mux.call(&call)).await;
+        assert!(
+            matches!(answer, Ok(Err(CallError::Closed { .. }))),
+            "{answer:?}"
+        );
     }
 }
