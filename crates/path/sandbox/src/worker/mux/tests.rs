@@ -137,7 +137,7 @@ async fn a_call_that_is_cancelled_while_it_is_sent_leaves_no_half_frame() {
 }
 
 #[tokio::test]
-async fn calls_at_the_same_time_are_sent_whole_and_together() {
+async fn calls_at_the_same_time_are_sent_whole() {
     let (mux, worker) = pair();
     let calls: Vec<Call> = (1..=100_u8)
         .map(|stream| call_with(stream.into(), vec![stream; usize::from(stream) * 500]))
