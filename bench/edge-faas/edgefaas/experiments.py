@@ -373,4 +373,5 @@ def sixty(what: str, auto: tuple[float, float], rivals: dict[str, tuple[float, f
     best = min(affordable, key=lambda policy: affordable[policy])
     share = auto[0] / affordable[best] if affordable[best] else float("inf") if auto[0] else 0.0
     kept = share <= 0.6 if not missing or share > 0.6 else None
-    return Bar(told, "≤ 60 % of the best as small", f"{auto[0]:.1f} s, {share:.0%} of {best}'s {affordable[best]:.1f} s", kept)
+    beside = f"{share:.0%} of {best}'s {affordable[best]:.1f} s" if affordable[best] else f"{best} does not wait"
+    return Bar(told, "≤ 60 % of the best as small", f"{auto[0]:.1f} s, {beside}", kept)

@@ -136,7 +136,7 @@ def simulate(binary: Path, traces: Path) -> Report:
     report.bars.append(Bar("simulator: nobody better than auto in both", "in no cell", measured, not beaten))
     for index, weight in enumerate(("0.1", "1", "10")):
         rank = sorted(found["standings"], key=lambda row: row["scores"][index])
-        text = f"{rank[0]['policy']}; auto is {[row['policy'] for row in rank].index('auto') + 1}. of {len(rank)}"
+        text = f"{rank[0]['policy']}; auto has place {[row['policy'] for row in rank].index('auto') + 1} of {len(rank)}"
         report.bars.append(Bar(f"simulator: lowest mean score at w={weight}", "auto", text, rank[0]["policy"] == "auto"))
     return report
 
