@@ -98,11 +98,14 @@ fn a_caller_that_hangs_up_while_its_event_is_sent_spoils_no_other_one() {
     );
     assert_eq!(answer(&daemon, "lab", json!("four")), json!(4));
     let request = |event: Value| Request::new("POST", PATH).body(event.to_string());
-    // Whether it has its worker and has begun to be sent is not seen from here.
+    // How much of an event is sent is not seen from outside. If this is too short, the test passes without its case.
     let moment = || thread::sleep(Duration::from_millis(400));
     let [mut blocks, mut leaver, mut other] =
         [daemon.connect(), daemon.connect(), daemon.connect()];
     blocks.send(&request(json!("block")));
+    eventually("it runs", || {
+        (daemon.workers("lab", "busy") == 1).then_some(())
+    });
     moment();
     leaver.send(&request(json!("x".repeat(4 << 20))));
     moment();

@@ -3,12 +3,13 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, IoSlice};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use pilot_model::ports::{Answer, Call, Done, HttpHead, Input, Part, StartError};
+use pilot_model::ports::{Answer, Call, Done, HttpHead, Part, StartError};
 use pilot_model::timeline::Instant;
 use pilot_protocols::{FREE_LEN, FunctionBudget, PiecePace, Reserved};
 use pilot_sys::clock::monotonic_ns;
@@ -172,7 +173,7 @@ impl Connection {
         let mut rest = &mut parts[..];
         let (output, writer) = self.reader.output_and_writer();
         let sent = output
-            .drain_while(pin!(begin.send_inputs(writer)))
+            .drain_while(pin!(begin.send_first(writer)))
             .await
             .map_err(closed_or_broken)?;
         IoSlice::advance_slices(&mut rest, sent);
@@ -247,14 +248,15 @@ pub(super) struct FirstFrame {
     header: [u8; HEADER_LEN],
     meta: Vec<u8>,
     body: Bytes,
-    inputs: Vec<Input>,
+    /// Of its inputs. They go with the first byte.
+    descriptors: Vec<Arc<OwnedFd>>,
 }
 
 impl FirstFrame {
     pub(super) fn new(call: &Call) -> Result<Self, CallError> {
         let inputs = match call.paths.as_slice() {
-            [] => call.inputs.clone(),
-            _ => Vec::new(),
+            [] => call.inputs.as_slice(),
+            _ => &[],
         };
         let (kind, meta) = pilot_wire::meta::of_invocation(&call.head, &call.inputs, &call.paths);
         let header = Header::new(kind, call.stream, &meta, &call.payload)
@@ -265,7 +267,10 @@ impl FirstFrame {
             header: header.encode(),
             meta,
             body: call.payload.clone(),
-            inputs,
+            descriptors: inputs
+                .iter()
+                .map(|input| Arc::clone(&input.descriptor))
+                .collect(),
         })
     }
 
@@ -277,16 +282,17 @@ impl FirstFrame {
         self.header.len() + self.meta.len() + self.body.len()
     }
 
-    /// Their descriptors go with the first byte.
-    pub(super) fn inputs(&self) -> &[Input] {
-        &self.inputs
+    pub(super) fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
+        self.descriptors.iter().map(AsFd::as_fd).collect()
     }
 
-    /// Sends as much of the frame as the socket takes at once, with the inputs' descriptors if there are any. Bytes sent.
-    async fn send_inputs(&self, writer: Outgoing<'_>) -> io::Result<usize> {
-        let inputs = self.inputs.iter().map(|input| input.descriptor.as_fd());
-        let descriptors: Vec<_> = inputs.collect();
-        writer.write(&self.parts(), &descriptors).await
+    pub(super) fn has_descriptors(&self) -> bool {
+        !self.descriptors.is_empty()
+    }
+
+    /// Sends as much of the frame as the socket takes at once, with its descriptors if there are any. Bytes sent.
+    async fn send_first(&self, writer: Outgoing<'_>) -> io::Result<usize> {
+        writer.write(&self.parts(), &self.descriptors()).await
     }
 
     pub(super) fn parts(&self) -> [IoSlice<'_>; 3] {

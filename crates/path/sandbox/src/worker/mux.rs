@@ -91,16 +91,19 @@ impl Mux {
             }
             open.senders.insert(call.stream, sender);
         }
-        let closing = Closing(&self.streams, call.stream);
+        let mut closing = Closing {
+            mux: self,
+            stream: call.stream,
+            is_answered: false,
+        };
         let mut stream = Stream {
             frames,
             first_byte: Instant(0),
             pending: None,
         };
-        let unsent = Unsent(&self.outbox, call.stream);
         self.outbox.put(first)?;
         let arrived = self.next_frame(&mut stream).await?;
-        unsent.sent();
+        closing.is_answered = true;
         stream.first_byte = arrived.at;
         let mut answer = call::answer(arrived.frame, arrived.at, || arrived.output)?;
         if call::may_be_joined(&answer)
@@ -129,7 +132,11 @@ impl Mux {
         let Some(mut stream) = stream else {
             return Err(CallError::Broken(format!("no stream {id}")));
         };
-        let closing = Closing(&self.streams, id);
+        let closing = Closing {
+            mux: self,
+            stream: id,
+            is_answered: true,
+        };
         let arrived = self.next_part_of(&mut stream).await?;
         let part = call::part(arrived.frame, stream.first_byte, || arrived.output)?;
         if matches!(part, Part::Chunk(_)) {
@@ -207,7 +214,12 @@ impl Streams {
 }
 
 /// Removes a stream when its call is done or cancelled.
-struct Closing<'a>(&'a Streams, u32);
+struct Closing<'a> {
+    mux: &'a Mux,
+    stream: u32,
+    /// The worker has answered. If not, the frame of the call may still wait, and is taken back.
+    is_answered: bool,
+}
 
 impl Closing<'_> {
     /// Keeps the stream, because more of it follows.
@@ -218,24 +230,12 @@ impl Closing<'_> {
 
 impl Drop for Closing<'_> {
     fn drop(&mut self) {
-        let mut open = self.0.open.lock();
-        open.senders.remove(&self.1);
-        open.receivers.remove(&self.1);
-    }
-}
-
-/// Takes the frame of a cancelled call back if it still waits.
-struct Unsent<'a>(&'a Outbox, u32);
-
-impl Unsent<'_> {
-    fn sent(self) {
-        std::mem::forget(self);
-    }
-}
-
-impl Drop for Unsent<'_> {
-    fn drop(&mut self) {
-        self.0.retract(self.1);
+        if !self.is_answered {
+            self.mux.outbox.retract(self.stream);
+        }
+        let mut open = self.mux.streams.open.lock();
+        open.senders.remove(&self.stream);
+        open.receivers.remove(&self.stream);
     }
 }
 

@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, IoSlice};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -175,23 +175,18 @@ impl Batch {
     /// [`ErrorKind::WouldBlock`]: some frames are left.
     fn write_what_fits(&mut self, socket: &OwnedFd) -> io::Result<()> {
         while let Some(first) = self.frames.front() {
-            // Descriptors go with the first byte of their frame.
-            let count = match first.inputs() {
-                [] => {
+            // Descriptors go with the first byte of their frame, which is then written alone.
+            let count = match first.has_descriptors() {
+                true => 1,
+                false => {
                     let plain = self.frames.iter().take(FRAMES_PER_WRITE);
-                    plain.take_while(|frame| frame.inputs().is_empty()).count()
+                    plain.take_while(|frame| !frame.has_descriptors()).count()
                 }
-                _ => 1,
             };
-            let inputs = if self.written == 0 {
-                first.inputs()
-            } else {
-                &[]
+            let descriptors = match self.written {
+                0 => first.descriptors(),
+                _ => Vec::new(),
             };
-            let descriptors: Vec<_> = inputs
-                .iter()
-                .map(|input| input.descriptor.as_fd())
-                .collect();
             let frames = self.frames.iter().take(count);
             let mut parts: Vec<IoSlice<'_>> = frames.flat_map(FirstFrame::parts).collect();
             let mut rest = &mut parts[..];

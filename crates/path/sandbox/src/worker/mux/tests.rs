@@ -95,17 +95,21 @@ fn call_with(stream: u32, payload: Vec<u8>) -> Call {
     call
 }
 
-/// The streams and bodies of all frames that the daemon sends until it closes the channel.
-async fn frames_of(mut worker: UnixStream) -> Vec<(u32, Bytes)> {
+/// The streams and bodies of the first frames that the daemon sends.
+async fn frames_of(mut worker: UnixStream, number: usize) -> Vec<(u32, Bytes)> {
     let (mut decoder, mut frames) = (FrameDecoder::default(), Vec::new());
-    loop {
-        while let Some(frame) = decoder.next_frame().unwrap() {
-            frames.push((frame.stream, frame.body));
-        }
-        if worker.read_buf(decoder.space(1 << 16)).await.unwrap() == 0 {
-            return frames;
+    while frames.len() < number {
+        match decoder.next_frame().unwrap() {
+            Some(frame) => frames.push((frame.stream, frame.body)),
+            None => assert_ne!(
+                worker.read_buf(decoder.space(1 << 16)).await.unwrap(),
+                0,
+                "the channel ended after {} frames",
+                frames.len()
+            ),
         }
     }
+    frames
 }
 
 #[tokio::test]
@@ -114,24 +118,22 @@ async fn a_call_that_is_cancelled_while_it_is_sent_leaves_no_half_frame() {
     // More than the socket holds, and the worker does not read yet.
     let (long, behind, short) = (
         call_with(1, vec![b'1'; 4 << 20]),
-        call_with(2, b"2".to_vec()),
+        call_with(2, vec![b'2'; 4 << 20]),
         call_with(3, b"3".to_vec()),
     );
-    let moment = Duration::from_millis(50);
-    assert!(timeout(moment, mux.call(&long)).await.is_err());
-    assert!(timeout(moment, mux.call(&behind)).await.is_err());
-    let calling = async {
-        let _ = timeout(Duration::from_millis(500), mux.call(&short)).await;
-        drop(mux);
-    };
-    let (frames, ()) = tokio::join!(frames_of(worker), calling);
-    // Nothing of the second one had been sent when it was cancelled.
-    assert_eq!(
-        frames.len(),
-        2,
-        "{:?}",
-        frames.iter().map(|frame| frame.0).collect::<Vec<_>>()
+    for call in [&long, &behind] {
+        let answer = timeout(Duration::from_millis(50), mux.call(call)).await;
+        assert!(answer.is_err(), "{answer:?}");
+    }
+    assert!(
+        behind.payload.is_unique(),
+        "what nobody has begun to send is kept"
     );
+    let frames = tokio::select! {
+        answer = mux.call(&short) => panic!("{answer:?}"),
+        frames = frames_of(worker, 2) => frames,
+    };
+    // They are sent in their order, so the second one is not.
     assert_eq!((frames[0].0, &frames[0].1), (1, &long.payload));
     assert_eq!((frames[1].0, &frames[1].1), (3, &short.payload));
 }
@@ -139,21 +141,20 @@ async fn a_call_that_is_cancelled_while_it_is_sent_leaves_no_half_frame() {
 #[tokio::test]
 async fn calls_at_the_same_time_are_sent_whole() {
     let (mux, worker) = pair();
+    let mux = Arc::new(mux);
     let calls: Vec<Call> = (1..=100_u8)
         .map(|stream| call_with(stream.into(), vec![stream; usize::from(stream) * 500]))
         .collect();
-    let calling = async {
-        let mux = Arc::new(mux);
-        let mut all = JoinSet::new();
-        for call in calls.clone() {
-            let mux = Arc::clone(&mux);
-            all.spawn(async move {
-                let _ = timeout(Duration::from_millis(500), mux.call(&call)).await;
-            });
-        }
-        all.join_all().await;
+    // Nobody answers them.
+    let mut calling = JoinSet::new();
+    for call in calls.clone() {
+        let mux = Arc::clone(&mux);
+        calling.spawn(async move { mux.call(&call).await });
+    }
+    let mut frames = tokio::select! {
+        answer = calling.join_next() => panic!("{answer:?}"),
+        frames = frames_of(worker, calls.len()) => frames,
     };
-    let (mut frames, ()) = tokio::join!(frames_of(worker), calling);
     frames.sort_by_key(|frame| frame.0);
     let sent: Vec<(u32, Bytes)> = calls
         .iter()
