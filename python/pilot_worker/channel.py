@@ -1,4 +1,4 @@
-"""The invocation channel as a blocking socket: one recv and one send for an ordinary invocation.
+"""The invocation channel as a blocking socket: one poll, one recv and one send for an ordinary invocation.
 
 One thread reads. Several threads may write; a lock keeps frames complete. `aio.py` is the asynchronous counterpart.
 """
@@ -9,6 +9,7 @@ import _socket
 import _thread
 import os
 import threading
+from select import POLLIN, poll
 
 from . import inputs, wire
 
@@ -28,6 +29,8 @@ _unpack_header = wire.HEADER.unpack_from
 # Before user code replaces them, as gevent does.
 _new_lock = threading.Lock
 _start_thread = _thread.start_new_thread
+# A worker without an invocation by then was started ahead, and uses the time.
+_IDLE_AFTER_MS = 5
 
 
 def threads_are_green() -> bool:
@@ -50,6 +53,12 @@ class Channel:
         self._decoder = wire.Decoder()
         self._is_buffered = False
         self._writing = _new_lock()
+        # A thread that sleeps in recvmsg(2) also wakes when the daemon has taken the last answer (unix_write_space in
+        # net/unix/af_unix.c), for nothing. One that sleeps in poll(2) does not: 15 % more requests at 16 connections.
+        poller = poll()
+        poller.register(fd, POLLIN)
+        self._wait = poller.poll
+        self._patience_ms: Optional[int] = _IDLE_AFTER_MS
         self.when_idle: Optional[Callable[[], None]] = None
 
     def wait_for_green_threads(self) -> None:
@@ -65,12 +74,12 @@ class Channel:
 
         It calls nothing of ours for an ordinary frame: a new worker copies about two pages for each function that it calls."""
         if not self._is_buffered:
+            if not self._wait(self._patience_ms):
+                self._use_the_time()
             try:
                 received, ancillary, _, _ = self.socket.recvmsg_into(_buffers, _ANCILLARY_LEN, _CLOEXEC)
                 if ancillary:
                     inputs.arrived(ancillary)
-            except BlockingIOError:
-                received = self._receive_after_idling()
             except ConnectionError:
                 received = 0
             if received == 0:
@@ -107,18 +116,15 @@ class Channel:
             if ancillary:
                 inputs.arrived(ancillary)
             return received
-        except BlockingIOError:
-            return self._receive_after_idling()
         except ConnectionError:
             return 0
 
-    def _receive_after_idling(self) -> int:
-        """The native loop set a time limit for the first wait on the socket (SO_RCVTIMEO, socket(7)). The limit has passed, and
-        this method removes it."""
-        self.socket.setsockopt(_socket.SOL_SOCKET, _socket.SO_RCVTIMEO, bytes(16))
+    def _use_the_time(self) -> None:
+        """Runs `when_idle`, once, and waits without a limit."""
+        self._patience_ms = None
         if self.when_idle is not None:
             self.when_idle()
-        return self._receive()
+        self._wait(None)
 
     def leave(self) -> None:
         """In a process that user code forks: its answer would be a second one, which the daemon reads during the next

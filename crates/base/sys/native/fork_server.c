@@ -159,8 +159,6 @@ struct epoll_event { uint32_t events; uint64_t data; };
 #define POLLIN 1
 #define SOL_SOCKET 1
 #define SCM_RIGHTS 1
-#define SO_RCVTIMEO 20
-#define IDLE_AFTER_US 5000
 #define MSG_CMSG_CLOEXEC 0x40000000
 #define MSG_CTRUNC 0x8
 #define MSG_TRUNC 0x20
@@ -419,9 +417,6 @@ static int become_child(struct fork_server *s, const struct request *r) {
         }
     }
     s->sandboxed_ns = now_ns();
-    // A worker without an invocation by then was started ahead, and uses the time (channel.py).
-    struct timespec64 idle = {0, IDLE_AFTER_US};  // a struct timeval: socket(7)
-    CALL5(__NR_setsockopt, s->channel, SOL_SOCKET, SO_RCVTIMEO, &idle, sizeof idle);
     // A closed connection is noticed when the channel is read.
     if (!s->step && s->says_ready) say_ready(s);
     s->after_fork();
