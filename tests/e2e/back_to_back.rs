@@ -33,6 +33,44 @@ fn one_worker_answers_a_client_that_asks_again_at_once() {
     assert_eq!(starts(&daemon), 1.0);
 }
 
+/// That the daemon takes an answer wakes nobody: the kernel would wake a thread that sleeps in recvmsg(2) for it.
+#[test]
+fn a_worker_sleeps_once_for_each_invocation() {
+    const COUNTS: &str = "
+import resource
+
+def slept():
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
+
+def plain(event, context):
+    return slept()
+
+async def coroutine(event, context):
+    return slept()
+
+def wsgi(environ, start_response):
+    start_response('200 OK', [])
+    return [str(slept()).encode()]
+";
+    const CALLS: u64 = 200;
+    let daemon = daemon_with(DaemonOptions::default());
+    for (name, interface) in [("plain", "event"), ("coroutine", "event"), ("wsgi", "wsgi")] {
+        let keys = json!({"handler": format!("app:{name}"), "interface": interface});
+        daemon.upload_code(name, &keys, COUNTS);
+        let mut connection = daemon.connect();
+        let mut slept = || -> u64 {
+            connection.send(&Request::new("POST", &format!("/fn/{name}/")).body("{}"));
+            connection.receive("POST").ok().text().parse().unwrap()
+        };
+        // A new worker uses the first pause for other things.
+        (0..20).for_each(|_| _ = slept());
+        let before = slept();
+        (1..CALLS).for_each(|_| _ = slept());
+        let sleeps = slept() - before;
+        assert!(sleeps <= CALLS * 5 / 4, "{name}: {sleeps} for {CALLS}");
+    }
+}
+
 /// Its answer is complete before it says so, as with some frameworks. A start of its worker takes half a second.
 const SAYS_LATER: &str = r#"
 import asyncio, time
