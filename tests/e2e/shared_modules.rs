@@ -1,6 +1,8 @@
 //! Modules of an environment's packages that the code of several functions imports: one template imports them for all of these, and no
 //! function notices.
 
+use std::time::{Duration, Instant};
+
 use pilot_harness::{Daemon, Project, eventually};
 use serde_json::{Value, json};
 
@@ -15,6 +17,10 @@ const NEEDS: &str = "import settings, os\nPID = os.getpid()\n";
 
 /// It leaves something open.
 const OPEN: &str = "import socket\nlistener = socket.create_server(('127.0.0.1', 0))\n";
+
+/// It waits for what only a function with a variable has.
+const WAITS: &str =
+    "import os, time\nwhile 'HEAVY_MODE' not in os.environ: time.sleep(0.1)\nPID = os.getpid()\n";
 
 /// It ends the template that imports it.
 const ENDS: &str = "import os\nos._exit(3)\n";
@@ -36,6 +42,7 @@ fn function(name: &str, code: &str, keys: &str) -> Project {
             ("parts/needs.py", NEEDS),
             ("parts/open.py", OPEN),
             ("parts/ends.py", ENDS),
+            ("parts/waits.py", WAITS),
         ],
     );
     Project::function(name, code, keys)
@@ -128,12 +135,14 @@ fn a_function_that_would_notice_shared_modules_imports_them_itself() {
 fn modules_that_only_work_in_a_function_are_imported_there() {
     let mut daemon = daemon();
     let code = "import parts.needs\ndef handler(event, context):\n    return parts.needs.PID\n";
-    for name in ["one", "other", "third"] {
+    // Nobody knows it until a second function has tried to share them.
+    for (name, modules) in [
+        ("one", json!(["parts.needs"])),
+        ("other", Value::Null),
+        ("third", Value::Null),
+    ] {
         daemon.deploy(&function(name, code, ""));
-        assert_eq!(
-            daemon.describe(name)["template"]["modules"],
-            json!(["parts.needs"])
-        );
+        assert_eq!(daemon.describe(name)["template"]["modules"], modules);
     }
     for is_restarted in [false, true] {
         if is_restarted {
@@ -143,6 +152,38 @@ fn modules_that_only_work_in_a_function_are_imported_there() {
             ["one", "other", "third"].map(|name| answer(&daemon, name, json!({})));
         assert!(one != other && other != third && one != third);
     }
+}
+
+/// One deployment waits for an import that hangs in the template that was to be shared. No other one does, and no request.
+#[test]
+fn a_shared_import_that_hangs_is_given_up_once() {
+    let mut daemon = daemon();
+    let code = "import parts.waits\ndef handler(event, context):\n    return parts.waits.PID\n";
+    let deployed = |daemon: &Daemon, name: &str| {
+        let begun = Instant::now();
+        daemon.deploy(&function(
+            name,
+            code,
+            "environment = { HEAVY_MODE = \"mine\" }",
+        ));
+        begun.elapsed()
+    };
+    deployed(&daemon, "one");
+    let given_up = Duration::from_secs(20);
+    let waited = deployed(&daemon, "other");
+    assert!(
+        (given_up..given_up * 2).contains(&waited),
+        "{waited:?}: it has not been tried, or not been given up"
+    );
+    let next = deployed(&daemon, "third");
+    assert!(next < given_up, "{next:?}");
+    restart(&mut daemon);
+    let begun = Instant::now();
+    for name in ["one", "other", "third"] {
+        answer(&daemon, name, json!({}));
+    }
+    let answered = begun.elapsed();
+    assert!(answered < given_up, "{answered:?}");
 }
 
 #[test]
@@ -181,7 +222,8 @@ fn what_a_function_claims_to_import_harms_no_other_one() {
         kinds.flat_map(|kind| ["1", "2"].map(|number| format!("{kind}-{number}")))
     };
     for (kind, names, kept) in &claims {
-        for number in ["1", "2"] {
+        // The second one has tried to share them.
+        for (number, kept) in [("1", kept), ("2", &Value::Null)] {
             let name = format!("{kind}-{number}");
             daemon.deploy(&function(&name, &forged(names), ""));
             assert_eq!(daemon.describe(&name)["template"]["modules"], *kept);

@@ -163,10 +163,13 @@ impl TemplateTree {
             return Err(error);
         }
         drop(function);
-        if report.modules != version.modules
-            && let Some(sharing) = self.share_modules(version, &report.modules).await
-        {
-            report.memory_bytes = sharing.report().memory_bytes;
+        if report.modules != version.modules {
+            if let Some(sharing) = self.share_modules(version, &report.modules).await {
+                report.memory_bytes = sharing.report().memory_bytes;
+            } else if self.modules.is_refused(version, &report.modules) {
+                // Otherwise the first request after a restart would wait while it is tried again.
+                report.modules.clear();
+            }
         }
         Ok(report)
     }

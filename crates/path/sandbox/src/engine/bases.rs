@@ -1,11 +1,13 @@
 //! The templates above those of functions: of an interpreter, of an environment, and of modules that some functions of an environment share.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use pilot_model::cpu_limit::WEIGHT;
 use pilot_model::ports::{StartError, TemplateMemory};
 use pilot_model::{Environment, EnvironmentId, Version};
 use pilot_wire::control::{TemplateReady, TemplateSpec};
+use tokio::time::timeout;
 
 use super::launch::{fork_template, memory_of, python, python_program};
 use super::report::Imports;
@@ -116,6 +118,16 @@ impl Base {
     }
 }
 
+/// Longest time for importing the modules that some functions share. A deployment waits for it, and a request after a restart.
+const SHARED_IMPORT_TIME_MAX: Duration = Duration::from_secs(20);
+
+fn not_without_function(why: &str) -> StartError {
+    StartError::Runtime {
+        problem: format!("the modules cannot be imported without the function: {why}"),
+        output: String::new(),
+    }
+}
+
 /// The user of templates that belong to no function, in the sandboxes' user namespace.
 const BASE_USER: u32 = 1000;
 
@@ -132,8 +144,15 @@ impl TemplateTree {
             Imports::Shared => self.environment(environment, kind).await.map(Some),
             Imports::SharedModules => {
                 let modules = &version.modules;
-                let base = self.environment_with(environment, modules, kind).await?;
-                Ok(Some(base).filter(|base| base.has_imported(modules)))
+                let base = self.environment_with(environment, modules, kind).await;
+                let is_refused = match &base {
+                    Ok(base) => !base.has_imported(modules),
+                    Err(error) => !matches!(error, StartError::Full { .. }),
+                };
+                if is_refused {
+                    self.modules.refuse_list(&environment.id, modules);
+                }
+                Ok(Some(base?).filter(|_| !is_refused))
             }
             Imports::Own { .. } | Imports::OwnInterpreter(_) => {
                 self.interpreter(environment, kind).await.map(Some)
@@ -175,6 +194,10 @@ impl TemplateTree {
         });
         self.with_modules
             .find_or_build(&key, Base::usable, || async {
+                // Others have waited for it meanwhile.
+                if self.modules.is_list_refused(&environment.id, modules) {
+                    return Err(not_without_function("others have tried"));
+                }
                 let spec = TemplateSpec {
                     imports: modules.to_vec(),
                     ..specs::of_environment(environment, self.base_user(), kind.libraries)
@@ -184,7 +207,15 @@ impl TemplateTree {
                     modules => format!("{} modules", modules.len()),
                 };
                 let name = key.name(format_args!("{} with {more}", environment.id));
-                self.fork_base(environment, kind, parent, name, spec).await
+                let base = self.fork_base(environment, kind, parent, name, spec);
+                timeout(SHARED_IMPORT_TIME_MAX, base)
+                    .await
+                    .unwrap_or_else(|_| {
+                        let limit = SHARED_IMPORT_TIME_MAX.as_secs();
+                        Err(not_without_function(&format!(
+                            "it takes more than {limit} s"
+                        )))
+                    })
             })
             .await
     }

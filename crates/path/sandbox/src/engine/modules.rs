@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use pilot_model::ports::StartError;
-use pilot_model::{FunctionName, Version, VersionId};
+use pilot_model::{EnvironmentId, FunctionName, Version, VersionId};
 
 use super::nodes::Function;
 use super::{TemplateTree, trial};
@@ -65,6 +65,8 @@ struct Users {
 enum User {
     One(FunctionName),
     Several,
+    /// They cannot be imported without a function.
+    Nobody,
 }
 
 /// Most lists, and most refused versions, that are remembered. Functions with another one do not share their imports.
@@ -77,9 +79,7 @@ impl SharedModules {
         if version.modules.is_empty() {
             return false;
         }
-        let list = self
-            .hasher
-            .hash_one((&version.environment.id, &version.modules));
+        let list = self.list(&version.environment.id, &version.modules);
         let mut users = self.users.lock();
         if users.refused.contains(&version.id) {
             return false;
@@ -96,6 +96,30 @@ impl SharedModules {
             *user = User::Several;
         }
         *user == User::Several
+    }
+
+    /// No template can import these modules for several functions. Nobody tries again.
+    pub(super) fn refuse_list(&self, environment: &EnvironmentId, modules: &[String]) {
+        let list = self.list(environment, modules);
+        if let Some(user) = self.users.lock().lists.get_mut(&list) {
+            *user = User::Nobody;
+        }
+    }
+
+    /// Whether that is known of them.
+    pub(super) fn is_list_refused(&self, environment: &EnvironmentId, modules: &[String]) -> bool {
+        let list = self.list(environment, modules);
+        self.users.lock().lists.get(&list) == Some(&User::Nobody)
+    }
+
+    /// Whether this version, with these modules, was found not to share them.
+    pub(super) fn is_refused(&self, version: &Version, modules: &[String]) -> bool {
+        self.is_list_refused(&version.environment.id, modules)
+            || self.users.lock().refused.contains(&version.id)
+    }
+
+    fn list(&self, environment: &EnvironmentId, modules: &[String]) -> u64 {
+        self.hasher.hash_one((environment, modules))
     }
 
     /// The template of this version cannot be forked from one that has imported its modules.
@@ -145,6 +169,20 @@ mod tests {
         shared.refuse(&versions[1]);
         assert!(!shared.are_shared(&versions[1]));
         assert!(shared.are_shared(&versions[2]));
+    }
+
+    #[test]
+    fn a_list_that_nobody_can_share_is_not_tried_again() {
+        let shared = SharedModules::default();
+        let versions = ["one", "other", "third"].map(|name| version(name, &["m.n"]));
+        let (environment, modules) = (&versions[0].environment.id, &versions[0].modules);
+        shared.are_shared(&versions[0]);
+        assert!(shared.are_shared(&versions[1]));
+        assert!(!shared.is_refused(&versions[1], modules));
+        shared.refuse_list(environment, modules);
+        assert!(versions.iter().all(|version| !shared.are_shared(version)));
+        assert!(shared.is_refused(&versions[2], modules));
+        assert!(!shared.is_refused(&versions[2], &["m.o".to_owned()]));
     }
 
     #[test]
