@@ -3,6 +3,7 @@
 
 use std::io::Write as _;
 use std::net::TcpStream;
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -267,6 +268,87 @@ fn a_function_that_prints_without_end_is_slowed_down_and_its_neighbour_is_not() 
     // Their timeout is four seconds.
     let took = begin.elapsed();
     assert!(took < Duration::from_secs(8), "{took:?}");
+}
+
+/// Its workers do not become ready while there is a file beside its code.
+const HANGS: &str = "import os, time\nfrom snapshot_restore_py import register_after_restore\n@register_after_restore\ndef connect():\n    while os.path.exists('/var/task/down'):\n        time.sleep(0.05)\ndef handler(event, context):\n    return 'connected'\n";
+
+/// From now on, `function` hangs. Returns the file that holds it up.
+fn hang(daemon: &Daemon, function: &str) -> PathBuf {
+    let version = daemon.describe(function)["version"].clone();
+    let code = daemon.data_dir().join("code");
+    let down = code.join(version.as_str().unwrap()).join("down");
+    std::fs::write(&down, "").unwrap();
+    daemon.scale(function, 0);
+    down
+}
+
+#[test]
+fn starts_that_hang_leave_their_places_to_others_and_end_with_their_function() {
+    const PLACES: u32 = 6;
+    let daemon = daemon_with_workers(PLACES);
+    daemon.upload_code("hangs", &json!({"reuse": "once", "timeout_s": 60}), HANGS);
+    for name in ["late", "others"] {
+        daemon.upload_code(name, &json!({"timeout_s": 60}), SLEEPER);
+    }
+    hang(&daemon, "hangs");
+    let mut connections: Vec<_> = (0..2 * PLACES).map(|_| daemon.connect()).collect();
+    for connection in &mut connections {
+        connection.send(&invocation("hangs", &json!(0)));
+    }
+    eventually("all places are taken", || {
+        (daemon.workers("hangs", "starting") >= u64::from(PLACES)).then_some(())
+    });
+    let begun = Instant::now();
+    assert_eq!(answer(&daemon, "late", json!(0)), 0);
+    let waited = begun.elapsed();
+    assert!(waited < Duration::from_secs(25), "{waited:?}");
+    drop(connections);
+    eventually("nobody waits", || {
+        (daemon.describe("hangs")["workers"]["waiting"] == 0).then_some(())
+    });
+    daemon.cli_ok(&["remove", "hangs"]);
+    let mut others: Vec<_> = (0..PLACES).map(|_| daemon.connect()).collect();
+    for connection in &mut others {
+        connection.send(&invocation("others", &json!(3)));
+    }
+    eventually("all places are free for others", || {
+        (daemon.workers("others", "busy") == u64::from(PLACES)).then_some(())
+    });
+    for mut connection in others {
+        assert_eq!(connection.receive("POST").ok().json(), 3);
+    }
+}
+
+#[test]
+fn a_start_that_hangs_is_given_up_in_time_or_when_nobody_waits() {
+    let daemon = daemon_with_workers(6);
+    let keys = json!({"scale": {"max": 1}, "timeout_s": 60});
+    daemon.upload_code("hangs", &keys, HANGS);
+    let down = hang(&daemon, "hangs");
+    let mut connection = daemon.connect();
+    let starting = |count: u64| {
+        eventually("it starts, or is given up", || {
+            (daemon.workers("hangs", "starting") == count).then_some(())
+        });
+    };
+    connection.send(&invocation("hangs", &json!(0)));
+    starting(1);
+    connection.hang_up();
+    eventually("nobody waits", || {
+        (daemon.describe("hangs")["workers"]["waiting"] == 0).then_some(())
+    });
+    daemon.scale("hangs", 0);
+    starting(0);
+    std::fs::remove_file(&down).unwrap();
+    assert_eq!(answer(&daemon, "hangs", json!(0)), "connected");
+    // A deployment's first worker, too.
+    let code = format!("{HANGS}import time\nregister_after_restore(time.sleep, 3600)\n");
+    let archive = archive(&[ArchiveEntry::text("app.py", &code)]);
+    let (_, refused) = daemon.upload("hangs", &keys, &archive);
+    let message = refused["message"].as_str().unwrap_or_default();
+    assert!(message.contains("not ready within 30 s"), "{refused}");
+    assert_eq!(answer(&daemon, "hangs", json!(0)), "connected");
 }
 
 /// Sleeps for so many seconds.

@@ -1,12 +1,12 @@
 //! What the logs say, and what a function cannot make them say: the log of a function, and the daemon's own log.
 
-use pilot_harness::{Daemon, eventually, eventually_within, groups_of, needs_root};
+use pilot_harness::{Daemon, DaemonOptions, eventually, eventually_within, groups_of, needs_root};
 use serde_json::{Value, json};
 use std::net::TcpListener;
 use std::time::Duration;
 
 use crate::access::with_control_address;
-use crate::{ECHO, lab, plain};
+use crate::{ECHO, daemon_with, lab, plain};
 
 /// Prints its event's text.
 const PRINT: &str = "def handler(event, context):\n    print(event)\n";
@@ -39,6 +39,41 @@ fn a_report_line_that_a_function_prints_is_shown_as_the_functions_own() {
         .filter(|line| line["source"] == "platform")
         .collect();
     assert_eq!(platform.len(), 3, "START, END, REPORT: {json:?}");
+}
+
+/// An answer of one piece is complete with its head.
+#[test]
+fn what_an_application_prints_is_in_the_log_of_its_request_also_with_several_at_once() {
+    const CODE: &str = "
+import sys
+
+async def asgi(scope, receive, send):
+    assert scope['type'] == 'http', scope
+    print('asgi says', scope['query_string'].decode())
+    await send({'type': 'http.response.start', 'status': 200, 'headers': []})
+    await send({'type': 'http.response.body', 'body': b'ok'})
+
+def wsgi(environ, start_response):
+    print('wsgi says', environ['QUERY_STRING'], file=sys.stderr)
+    start_response('200 OK', [])
+    return [b'ok']
+";
+    let daemon = daemon_with(DaemonOptions::default());
+    for interface in ["asgi", "wsgi"] {
+        let handler = format!("app:{interface}");
+        let keys = json!({"handler": handler, "interface": interface, "concurrency": 4});
+        daemon.upload_code(interface, &keys, CODE);
+        for number in 0..3 {
+            let response = daemon.get(&format!("/fn/{interface}/?{number}")).ok();
+            let id = response.header("x-amzn-requestid").unwrap().to_owned();
+            let text = format!("{interface} says {number}");
+            eventually("it is in the log of its request", || {
+                let json = lines(&daemon.cli_ok(&["logs", interface, "--request", &id, "--json"]));
+                let is_there = json.iter().any(|line| line["text"] == *text);
+                is_there.then_some(())
+            });
+        }
+    }
 }
 
 #[test]

@@ -152,7 +152,7 @@ impl Engine for KeyedPool {
         Box::pin(async move {
             let was_known = driver.knows(&version);
             let asked = driver.now();
-            let trial = timeout(TRIAL_TIME_MAX, driver.start(&version, TRIAL, asked)).await;
+            let trial = timeout(START_TIME_MAX, driver.start(&version, TRIAL, asked)).await;
             let worker = match trial.unwrap_or_else(|_| Err(too_slow(&version))) {
                 Ok(worker) => worker,
                 Err(error) => {
@@ -180,7 +180,10 @@ impl Engine for KeyedPool {
         let (driver, version) = (Arc::clone(&self.driver), Arc::clone(version));
         let asked = driver.now();
         Box::pin(async move {
-            let worker = driver.start(&version, id, asked).await?;
+            let start = driver.start(&version, id, asked);
+            let worker = timeout(START_TIME_MAX, start)
+                .await
+                .unwrap_or_else(|_| Err(too_slow(&version)))?;
             Ok(Arc::new(worker) as Arc<dyn Worker>)
         })
     }
@@ -213,7 +216,7 @@ fn too_slow(version: &Version) -> StartError {
         problem: format!(
             "no worker of {} comes up within {} s; do less before the first request can be taken",
             version.config.name,
-            TRIAL_TIME_MAX.as_secs()
+            START_TIME_MAX.as_secs()
         ),
         output: String::new(),
     }
@@ -221,7 +224,7 @@ fn too_slow(version: &Version) -> StartError {
 
 /// The worker of a deployment's trial; other workers are numbered from 1.
 const TRIAL: WorkerId = WorkerId(0);
-/// The longest that the trial may take. Hosts limit each step as well, and their errors name the step.
-const TRIAL_TIME_MAX: Duration = Duration::from_secs(120);
+/// Longest time for a worker's start. Hosts limit most steps as well, and their errors name the step.
+const START_TIME_MAX: Duration = Duration::from_secs(120);
 /// The longest that a deployment waits for its runtime's cleaning: a server may need time to end.
 const TRIAL_CLEAN_WAIT_MAX: Duration = Duration::from_secs(2);

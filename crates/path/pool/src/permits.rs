@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use pilot_model::FunctionName;
 use pilot_rules::{FairPermits, Ticket};
 use tokio::sync::oneshot;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 /// See the module.
 #[derive(Debug)]
@@ -101,16 +101,29 @@ impl Drop for WorkerPermit {
 }
 
 impl Asked {
-    /// Waits for the permit, so long. `None`: there was none.
-    pub(crate) async fn within(mut self, patience: Duration) -> Option<WorkerPermit> {
-        if let Ok(permit) = timeout(patience, &mut self.answer).await {
-            return permit.ok();
+    /// Waits for the permit, so long. `None`: there was none. `look` is called now and then: others may have become able to give one up.
+    pub(crate) async fn within(
+        mut self,
+        patience: Duration,
+        look: impl Fn(),
+    ) -> Option<WorkerPermit> {
+        let until = Instant::now() + patience;
+        while let left = until.saturating_duration_since(Instant::now())
+            && !left.is_zero()
+        {
+            if let Ok(permit) = timeout(left.min(LOOK_EVERY), &mut self.answer).await {
+                return permit.ok();
+            }
+            look();
         }
         // Leave first: after that, either the permit is in the channel or it never comes.
         let _handle = self.permits.0.lock().leave(&self.function, self.ticket);
         self.answer.try_recv().ok()
     }
 }
+
+/// Between two looks for somebody who can give a permit up.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 impl Drop for Asked {
     fn drop(&mut self) {
@@ -141,13 +154,17 @@ mod tests {
         drop(gone);
         let [first, second] = held;
         drop(first);
-        let permit = asked.within(Duration::ZERO).await.unwrap();
+        let permit = asked.within(Duration::ZERO, || {}).await.unwrap();
         assert_eq!(permit.function, one);
         drop(second);
         let mut more = more.into_iter();
-        let next = more.next().unwrap().within(Duration::ZERO).await;
+        let next = more.next().unwrap().within(Duration::ZERO, || {}).await;
         assert_eq!(next.as_ref().map(|permit| &permit.function), Some(&many));
-        let late = more.next().unwrap().within(Duration::from_secs(1)).await;
+        let late = more
+            .next()
+            .unwrap()
+            .within(Duration::from_secs(1), || {})
+            .await;
         assert!(late.is_none());
         drop((permit, next, more));
         assert_eq!(permits.0.lock().claims(), 0);

@@ -106,8 +106,8 @@ pub(crate) enum BackgroundJob {
     Rest(Arc<PooledWorker>, RestStage),
     /// Drop a version's template.
     Forget(Arc<Version>),
-    /// The task of a start was ended.
-    StartLost(Arc<Pool>, Key),
+    /// The task of a start was ended. Whether it was abandoned.
+    StartLost(Arc<Pool>, Key, bool),
     /// Everything sent before this is done.
     Flush(oneshot::Sender<()>),
 }
@@ -249,7 +249,10 @@ impl PoolsInner {
         } else {
             PLACE_WAIT_MAX
         };
-        let permit = asked.within(patience).await;
+        let look = || {
+            self.make_room(function);
+        };
+        let permit = asked.within(patience, look).await;
         permit.ok_or_else(|| StartError::Full {
             problem: format!(
                 "{} workers are running, which is the limit of this daemon; try again, or raise limits.workers",
@@ -406,7 +409,7 @@ async fn run_background_jobs(
                     shared.engine.forget(&version);
                 }
             }
-            BackgroundJob::StartLost(pool, key) => pool.start_lost(key),
+            BackgroundJob::StartLost(pool, key, is_abandoned) => pool.start_lost(key, is_abandoned),
             BackgroundJob::Flush(done) => {
                 let _ = done.send(());
             }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::timeout;
 
 /// Tracked tasks.
@@ -26,13 +26,13 @@ impl Tasks {
     }
 
     /// Spawns a task: on the caller's runtime if possible, so that it stays on the caller's thread, otherwise on its own.
-    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> AbortHandle {
         let mut set = self.set.lock();
         while set.try_join_next().is_some() {}
         match Handle::try_current() {
             Ok(here) => set.spawn_on(task, &here),
             Err(_) => set.spawn_on(task, &self.home),
-        };
+        }
     }
 
     /// Ends every task at its next await.

@@ -10,6 +10,7 @@ mod modules;
 mod nodes;
 mod prewarmer;
 mod report;
+mod spares;
 mod specs;
 mod trial;
 
@@ -18,6 +19,7 @@ pub(crate) use specs::function_info;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use pilot_model::deployment::TemplateReport;
 use pilot_model::ports::{BoxFuture, Engine, MemoryPressure, StartError, TemplateMemory, Worker};
@@ -26,6 +28,7 @@ use pilot_model::{EnvironmentId, Version, VersionId, WorkerId};
 use pilot_sys::clock::monotonic_ns;
 use pilot_sys::seqpacket;
 use pilot_wire::control::{Role, TemplateSpec};
+use tokio::time::timeout;
 
 use crate::cgroup::Hierarchy;
 use crate::child::Child;
@@ -146,6 +149,11 @@ impl Engine for ForkEngine {
     }
 }
 
+/// Longest time for the start of a worker that is forked with everything imported.
+const FORKED_TIME_MAX: Duration = Duration::from_secs(30);
+/// The same for one that imports its function itself.
+const IMPORTED_TIME_MAX: Duration = Duration::from_secs(120);
+
 impl TemplateTree {
     /// Makes the node of a version that is deployed.
     async fn prepare(
@@ -197,8 +205,38 @@ impl TemplateTree {
         gave_up
     }
 
-    /// Starts a worker in a spare sandbox, or in a new one.
+    /// Starts a worker, within a limited time: user code that runs in it, such as a hook, may never end.
     async fn start_from(
+        self: &Arc<Self>,
+        function: &Arc<Function>,
+        id: WorkerId,
+        asked: Instant,
+        template: Instant,
+    ) -> Result<ForkedWorker, StartError> {
+        let (limit, runs) = match function.is_imported() {
+            true => (
+                FORKED_TIME_MAX,
+                "an after_restore hook or the application's startup",
+            ),
+            false => (
+                IMPORTED_TIME_MAX,
+                "its imports, an after_restore hook or the application's startup",
+            ),
+        };
+        let start = self.start_in_a_sandbox(function, id, asked, template);
+        timeout(limit, start).await.unwrap_or_else(|_| {
+            let seconds = limit.as_secs();
+            Err(StartError::Runtime {
+                problem: format!(
+                    "it is not ready within {seconds} s: {runs} takes too long; do less there"
+                ),
+                output: String::new(),
+            })
+        })
+    }
+
+    /// Starts a worker in a spare sandbox, or in a new one.
+    async fn start_in_a_sandbox(
         self: &Arc<Self>,
         function: &Arc<Function>,
         id: WorkerId,

@@ -37,8 +37,16 @@ pub(crate) struct Template {
 #[derive(Debug)]
 struct Children {
     /// Guards the children whose end is awaited.
-    waiting: Mutex<HashMap<u64, Arc<SetOnce<ChildEnd>>>>,
+    waiting: Mutex<HashMap<u64, Awaited>>,
     alive: AtomicBool,
+}
+
+/// A child whose end is awaited.
+#[derive(Debug)]
+struct Awaited {
+    end: Arc<SetOnce<ChildEnd>>,
+    /// The template has said that it is forked.
+    is_forked: bool,
 }
 
 /// Longest time for a template's imports.
@@ -133,7 +141,11 @@ impl Template {
                 .unzip();
         let id = self.next_child.fetch_add(1, Ordering::Relaxed);
         let end = Arc::new(SetOnce::new());
-        self.children.waiting.lock().insert(id, Arc::clone(&end));
+        let awaited = Awaited {
+            end: Arc::clone(&end),
+            is_forked: false,
+        };
+        self.children.waiting.lock().insert(id, awaited);
         let sent = match (role, spec) {
             (Role::Worker, None) if self.ready.native => {
                 let request = short_fork(id, &names).map_err(io::Error::other);
@@ -196,7 +208,7 @@ impl Children {
     fn end(&self) {
         self.alive.store(false, Ordering::Relaxed);
         for (_, waiting) in self.waiting.lock().drain() {
-            let _ = waiting.set(ChildEnd::Unknown);
+            let _ = waiting.end.set(ChildEnd::Unknown);
         }
     }
 
@@ -206,8 +218,21 @@ impl Children {
         let waiting = self.waiting.lock().remove(&id);
         let waiting = waiting.ok_or_else(|| format!("there is no child {id}"))?;
         // Set once, because the entry is removed.
-        let _ = waiting.set(end);
+        let _ = waiting.end.set(end);
         Ok(())
+    }
+
+    /// # Errors
+    /// There is no such child, or this was told before.
+    fn forked(&self, id: u64) -> Result<(), String> {
+        match self.waiting.lock().get_mut(&id) {
+            None => Err(format!("there is no child {id}")),
+            Some(waiting) if waiting.is_forked => Err(format!("child {id} is forked twice")),
+            Some(waiting) => {
+                waiting.is_forked = true;
+                Ok(())
+            }
+        }
     }
 }
 
@@ -255,7 +280,10 @@ async fn read_replies(control: Arc<Channel>, children: Arc<Children>) {
                 children.tell(id, end)
             }
             Ok(Reply::ForkFailed { id, error }) => children.tell(id, ChildEnd::ForkFailed(error)),
-            Ok(Reply::Forked { .. }) => continue,
+            Ok(Reply::Forked { id }) => match children.forked(id) {
+                Ok(()) => continue,
+                Err(problem) => Err(problem),
+            },
             Ok(Reply::Ready(_)) => Err("it reports a second time that it is ready".to_owned()),
             Err(error) => Err(error.to_string()),
         };
@@ -290,3 +318,26 @@ async fn read_replies(control: Arc<Channel>, children: Arc<Children>) {
 const INVALID_TOLD_MAX: u32 = 5;
 /// A template that sent so many invalid messages is not used any more. Each costs the daemon a little time.
 const INVALID_MAX: u32 = 1000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_template_says_of_each_child_once_that_it_is_forked() {
+        let children = Children {
+            waiting: Mutex::default(),
+            alive: AtomicBool::new(true),
+        };
+        let awaited = Awaited {
+            end: Arc::new(SetOnce::new()),
+            is_forked: false,
+        };
+        children.waiting.lock().insert(7, awaited);
+        assert!(children.forked(8).is_err());
+        assert!(children.forked(7).is_ok());
+        assert!(children.forked(7).is_err());
+        assert!(children.tell(7, ChildEnd::Exited(0)).is_ok());
+        assert!(children.forked(7).is_err());
+    }
+}

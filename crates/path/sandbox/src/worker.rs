@@ -16,12 +16,13 @@ use std::sync::{Arc, OnceLock};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use pilot_model::ports::{
-    Answer, BoxFuture, Call, INPUTS_MAX, Input, MemoryShortage, Part, Resources, ShownInputs,
+    Answer, BoxFuture, Call, Done, INPUTS_MAX, Input, MemoryShortage, Part, Resources, ShownInputs,
     StartError, StartStamps, Worker, WorkerFault,
 };
 use pilot_model::timeline::Instant;
 use pilot_model::{Farewell, FunctionConfig, WorkerId};
 use pilot_protocols::{HeldFiles, Holders};
+use pilot_sys::clock::monotonic_ns;
 use pilot_wire::FrameKind;
 use pilot_wire::meta::ReadyMeta;
 use tokio::sync::{Mutex as AsyncMutex, SetOnce, oneshot};
@@ -143,7 +144,9 @@ impl ForkedWorker {
         };
         let frame = match or_end(connection.frame(), body.process.end()).await {
             Ok(Ok(frame)) => frame,
-            Ok(Err(CallError::Broken(problem))) => return Err(runtime(problem, &mut connection)),
+            Ok(Err(CallError::Broken(problem) | CallError::TooLong(problem))) => {
+                return Err(runtime(problem, &mut connection));
+            }
             ended @ (Ok(Err(CallError::Closed { .. })) | Err(_)) => {
                 let end = match ended {
                     Err(end) => end,
@@ -253,10 +256,11 @@ impl ForkedWorker {
                 let answer = self.while_alive(pin!(connection.call(call))).await;
                 match answer {
                     Ok(answer) => Ok(answer),
+                    Err(CallError::TooLong(problem)) => Ok(not_sent(&problem)),
                     Err(what) => {
                         let unread = match what {
                             CallError::Closed { unread } => unread || connection.is_unread(),
-                            CallError::Broken(_) => false,
+                            CallError::Broken(_) | CallError::TooLong(_) => false,
                         };
                         let output = connection.output().take();
                         let fault = self.fault(what, output).await;
@@ -269,6 +273,7 @@ impl ForkedWorker {
             }
             Link::Several(mux) => match self.while_alive(Box::pin(mux.call(call))).await {
                 Ok(answer) => Ok(answer),
+                Err(CallError::TooLong(problem)) => Ok(not_sent(&problem)),
                 Err(what) => Err(self.fault(what, Bytes::new()).await),
             },
         }
@@ -293,6 +298,23 @@ impl ForkedWorker {
             },
         }
     }
+}
+
+/// The answer to a call that does not fit into a frame.
+fn not_sent(problem: &str) -> Answer {
+    let error = serde_json::json!({
+        "errorType": "Runtime.RequestTooLarge",
+        "errorMessage": format!("the request was not sent to the function: {problem}"),
+    });
+    let now = Instant(monotonic_ns());
+    let done = Done {
+        started: now,
+        returned: now,
+        first_byte: now,
+        output: Bytes::new(),
+        is_last: false,
+    };
+    Answer::Error(error.to_string().into(), done)
 }
 
 impl Body {
@@ -341,7 +363,7 @@ impl ForkedWorker {
             // Of several callers, the first takes the body and knows.
             let _ = self.out_of_memory.set(shortage);
         }
-        if let CallError::Broken(problem) = what {
+        if let CallError::Broken(problem) | CallError::TooLong(problem) = what {
             return WorkerFault::Protocol { problem, output };
         }
         let end = match timeout(END_TIME_MAX, self.end.wait()).await {

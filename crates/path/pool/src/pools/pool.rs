@@ -4,6 +4,7 @@
 //! allocation. The actions of the state machine are executed after the lock is released.
 
 mod lease;
+mod starts;
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -32,6 +33,8 @@ use pilot_rules::{
     Action, Arrival, Awaited, Ending, Key, PoolState, Settings, StartFault, Urgency, Wait, WaiterId,
 };
 
+use starts::{Abandoned, Starts};
+
 pub use lease::{Announcement, Lease, WaitingRequest};
 
 type Waiter = oneshot::Sender<Result<Lease, Refusal>>;
@@ -50,6 +53,7 @@ pub struct Pool {
     due: AtomicU64,
     /// The engine may hold a template of this version.
     templated: AtomicBool,
+    starts: Starts,
     /// Guards the forecaster while it ticks; taken before `state`, never on the path of a request.
     forecast: Mutex<Option<Forecast>>,
     /// Mean memory of a worker as last sampled, bytes; 0: not yet.
@@ -108,6 +112,7 @@ impl Pool {
             state: Mutex::new(state),
             templated: AtomicBool::new(true),
             forecast: Mutex::new(None),
+            starts: Starts::default(),
             worker_bytes: AtomicU64::new(0),
         }
     }
@@ -195,6 +200,9 @@ impl Pool {
     /// Retires idle workers beyond `workers`, or starts workers up to it.
     pub fn scale(self: &Arc<Self>, workers: u32) {
         self.change(|state, now, todo| state.scale(now, workers, todo));
+        if workers == 0 {
+            self.abandon_unneeded_starts();
+        }
     }
 
     /// Replaces the forecaster by one with these settings.
@@ -256,6 +264,15 @@ impl Pool {
     pub fn retire(self: &Arc<Self>) {
         self.stop_forecast();
         self.change(|state, _, todo| state.retire_all(todo));
+        self.abandon_unneeded_starts();
+    }
+
+    /// Abandons the starts in progress if no request waits.
+    fn abandon_unneeded_starts(&self) {
+        let waiting = self.state.lock().counts().waiting;
+        if waiting == 0 {
+            self.starts.abandon_all();
+        }
     }
 
     /// What its workers are given at their start has changed: each one is replaced when it has served what it serves now.
@@ -274,6 +291,7 @@ impl Pool {
     /// Serves no request any more: idle workers are ended now, leased ones when their lease ends.
     pub fn close(self: &Arc<Self>) {
         self.change(|state, _, todo| state.close(todo));
+        self.starts.abandon_all();
     }
 
     /// Kills every worker, leased or not: their invocations end with a fault.
@@ -378,11 +396,12 @@ impl Pool {
         evicted
     }
 
-    /// Gives one worker up, whose permit another function needs. Returns whether there was one.
+    /// Gives one worker up, whose permit another function needs; without one, a start that takes too long. Returns whether there was
+    /// either.
     pub(crate) fn give_up(self: &Arc<Self>) -> bool {
         let mut gave = false;
         self.change(|state, now, todo| gave = state.give_up(now, todo));
-        gave
+        gave || self.starts.abandon_overdue(self.now())
     }
 
     /// Workers that end with their leases.
@@ -435,18 +454,24 @@ impl Pool {
         self.state.lock().is_live()
     }
 
-    /// The task of a start was aborted before it returned a result.
-    pub(crate) fn start_lost(self: &Arc<Self>, key: Key) {
-        self.started(
-            key,
-            Err(StartError::Runtime {
+    /// The task of a start was aborted before it returned a result. `is_abandoned`: the function has to do without it.
+    pub(crate) fn start_lost(self: &Arc<Self>, key: Key, is_abandoned: bool) {
+        let error = match is_abandoned {
+            true => StartError::Full {
+                problem: "the start was given up: the function was stopped, or the start took long and another function needed its \
+                          place"
+                    .to_owned(),
+            },
+            false => StartError::Runtime {
                 problem: "the start was given up".to_owned(),
                 output: String::new(),
-            }),
-        );
+            },
+        };
+        self.started(key, Err(error));
     }
 
     fn started(self: &Arc<Self>, key: Key, result: Result<Started, StartError>) {
+        self.starts.end(key);
         let now = self.now();
         let mut todo = Todo::new();
         match result {
@@ -597,12 +622,14 @@ impl Pool {
         self.shared.stir();
         let id = self.shared.next_worker();
         let start = self.shared.engine.start(&self.version, id);
-        let mut order = StartOrder {
-            pool: Arc::clone(self),
-            key,
-            open: true,
-        };
-        self.shared.tasks.spawn(async move {
+        let pool = Arc::clone(self);
+        let run = async move |abandoned| {
+            let mut order = StartOrder {
+                pool,
+                key,
+                open: true,
+                abandoned,
+            };
             let (shared, version) = (&order.pool.shared, &order.pool.version);
             let result = {
                 let mut starting = pin!(async {
@@ -620,7 +647,9 @@ impl Pool {
             };
             order.open = false;
             order.pool.started(order.key, result);
-        });
+        };
+        let spawn = |abandoned| self.shared.tasks.spawn(run(abandoned));
+        self.starts.begin(key, self.now(), spawn);
     }
 }
 
@@ -639,6 +668,7 @@ struct StartOrder {
     pool: Arc<Pool>,
     key: Key,
     open: bool,
+    abandoned: Abandoned,
 }
 
 impl Drop for StartOrder {
@@ -646,9 +676,11 @@ impl Drop for StartOrder {
         if self.open {
             let pool = Arc::clone(&self.pool);
             // Not here: this may run inside `Tasks::spawn`, which is not reentrant.
-            self.pool
-                .shared
-                .in_background(BackgroundJob::StartLost(pool, self.key));
+            self.pool.shared.in_background(BackgroundJob::StartLost(
+                pool,
+                self.key,
+                self.abandoned.get(),
+            ));
         }
     }
 }

@@ -83,7 +83,7 @@ impl Counters {
     }
 
     /// How long the group was throttled since it was made, added up over the CPUs.
-    fn throttled(&self) -> Option<Duration> {
+    pub(super) fn throttled(&self) -> Option<Duration> {
         let mut bytes = [0; TEXT_LEN];
         let mut read = |stat: &Option<File>, name| {
             text(stat.as_ref()?, &mut bytes).map(|text| counter(text, name))

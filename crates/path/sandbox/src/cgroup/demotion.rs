@@ -15,7 +15,7 @@
 use std::fs;
 use std::io;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -38,6 +38,8 @@ pub(crate) struct CpuShare {
     weight: Mutex<u32>,
     /// A kept runtime has the same group for all workers that it becomes. It is looked at once.
     watched: AtomicBool,
+    /// How long it was throttled until the last look that asked, ns.
+    throttled_ns: AtomicU64,
 }
 
 /// What a version of cgroups writes for a weight.
@@ -59,6 +61,7 @@ impl CpuShare {
             demoted: AtomicBool::new(false),
             weight: Mutex::new(WEIGHT),
             watched: AtomicBool::new(false),
+            throttled_ns: AtomicU64::new(0),
         })
     }
 
@@ -101,9 +104,18 @@ impl CpuShare {
         let may_want = is_demoted || (is_turn && !used.is_zero());
         match may_want && self.wants_cpu() {
             false => Did::Other,
-            true if is_demoted && used < LOOK / STARVES_PART => Did::Starve,
+            true if is_demoted && used < LOOK / STARVES_PART && !self.was_throttled() => {
+                Did::Starve
+            }
             true => Did::Compute,
         }
+    }
+
+    /// Whether its own quota has stopped it since the last call. Its threads are then ready to run, and no weight would help.
+    fn was_throttled(&self) -> bool {
+        let throttled = self.counters.throttled().unwrap_or_default();
+        let now = u64::try_from(throttled.as_nanos()).unwrap_or(u64::MAX);
+        self.throttled_ns.swap(now, Ordering::Relaxed) < now
     }
 
     /// Whether one of its threads runs, or is ready to, at this moment.
@@ -336,6 +348,7 @@ mod tests {
             let folder = tempfile::tempdir().unwrap();
             fs::write(folder.path().join("cpuacct.usage"), "0\n").unwrap();
             fs::write(folder.path().join("cpu.shares"), "1024\n").unwrap();
+            fs::write(folder.path().join("cpu.stat"), "throttled_time 0\n").unwrap();
             let counters = Counters::v1(Some(folder.path()), folder.path());
             let share = CpuShare::new(folder.path().join("cpu.shares"), V1, counters);
             let mut looks = Looks::default();
@@ -355,6 +368,12 @@ mod tests {
             fs::write(self.folder.path().join("cpuacct.usage"), format!("{ns}\n")).unwrap();
             self.looks.look();
             self.weight()
+        }
+
+        /// For so long in all.
+        fn was_throttled(&self, ms: u64) {
+            let stat = format!("nr_throttled 1\nthrottled_time {}\n", ms * 1_000_000);
+            fs::write(self.folder.path().join("cpu.stat"), stat).unwrap();
         }
 
         /// These threads live in it.
@@ -402,6 +421,19 @@ mod tests {
         }
         let looks = (0..RESTING_TURNS).map(|_| group.computes(20));
         assert!(looks.collect::<Vec<_>>().contains(&"10".to_owned()));
+    }
+
+    #[test]
+    fn whom_its_own_quota_stops_does_not_starve() {
+        let mut group = Group::new();
+        group.has(&[nix::unistd::gettid()]);
+        group.computes(100);
+        assert_eq!(group.computes(100), "10");
+        for number in 1..10 {
+            group.was_throttled(number * 90);
+            assert_eq!(group.computes(1), "10");
+        }
+        assert_eq!(group.computes(1), "1024", "others have the CPUs");
     }
 
     #[test]

@@ -18,6 +18,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::bases::{Base, BaseKind};
 use super::launch::{fork_template, memory_of, python, python_program};
 use super::report::{Imports, printable, report};
+use super::spares::Spares;
 use super::{TemplateTree, specs};
 use crate::cgroup::{CPU_PERIOD_US, Limits};
 use crate::message::Folders;
@@ -44,21 +45,13 @@ pub(super) struct Function {
     report: TemplateReport,
     /// Its link to other hosts, open as long as the node.
     _link: Option<Link>,
-    spares: Mutex<Spares>,
+    spares: Mutex<Spares<Sandbox>>,
     /// A task is making spares.
     refilling: AtomicBool,
     /// A task checks whether there are too many.
     trimming: AtomicBool,
     /// Places for workers in their grace period.
     lingering: Arc<Semaphore>,
-}
-
-/// Spare sandboxes.
-#[derive(Debug, Default)]
-struct Spares {
-    ready: Vec<Sandbox>,
-    /// The lowest count since they were last trimmed.
-    fewest: usize,
 }
 
 impl Function {
@@ -88,17 +81,11 @@ impl Function {
     }
 
     pub(super) fn take_spare(&self) -> Option<Sandbox> {
-        let mut spares = self.spares.lock();
-        let mut spare = spares.ready.pop();
-        while spare.as_ref().is_some_and(Sandbox::has_ended) {
-            spare = spares.ready.pop();
-        }
-        spares.fewest = spares.fewest.min(spares.ready.len());
-        spare
+        self.spares.lock().take(|sandbox| !sandbox.has_ended())
     }
 
     pub(super) fn spare_count(&self) -> usize {
-        self.spares.lock().ready.len()
+        self.spares.lock().count()
     }
 
     /// A place for a worker in its grace period. `None`: all are taken.
@@ -109,14 +96,14 @@ impl Function {
     /// Keeps a sandbox for the next worker if there are fewer than `most`; otherwise drops it.
     pub(super) fn keep_spare(&self, sandbox: Sandbox, most: usize) {
         let mut spares = self.spares.lock();
-        if spares.ready.len() < most {
-            spares.ready.push(sandbox);
+        if spares.count() < most {
+            spares.add(sandbox);
         }
     }
 
     /// Drops all spare sandboxes. Returns whether there were any.
     pub(super) fn give_up_spares(&self) -> bool {
-        let gone = std::mem::take(&mut self.spares.lock().ready);
+        let gone = self.spares.lock().give_up();
         !gone.is_empty()
     }
 
@@ -131,11 +118,7 @@ impl Function {
 
     /// Drops those beyond `kept` that were not needed since the last call.
     pub(super) fn trim_spares(&self, kept: usize) {
-        let mut spares = self.spares.lock();
-        let needless = spares.fewest.saturating_sub(kept);
-        let gone: Vec<Sandbox> = spares.ready.drain(..needless).collect();
-        spares.fewest = spares.ready.len();
-        drop(spares);
+        let gone = self.spares.lock().trim(kept);
         drop(gone);
     }
 
@@ -397,7 +380,7 @@ impl TemplateTree {
     /// fits: it does not show files that the template wrote later, and shows files to a worker that must not see them.
     async fn with_first(
         &self,
-        spares: &mut Spares,
+        spares: &mut Spares<Sandbox>,
         version: &Version,
         sandbox: &Sandbox,
         imports: impl Future<Output = Result<Template, StartError>>,
@@ -406,7 +389,9 @@ impl TemplateTree {
         let template = template?;
         if template.forkable() && !template.ready().wrote_files {
             // Without it, the start makes one, and says why it cannot.
-            spares.ready.extend(first);
+            if let Ok(first) = first {
+                spares.add(first);
+            }
         }
         Ok(template)
     }

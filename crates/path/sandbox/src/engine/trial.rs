@@ -6,20 +6,15 @@
 //! its template.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use pilot_model::ports::{StartError, Worker};
 use pilot_model::timeline::Instant;
 use pilot_model::{Exception, WorkerId};
 use pilot_sys::clock::monotonic_ns;
-use tokio::time::timeout;
 
 use super::TemplateTree;
 use super::nodes::Function;
 use crate::child::NO_PROCESS_LEFT;
-
-/// Longest time for the worker's start.
-const TRIAL_TIME_MAX: Duration = Duration::from_secs(30);
 
 /// Starts a worker and ends it.
 ///
@@ -30,25 +25,12 @@ pub(super) async fn run(
     function: &Arc<Function>,
 ) -> Result<(), StartError> {
     let asked = Instant(monotonic_ns());
-    match timeout(
-        TRIAL_TIME_MAX,
-        tree.start_from(function, TRIAL, asked, asked),
-    )
-    .await
-    {
-        Ok(Ok(worker)) => {
+    match tree.start_from(function, TRIAL, asked, asked).await {
+        Ok(worker) => {
             worker.kill();
             Ok(())
         }
-        Ok(Err(error)) => Err(in_a_worker(error, function)),
-        Err(_) => Err(StartError::Runtime {
-            problem: format!(
-                "the import succeeds, but a worker does not start within {} s: an after_restore hook or the application's startup \
-                 takes too long; do less there",
-                TRIAL_TIME_MAX.as_secs()
-            ),
-            output: String::new(),
-        }),
+        Err(error) => Err(in_a_worker(error, function)),
     }
 }
 

@@ -56,6 +56,8 @@ pub(crate) enum CallError {
     },
     /// It violated the protocol, or the socket failed.
     Broken(String),
+    /// The call does not fit into a frame. Nothing was sent, and the worker serves on.
+    TooLong(String),
 }
 
 /// Enough for a typical answer, so that it takes one read.
@@ -261,7 +263,7 @@ impl FirstFrame {
         let (kind, meta) = pilot_wire::meta::of_invocation(&call.head, &call.inputs, &call.paths);
         let header = Header::new(kind, call.stream, &meta, &call.payload)
             .and_then(|header| header.with_descriptors(inputs.len()))
-            .map_err(broken)?;
+            .map_err(|error| CallError::TooLong(error.to_string()))?;
         Ok(Self {
             stream: call.stream,
             header: header.encode(),
@@ -297,6 +299,17 @@ impl FirstFrame {
 
     pub(super) fn parts(&self) -> [IoSlice<'_>; 3] {
         [&self.header, &self.meta[..], &self.body[..]].map(IoSlice::new)
+    }
+}
+
+/// Whether an answer is complete with this frame.
+pub(super) fn is_last(frame: &Frame) -> bool {
+    match frame.kind {
+        FrameKind::Result | FrameKind::Error | FrameKind::End => true,
+        // The key, and no text in which it occurs: a quotation mark in a text of JSON has a backslash before it.
+        FrameKind::Head => memchr::memmem::find_iter(&frame.meta, br#""finished_ns""#)
+            .any(|at| at.checked_sub(1).and_then(|before| frame.meta.get(before)) != Some(&b'\\')),
+        _ => false,
     }
 }
 

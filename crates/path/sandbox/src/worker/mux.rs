@@ -14,7 +14,7 @@ use pilot_model::ports::{Answer, Call, Part};
 use pilot_model::timeline::Instant;
 use pilot_protocols::{Pace, PiecePace};
 use pilot_sys::clock::monotonic_ns;
-use pilot_wire::{Frame, FrameKind};
+use pilot_wire::Frame;
 use tokio::sync::{SetOnce, mpsc};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -241,15 +241,19 @@ impl Drop for Closing<'_> {
 
 async fn read(mut reader: Reader, streams: Arc<Streams>) {
     let (unexplained, pace) = (Pace::default(), PiecePace::default());
+    let mut has_output = false;
     let ended = loop {
         let frame = match reader.frame().await {
             Ok(frame) => frame,
             Err(ended) => break ended,
         };
-        let output = match frame.kind {
-            FrameKind::Result | FrameKind::Error | FrameKind::End => reader.output().take(),
-            _ => Bytes::new(),
+        has_output &= reader.is_together();
+        // Of answers that arrive together, the first has the output of all: it was written before them.
+        let output = match !has_output && call::is_last(&frame) {
+            true => reader.output().take(),
+            false => Bytes::new(),
         };
+        has_output |= call::is_last(&frame);
         let arrived = Arrived {
             at: Instant(monotonic_ns()),
             frame,

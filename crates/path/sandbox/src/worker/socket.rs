@@ -6,6 +6,7 @@
 
 use std::io::{self, ErrorKind, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
 use bytes::BytesMut;
 use nix::errno::Errno;
@@ -82,11 +83,26 @@ impl<'a> Outgoing<'a> {
         Ok(())
     }
 
-    /// Waits until it takes some.
+    /// Waits until it takes some. Without a free descriptor it waits for a moment: the daemon's shortage is not the worker's fault.
     pub(super) async fn has_room(self) -> io::Result<()> {
-        let socket = self.0.try_clone_to_owned()?;
-        Sender::from_owned_fd_unchecked(socket)?.writable().await
+        match self.0.try_clone_to_owned() {
+            Ok(socket) => Sender::from_owned_fd_unchecked(socket)?.writable().await,
+            Err(error) if is_out_of_descriptors(&error) => {
+                tokio::time::sleep(DESCRIPTOR_WAIT).await;
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
     }
+}
+
+/// Until the next try to write, if no descriptor is free.
+const DESCRIPTOR_WAIT: Duration = Duration::from_millis(5);
+
+fn is_out_of_descriptors(error: &io::Error) -> bool {
+    let out = [Errno::EMFILE, Errno::ENFILE];
+    out.iter()
+        .any(|errno| error.raw_os_error() == Some(*errno as i32))
 }
 
 #[cfg(test)]

@@ -231,3 +231,37 @@ async fn a_result_in_mid_stream_is_out_of_turn() {
     let broken = daemon.call(&call()).await;
     assert!(matches!(broken, Err(CallError::Broken(_))), "{broken:?}");
 }
+
+#[tokio::test]
+async fn a_call_that_fits_into_no_frame_is_not_sent_and_the_next_one_is() {
+    let (mut daemon, mut worker) = pair();
+    let mut long = call();
+    let head = Arc::make_mut(&mut long.head).http.as_mut().unwrap();
+    head.headers.push(("x".to_owned(), "\"".repeat(200_000)));
+    match daemon.call(&long).await {
+        Err(CallError::TooLong(problem)) => assert!(problem.contains("limit"), "{problem}"),
+        other => panic!("{other:?}"),
+    }
+    let answer = frame(FrameKind::Head, WHOLE, b"after it");
+    worker.write_all(&answer).await.unwrap();
+    match daemon.call(&call()).await {
+        Ok(Answer::Http { first, .. }) => assert_eq!(first, "after it"),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_head_is_the_last_frame_if_it_says_when_it_was_finished() {
+    let head = |meta: &str| Frame {
+        kind: FrameKind::Head,
+        stream: 1,
+        meta: Bytes::copy_from_slice(meta.as_bytes()),
+        body: Bytes::new(),
+    };
+    let of_text =
+        serde_json::to_string(&serde_json::json!({"headers": [["\"finished_ns\":1", "b"]]}));
+    assert!(!is_last(&head(&of_text.unwrap())));
+    assert!(!is_last(&head(std::str::from_utf8(HEAD).unwrap())));
+    assert!(is_last(&head(std::str::from_utf8(WHOLE).unwrap())));
+    assert!(is_last(&head(r#"{"finished_ns" : 2}"#)));
+}

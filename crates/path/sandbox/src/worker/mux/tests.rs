@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use nix::sys::socket::{Shutdown, shutdown};
 use pilot_protocols::MemoryBudget;
-use pilot_wire::{FrameDecoder, Header};
+use pilot_wire::{FrameDecoder, FrameKind, Header};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::task::JoinSet;
@@ -174,5 +174,35 @@ async fn calls_to_a_worker_that_cannot_be_written_to_fail() {
             matches!(answer, Ok(Err(CallError::Closed { .. }))),
             "{answer:?}"
         );
+    }
+}
+
+/// Answers that arrive together; the output was written before them.
+#[tokio::test]
+async fn the_output_of_a_complete_head_comes_with_it() {
+    let (here, mut worker) = UnixStream::pair().unwrap();
+    let (output, printing) = Output::pipe().unwrap();
+    let answers = MemoryBudget::default().of(&"thumbnail".parse().unwrap());
+    let here = here.into_std().unwrap().into();
+    let mux = Mux::new(Connection::new(here, output, answers).unwrap()).unwrap();
+    let head = br#"{"status":200,"headers":[],"started_ns":1,"finished_ns":2}"#;
+    for printed in ["first\n", "second\n"] {
+        let header = Header::new(FrameKind::Head, 3, head, b"ok").unwrap();
+        nix::unistd::write(&printing, printed.as_bytes()).unwrap();
+        let call = call_with(3, Vec::new());
+        let answering = async {
+            worker.readable().await.unwrap();
+            let frames = [&header.encode()[..], head, b"ok"].concat();
+            worker.write_all(&frames).await.unwrap();
+        };
+        match tokio::join!(mux.call(&call), answering) {
+            (
+                Ok(Answer::Http {
+                    done: Some(done), ..
+                }),
+                (),
+            ) => assert_eq!(done.output, printed),
+            other => panic!("{other:?}"),
+        }
     }
 }
