@@ -1,6 +1,9 @@
 """An HTTP response as frames: `HEAD`, `CHUNK`, `END`, or `ERROR`. Shared by `asgi.py` and `wsgi.py`.
 
 This file does no I/O. Each method returns the bytes to send, so a small complete response needs one send.
+
+The daemon ends a worker that sends an invalid frame. So a response that cannot be a frame raises, and only its request fails.
+`is_head_sent` and `is_complete` are set after the frame was made, so that the error can still be sent.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from .results import encode_json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import List, Optional, Tuple
+    from typing import Any, List, Optional, Tuple
 
     Headers = List[Tuple[str, str]]
 
@@ -40,7 +43,10 @@ class HttpAnswer:
         """True when status and headers are known. They may not have been sent yet."""
         return self._head is not None
 
-    def head(self, status: int, headers: Headers) -> None:
+    def head(self, status: Any, headers: Headers) -> None:
+        """Fault if the status is invalid. The caller has checked that the headers are pairs of strings."""
+        if type(status) is not int or not 100 <= status <= 599:
+            status = _status(status)
         self._head = (status, headers)
 
     def content_length(self) -> Optional[int]:
@@ -61,7 +67,6 @@ class HttpAnswer:
 
     def body(self, data: bytes, is_last: bool) -> bytes:
         """Frames for these body bytes. Status and headers go out with the first."""
-        self._sent += len(data)
         at = 0
         frames = []
         if not self.is_head_sent:
@@ -70,6 +75,7 @@ class HttpAnswer:
             frames.append(wire.encode(wire.HEAD, self._stream, self._head_meta(b""), data[: wire.PIECE_LEN_MAX]))
             self.is_head_sent = True
             at = wire.PIECE_LEN_MAX
+        self._sent += len(data)
         while at < len(data) or (is_last and not self.is_complete):
             piece = data[at : at + wire.PIECE_LEN_MAX]
             at += wire.PIECE_LEN_MAX
@@ -83,19 +89,61 @@ class HttpAnswer:
     def _whole(self, data: bytes) -> bytes:
         """One frame with the complete response."""
         meta = self._head_meta(b',"finished_ns":%d' % time.monotonic_ns())
+        frame = wire.encode(wire.HEAD, self._stream, meta, data)
         self.is_head_sent = self.is_complete = True
-        return wire.encode(wire.HEAD, self._stream, meta, data)
+        return frame
 
     def error(self, error: BaseException, request_id: str) -> bytes:
         """Frames that end the stream with an error. If the response is already complete, the error is only logged."""
         text = errors.body(error, request_id)
         if self.is_complete:
             return b""
+        frame = wire.encode(wire.ERROR, self._stream, done_meta(self._started_ns, time.monotonic_ns()), text)
         self.is_complete = True
-        return wire.encode(wire.ERROR, self._stream, done_meta(self._started_ns, time.monotonic_ns()), text)
+        return frame
 
     def _head_meta(self, more: bytes) -> bytes:
         if self._head is None:
             raise RuntimeError("the application sent a body before the response's status and headers")
         status, headers = self._head
-        return b'{"status":%d,"headers":%b,"started_ns":%d%b}' % (status, encode_json(headers), self._started_ns, more)
+        encoded = encode_json(headers)
+        if b"\\ud" in encoded:  # perhaps a lone surrogate, which is no JSON for the daemon
+            _check_text(headers)
+        meta = b'{"status":%d,"headers":%b,"started_ns":%d%b}' % (status, encoded, self._started_ns, more)
+        if len(meta) > wire.META_LEN_MAX:
+            raise _invalid(f"its headers have {len(encoded)} bytes as JSON, at most about {wire.META_LEN_MAX} are sent")
+        return meta
+
+
+def _status(status: Any) -> int:
+    """The number of an IntEnum such as http.HTTPStatus. Fault for everything that is not a status."""
+    if isinstance(status, int) and not isinstance(status, bool):
+        number = int.__index__(status)
+        if 100 <= number <= 599:
+            return number
+    raise _invalid(f"its status is {status!r:.100}, must be a whole number from 100 to 599")
+
+
+def _check_text(headers: Headers) -> None:
+    for name, value in headers:
+        try:
+            name.encode()
+            value.encode()
+        except UnicodeEncodeError:
+            raise _invalid(f"the header {name!r:.100} has a lone surrogate") from None
+
+
+def check_header(name: Any, value: Any) -> None:
+    """Fault unless both are strings, perhaps of a class derived from str."""
+    if not isinstance(name, str) or not isinstance(value, str):
+        kinds = f"{type(name).__name__} and {type(value).__name__}"
+        raise _invalid(f"the name and the value of the header {name!r:.100} are {kinds}, must be strings")
+
+
+def as_bytes(data: Any) -> bytes:
+    """A part of a body, which may be a bytearray, a memoryview and so on. TypeError for a string and everything else."""
+    return data if type(data) is bytes else memoryview(data).tobytes()
+
+
+def _invalid(problem: str) -> errors.Fault:
+    return errors.Fault("Function.InvalidResponse", f"the application's response is invalid: {problem}")

@@ -7,7 +7,7 @@ without lifespan raises when it is called with that scope. That is not an error.
 from __future__ import annotations
 
 from . import errors, inputs, output, wire
-from .answer import HttpAnswer
+from .answer import HttpAnswer, as_bytes
 from .channel import ChannelClosed
 from .context import LambdaContext
 from .events import decode_meta
@@ -183,7 +183,9 @@ class _Exchange(HttpAnswer):
             if self.is_complete:
                 raise RuntimeError("the application sent http.response.body after its response was complete")
             is_last = not message.get("more_body", False)
-            body = bytes(message.get("body", b""))
+            body = message.get("body", b"")
+            if type(body) is not bytes:
+                body = as_bytes(body)
             if is_last:
                 output.flush()
                 self.check_end(body)

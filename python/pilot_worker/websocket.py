@@ -9,7 +9,7 @@ import socket
 import struct
 
 from . import output
-from .answer import HttpAnswer
+from .answer import HttpAnswer, as_bytes, check_header
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class Exchange(HttpAnswer):
             if text is not None:
                 await self._write(_TEXT, text.encode())
             else:
-                await self._write(_BINARY, bytes(data or b""))
+                await self._write(_BINARY, as_bytes(data or b""))
         elif kind == "websocket.close":
             code, reason = message.get("code", 1000), message.get("reason") or ""
             await self._write(_CLOSE, _CODE.pack(code) + reason.encode())
@@ -123,10 +123,14 @@ class Exchange(HttpAnswer):
 
     async def _answer(self, kind: str, message: Dict[str, Any]) -> None:
         """The response to the handshake."""
+        if self.is_complete:  # with an error: a task of the application outlived the application
+            raise RuntimeError(f"the application sent {kind} after the WebSocket had ended")
         headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in message.get("headers", ())]
         if kind == "websocket.accept":
-            if message.get("subprotocol"):
-                headers.append(("sec-websocket-protocol", message["subprotocol"]))
+            subprotocol = message.get("subprotocol")
+            if subprotocol:
+                check_header("sec-websocket-protocol", subprotocol)
+                headers.append(("sec-websocket-protocol", subprotocol))
             self.head(101, headers)
             await self._send(self.body(b"", is_last=False))
         elif kind == "websocket.close":
@@ -143,7 +147,7 @@ class Exchange(HttpAnswer):
     async def _respond(self, message: Dict[str, Any]) -> None:
         """A response that rejects the handshake."""
         is_last = not message.get("more_body", False)
-        await self._send(self.body(bytes(message.get("body", b"")), is_last))
+        await self._send(self.body(as_bytes(message.get("body", b"")), is_last))
         if is_last:
             self._closed = (_LOST, "")
 

@@ -10,7 +10,7 @@ import io
 import sys
 
 from . import errors, inputs, output, wire
-from .answer import HttpAnswer
+from .answer import HttpAnswer, as_bytes, check_header
 from .channel import ChannelClosed
 from .context import LambdaContext
 from .events import decode_meta
@@ -57,8 +57,9 @@ class WsgiCall:
         # PEP 3333, "Handling the Content-Length Header". No other class: its len() is the application's.
         is_only = type(chunks) in (list, tuple) and len(chunks) == 1  # type: ignore[arg-type]
         try:
-            for chunk in chunks:
-                if chunk and not answer.is_complete:
+            for part in chunks:
+                if part and not answer.is_complete:
+                    chunk = part if type(part) is bytes else as_bytes(part)
                     is_last = not answer.is_head_sent and (is_only or answer.content_length() == len(chunk))
                     if is_last and is_only:
                         answer.check_end(chunk)
@@ -143,8 +144,15 @@ class _StartResponse:
                 raise exc_info[1].with_traceback(exc_info[2])
         elif self._answer.is_begun:
             raise AssertionError("start_response was called twice without exc_info")
-        self._answer.head(int(status[:3]), list(headers))
+        pairs = []
+        for name, value in headers:
+            if type(name) is not str or type(value) is not str:
+                check_header(name, value)
+            pairs.append((name, value))
+        self._answer.head(int(status[:3]), pairs)
         return self._write
 
     def _write(self, data: bytes) -> None:
-        self._channel.send(self._answer.body(data, is_last=False))
+        if self._answer.is_complete:
+            raise RuntimeError("the application called write() after its response was complete")
+        self._channel.send(self._answer.body(as_bytes(data), is_last=False))
