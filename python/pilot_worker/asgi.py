@@ -92,11 +92,11 @@ class AsgiCall:
     def _scope(self, meta: Dict[str, Any]) -> Dict[str, Any]:
         root_path = meta.get("root_path", "")
         path = root_path + meta["path"]  # a scope's path includes its root_path
-        raw_path = path.encode("latin-1", "replace")
+        raw_path = path.encode()  # the client's bytes: the daemon refuses a target that is not UTF-8
         if "%" in path:
             from urllib.parse import unquote
 
-            path = unquote(path)
+            path, root_path = unquote(path), unquote(root_path)
         scheme = meta.get("scheme", "http")
         client = meta.get("client")
         pairs = meta.get("headers", ())
@@ -118,7 +118,7 @@ class AsgiCall:
             "scheme": scheme,
             "path": path,
             "raw_path": raw_path,
-            "query_string": meta.get("query", "").encode("latin-1", "replace"),
+            "query_string": meta.get("query", "").encode(),
             "root_path": root_path,
             # ASCII is the same in UTF-8, and UTF-8 is encoded faster because the codec needs no name.
             "headers": [

@@ -88,12 +88,16 @@ class WsgiCall:
         context = LambdaContext(self._info, meta)
         query = meta.get("query", "")
         uri = meta.get("root_path", "") + meta["path"]
+        if query:
+            uri += "?" + query
+        if not uri.isascii():  # "native strings" of PEP 3333: each character is a byte of the client's UTF-8
+            query, uri = query.encode().decode("latin-1"), uri.encode().decode("latin-1")
         environ: Dict[str, Any] = {
             "REQUEST_METHOD": meta["method"],
             "SCRIPT_NAME": unquote_to_bytes(meta.get("root_path", "")).decode("latin-1"),
             "PATH_INFO": unquote_to_bytes(meta["path"]).decode("latin-1"),
             "QUERY_STRING": query,
-            "REQUEST_URI": f"{uri}?{query}" if query else uri,
+            "REQUEST_URI": uri,
             "SERVER_PROTOCOL": "HTTP/1.1",
             "REMOTE_ADDR": client[0],
             "REMOTE_PORT": str(client[1]),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from urllib.parse import unquote, unquote_to_bytes
 
 import pytest
 from conftest import Functions, Start
@@ -159,6 +160,16 @@ async def handler(scope, receive, send):
     assert bodies == asked
 
 
+ECHO_ASGI = """
+import json
+async def handler(scope, receive, send):
+    seen = {key: list(value) if isinstance(value, bytes) else value for key, value in scope.items()
+            if key in ("path", "raw_path", "query_string", "root_path")}
+    await send({"type": "http.response.start", "status": 200})
+    await send({"type": "http.response.body", "body": json.dumps(seen).encode()})
+"""
+
+
 WSGI = """
 import json, sys
 def handler(environ, start_response):
@@ -248,6 +259,35 @@ def test_the_request_uri_of_wsgi_is_what_the_client_sent(start: Start, query: st
     assert json.loads(worker.http(path="/%65nviron", query=query)[2])["REQUEST_URI"] == uri
 
 
+@pytest.mark.parametrize(
+    ("path", "query"), [("/é", "q=é"), ("/%C3%A9", "q=%C3%A9"), ("/😀/%20", "q=😀&é"), ("/é%FF", ""), ("/a", "ÿ=\u0100")]
+)
+def test_an_application_gets_the_bytes_of_a_path_and_query_that_are_not_ascii(start: Start, path: str, query: str) -> None:
+    """The daemon's text is the client's bytes as UTF-8."""
+    root = "/fn/ü%3A1"
+    target = f"{root}{path}?{query}" if query else root + path
+    worker = start(ECHO_ASGI, interface="asgi")
+    scope = json.loads(worker.http(path=path, query=query, root_path=root)[2])
+    assert scope == {
+        "raw_path": list((root + path).encode()), "query_string": list(query.encode()),
+        "path": unquote(root + path), "root_path": "/fn/ü:1",
+    }  # fmt: skip
+    worker = start(WSGI.replace('"/environ"', 'environ["PATH_INFO"]'), interface="wsgi")
+    seen = json.loads(worker.http(path=path, query=query, root_path=root)[2])
+    assert {key: seen[key].encode("latin-1") for key in ("SCRIPT_NAME", "PATH_INFO", "QUERY_STRING", "REQUEST_URI")} == {
+        "SCRIPT_NAME": "/fn/ü:1".encode(), "PATH_INFO": unquote_to_bytes(path),
+        "QUERY_STRING": query.encode(), "REQUEST_URI": target.encode(),
+    }  # fmt: skip
+
+
+def test_the_root_path_of_asgi_is_decoded_and_begins_the_path(start: Start) -> None:
+    worker = start(ECHO_ASGI, interface="asgi")
+    for path in ("/hello", "/%68ello"):
+        scope = json.loads(worker.http(path=path, root_path="/fn/star%3A1")[2])
+        assert (scope["root_path"], scope["path"]) == ("/fn/star:1", "/fn/star:1/hello")
+        assert bytes(scope["raw_path"]).decode() == "/fn/star%3A1" + path
+
+
 @pytest.mark.parametrize("concurrency", [1, 2])
 def test_wsgi_streams_and_reports_errors(start: Start, functions: Functions, concurrency: int) -> None:
     worker = start(WSGI, interface="wsgi", concurrency=concurrency)
@@ -320,6 +360,7 @@ handler = Starlette(routes=[Route("/hello", hello), Route("/stream", stream)])
     assert (status, json.loads(body), frames) == (200, {"url": "http://localhost/fn/test/hello?q=1", "q": "1"}, 1)
     assert worker.http(path="/stream")[2] == b"ab"
     assert worker.http(path="/nowhere")[0] == 404
+    assert worker.http(path="/hello", query="q=1", root_path="/fn/star%3A1")[0] == 200
     worker = functions.worker(
         "import flask\nhandler = flask.Flask('x')\n@handler.get('/hello')\ndef hello(): return flask.request.url\n",
         interface="wsgi",
