@@ -116,6 +116,8 @@ class WsgiCall:
         if rest is None:
             environ["CONTENT_LENGTH"] = str(len(body))
         for name, value in meta.get("headers", ()):
+            if "_" in name:  # a client could replace X-Forwarded-For by X_Forwarded_For
+                continue
             key = name.upper().replace("-", "_")
             if key == "CONTENT_TYPE" or (key == "CONTENT_LENGTH" and rest is not None):
                 environ[key] = value

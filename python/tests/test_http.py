@@ -235,6 +235,19 @@ def test_wsgi_gets_an_environ_and_answers_in_one_piece(start: Start) -> None:
     assert {key: seen[key] for key in expected} == expected
 
 
+def test_wsgi_leaves_out_headers_with_an_underscore_in_their_name(start: Start) -> None:
+    worker = start(WSGI, interface="wsgi")
+    headers = [
+        ["x-forwarded-for", "1.1.1.1"], ["x_forwarded_for", "2.2.2.2"], ["content-type", "text/plain"], ["content_type", "text/html"],
+        ["content_length", "99"], ["x_own", "1"], ["x-own_er", "2"],
+    ]  # fmt: skip
+    for given in (headers, headers[::-1]):
+        seen = json.loads(worker.http(path="/environ", headers=given)[2])
+        assert {key: value for key, value in seen.items() if key.startswith(("HTTP_", "CONTENT_"))} == {
+            "HTTP_X_FORWARDED_FOR": "1.1.1.1", "CONTENT_TYPE": "text/plain", "CONTENT_LENGTH": "0",
+        }  # fmt: skip
+
+
 ONE_CHUNK = """
 class Chunks(list):
     def __len__(self):
