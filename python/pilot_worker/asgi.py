@@ -34,7 +34,7 @@ class AsgiCall:
         self._channel = channel
         self._state = state
         # The `server` of the last scope, and its source. It rarely changes.
-        self._host = ("", "")
+        self._host = ("", "")  # no scheme: not yet
         self._server: Tuple[str, int] = ("", 0)
 
     async def __call__(self, kind: int, stream: int, meta_bytes: bytes, body: bytes) -> None:
@@ -105,7 +105,7 @@ class AsgiCall:
                 host = (value, scheme)
                 break
         else:
-            host = ("localhost", scheme)
+            host = ("", scheme)
         if host != self._host:
             self._server = _server(*host)
             self._host = host
@@ -283,7 +283,8 @@ class Lifespan:
 
 
 def _server(host: str, scheme: str) -> Tuple[str, int]:
+    """Name and port of a Host header, which may be empty or nonsense. IPv6 addresses keep their brackets."""
     name, colon, port = host.rpartition(":")
-    if colon and port.isdigit():
-        return name, int(port)
-    return host, 443 if scheme == "https" else 80
+    if not colon or port.endswith("]"):
+        name, port = host, ""
+    return name or "localhost", int(port) if port.isdecimal() and len(port) <= 5 else 443 if scheme == "https" else 80

@@ -125,9 +125,13 @@ class WsgiCall:
                 key = "HTTP_" + key
                 separator = "; " if key == "HTTP_COOKIE" else ","
                 environ[key] = environ[key] + separator + value if key in environ else value
-        host, _, port = environ.get("HTTP_HOST", "localhost").rpartition(":")
-        environ["SERVER_NAME"] = host or port
-        environ["SERVER_PORT"] = port if host and port.isdigit() else {"https": "443"}.get(scheme, "80")
+        # As `asgi._server`, without a call: `[::1]` and `[::1]:80` are names with brackets (RFC 3875, section 4.1.14).
+        host = environ.get("HTTP_HOST", "")
+        name, colon, port = host.rpartition(":")
+        if not colon or port.endswith("]"):
+            name, port = host, ""
+        environ["SERVER_NAME"] = name or "localhost"
+        environ["SERVER_PORT"] = port if port.isdecimal() and len(port) <= 5 else "443" if scheme == "https" else "80"
         return environ
 
 

@@ -164,7 +164,7 @@ ECHO_ASGI = """
 import json
 async def handler(scope, receive, send):
     seen = {key: list(value) if isinstance(value, bytes) else value for key, value in scope.items()
-            if key in ("path", "raw_path", "query_string", "root_path")}
+            if key in ("path", "raw_path", "query_string", "root_path", "server")}
     await send({"type": "http.response.start", "status": 200})
     await send({"type": "http.response.body", "body": json.dumps(seen).encode()})
 """
@@ -248,6 +248,23 @@ def test_wsgi_leaves_out_headers_with_an_underscore_in_their_name(start: Start) 
         }  # fmt: skip
 
 
+HOSTS = [
+    ("h", "h", 80), ("h:81", "h", 81), ("[::1]", "[::1]", 80), ("[::1]:81", "[::1]", 81), ("", "localhost", 80), (None, "localhost", 80),
+    (":81", "localhost", 81), ("h:", "h", 80), (":", "localhost", 80), ("h:x", "h", 80), ("h:\xb2", "h", 80), ("h:" + "9" * 5000, "h", 80),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_the_name_of_the_server_is_that_of_the_host_header_and_never_empty(start: Start, scheme: str) -> None:
+    wsgi, asgi = start(WSGI, interface="wsgi"), start(ECHO_ASGI, interface="asgi")
+    for host, name, number in HOSTS:
+        port = 443 if number == 80 and scheme == "https" else number
+        headers = [] if host is None else [["host", host]]
+        seen = json.loads(wsgi.http(path="/environ", headers=headers, scheme=scheme)[2])
+        assert (seen["SERVER_NAME"], seen["SERVER_PORT"], seen.get("HTTP_HOST")) == (name, str(port), host), host
+        assert json.loads(asgi.http(headers=headers, scheme=scheme)[2])["server"] == [name, port], host
+
+
 ONE_CHUNK = """
 class Chunks(list):
     def __len__(self):
@@ -283,7 +300,7 @@ def test_an_application_gets_the_bytes_of_a_path_and_query_that_are_not_ascii(st
     scope = json.loads(worker.http(path=path, query=query, root_path=root)[2])
     assert scope == {
         "raw_path": list((root + path).encode()), "query_string": list(query.encode()),
-        "path": unquote(root + path), "root_path": "/fn/ü:1",
+        "path": unquote(root + path), "root_path": "/fn/ü:1", "server": ["localhost", 80],
     }  # fmt: skip
     worker = start(WSGI.replace('"/environ"', 'environ["PATH_INFO"]'), interface="wsgi")
     seen = json.loads(worker.http(path=path, query=query, root_path=root)[2])
