@@ -13,6 +13,8 @@ const wire = require('./wire.js');
 /** @typedef {import('./channel.js').Sink} Sink */
 /** @typedef {import('./prelude.js').Prelude} Prelude */
 
+/** A surrogate that is not one of a pair: JSON for JavaScript, but not for the daemon. */
+const LONE_SURROGATE = /\p{Surrogate}/u;
 const DEFAULT_CONTENT_TYPE = 'application/octet-stream'; // Lambda's
 
 class ResponseStream extends Writable {
@@ -70,7 +72,7 @@ class ResponseStream extends Writable {
     if (!Number.isInteger(statusCode) || statusCode < 200 || statusCode > 599) {
       throw new Fault('Runtime.InvalidStreamingOperation', `statusCode ${statusCode} is not one of 200 to 599`);
     }
-    this.#prelude = prelude;
+    this.#prelude = { statusCode, headers: prelude.headers, cookies: prelude.cookies }; // the caller may change its own
     this.#reader = null;
   }
 
@@ -194,6 +196,11 @@ class ResponseStream extends Writable {
       pairs.unshift(['content-type', this.#contentType]);
     }
     pairs.push(...(cookies ?? []).map((cookie) => ['set-cookie', String(cookie)]));
+    const invalid = pairs.find((pair) => LONE_SURROGATE.test(pair[0]) || LONE_SURROGATE.test(pair[1]));
+    if (invalid !== undefined) {
+      const problem = `the header ${JSON.stringify(invalid[0])} of the response has a lone surrogate`;
+      throw new Fault('Function.InvalidResponse', problem);
+    }
     const prelude = this.#prelude === undefined ? '' : '"prelude":true,';
     return `{"status":${statusCode},"headers":${JSON.stringify(pairs)},${prelude}"started_ns":${this.#startedNs}${more}}`;
   }

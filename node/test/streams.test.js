@@ -356,6 +356,36 @@ const BROKEN = [
     /meta_too_long/,
   ],
   [
+    'a header with half a character',
+    'HttpResponseStream.from(stream, { headers: { a: "\\ud800" } }); stream.end("a")',
+    'Function.InvalidResponse',
+    /the header "a" of the response has a lone surrogate/,
+  ],
+  [
+    'a cookie with half a character, in a stream',
+    'HttpResponseStream.from(stream, { cookies: ["a=\\udc00"] }); stream.write("a"); await wait(1);',
+    'Function.InvalidResponse',
+    /lone surrogate/,
+  ],
+  [
+    'a content type with half a character',
+    'stream.setContentType("\\ud800"); stream.end("a")',
+    'Function.InvalidResponse',
+    /lone surrogate/,
+  ],
+  [
+    'a header without a text',
+    'HttpResponseStream.from(stream, { headers: { a: Object.create(null) } }); stream.end("a")',
+    'TypeError',
+    /primitive/,
+  ],
+  [
+    'cookies that are no list',
+    'HttpResponseStream.from(stream, { cookies: 5 }); stream.end("a")',
+    'TypeError',
+    /map/,
+  ],
+  [
     'a source that fails',
     'await require("stream").promises.pipeline(function* () { yield "a"; throw new RangeError("source"); }, stream)',
     'RangeError',
@@ -372,6 +402,14 @@ for (const [name, run, type, message] of BROKEN) {
     assert.strictEqual((await answer(worker, 'stream.end("fine")')).body, 'fine');
   });
 }
+
+test('a status that changes after it was checked is not sent', async () => {
+  const worker = await serving(RUN);
+  const run =
+    'const head = { statusCode: 201 }; HttpResponseStream.from(stream, head); head.statusCode = 70000; stream.end("😀");';
+  const { head, body } = await answer(worker, run);
+  assert.deepStrictEqual([head.status, body], [201, '😀']);
+});
 
 test('a handler that is no async function may stream, too', async () => {
   const code =
