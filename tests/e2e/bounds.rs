@@ -238,6 +238,41 @@ fn clients_that_read_too_slowly_do_not_keep_long_answers_of_the_same_function_fr
     );
 }
 
+/// The worker has one channel for all its requests.
+#[test]
+fn a_client_that_reads_nothing_holds_up_no_other_request_of_its_worker() {
+    const STREAMS: &str = r#"
+async def app(scope, receive, send):
+    assert scope["type"] == "http", scope
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    if scope["path"].endswith("/long"):
+        for _ in range(320):
+            await send({"type": "http.response.body", "body": bytes(1 << 16), "more_body": True})
+    await send({"type": "http.response.body", "body": b"done"})
+"#;
+    let daemon = daemon();
+    let keys =
+        json!({"interface": "asgi", "handler": "app.app", "concurrency": 4, "scale": {"max": 1}});
+    daemon.upload_code("lab", &keys, STREAMS);
+    daemon.get("/fn/lab/").ok();
+    let mut slow = daemon.connect();
+    slow.send(&Request::new("GET", "/fn/lab/long"));
+    eventually("it is being answered", || {
+        (daemon.workers("lab", "busy") == 1).then_some(())
+    });
+    for _ in 0..20 {
+        let begun = Instant::now();
+        assert_eq!(daemon.get("/fn/lab/").ok().text(), "done");
+        assert!(
+            begun.elapsed() < Duration::from_secs(2),
+            "{:?}",
+            begun.elapsed()
+        );
+    }
+    let long = slow.receive("GET").ok();
+    assert_eq!(long.body.len(), 320 * (1 << 16) + 4);
+}
+
 const APPLICATION: &str = r#"
 async def app(scope, receive, send):
     if scope["type"] == "http":

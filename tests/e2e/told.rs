@@ -1,6 +1,8 @@
 //! What the logs say, and what a function cannot make them say: the log of a function, and the daemon's own log.
 
-use pilot_harness::{Daemon, DaemonOptions, eventually, eventually_within, groups_of, needs_root};
+use pilot_harness::{
+    Daemon, DaemonOptions, Request, eventually, eventually_within, groups_of, needs_root,
+};
 use serde_json::{Value, json};
 use std::net::TcpListener;
 use std::time::Duration;
@@ -74,6 +76,51 @@ def wsgi(environ, start_response):
             });
         }
     }
+}
+
+/// A worker of one request, and of several.
+#[test]
+fn what_was_printed_before_a_worker_dies_or_a_response_takes_too_long_is_in_the_log() {
+    const DIES: &str = "
+import os, sys
+
+def handler(event, context):
+    print('last words of', event)
+    sys.stdout.flush()
+    os._exit(3)
+";
+    const STREAMS: &str = "
+import asyncio
+
+async def app(scope, receive, send):
+    assert scope['type'] == 'http', scope
+    print('begun')
+    await send({'type': 'http.response.start', 'status': 200, 'headers': []})
+    await send({'type': 'http.response.body', 'body': b'part', 'more_body': True})
+    await asyncio.sleep(20)
+";
+    let daemon = daemon_with(DaemonOptions::default());
+    let is_in_log = |function: &str, text: &str| {
+        eventually("it is in the log", || {
+            let json = lines(&daemon.cli_ok(&["logs", function, "--json"]));
+            let count = json.iter().filter(|line| line["text"] == text).count();
+            assert!(count <= 1, "{json:?}");
+            (count == 1).then_some(())
+        });
+    };
+    for concurrency in [1, 4] {
+        let name = format!("dies-{concurrency}");
+        daemon.upload_code(&name, &json!({"concurrency": concurrency}), DIES);
+        for event in [1, 2] {
+            daemon.invoke(&name, &json!(event));
+            is_in_log(&name, &format!("last words of {event}"));
+        }
+    }
+    let keys = json!({"interface": "asgi", "handler": "app.app", "timeout_s": 1});
+    daemon.upload_code("streams", &keys, STREAMS);
+    let mut connection = daemon.connect();
+    connection.send(&Request::new("GET", "/fn/streams/"));
+    is_in_log("streams", "begun");
 }
 
 #[test]

@@ -228,9 +228,16 @@ impl Reserved {
     /// Waits until there are `len` bytes in all. What exceeds the function's whole share counts as the share, because it could
     /// never be had.
     pub async fn grow_to(&mut self, len: usize) {
+        if len > self.of.memory.0.free_len {
+            self.grow_to_all_of(len).await;
+        }
+    }
+
+    /// The same where every byte counts, however few there are: many small things are kept.
+    pub async fn grow_to_all_of(&mut self, len: usize) {
         let memory = &self.of.memory;
         let len = len.min(memory.0.share_max);
-        if len <= memory.0.free_len.max(self.len) {
+        if len <= self.len {
             return;
         }
         let mut waits = None;

@@ -11,11 +11,12 @@ use bytes::Bytes;
 use pilot_model::ports::{Done, HttpHead, Part, WorkerFault};
 use pilot_model::{InvocationRecord, Outcome};
 use pilot_pool::Lease;
-use tokio::time::{Instant as Deadline, timeout_at};
+use tokio::time::{Instant as Deadline, timeout, timeout_at};
 
 use crate::error::InvokeError;
 use crate::fault::{Failure, LastOutput};
 use crate::invocation::Invocation;
+use crate::invoker::exchange::{LAST_WORDS, output_of};
 use crate::traffic::TunnelTraffic;
 
 /// A response body.
@@ -159,6 +160,20 @@ impl Drop for Streaming {
     }
 }
 
+/// Ends a worker of one call, whose time is over. What it had printed.
+async fn last_words(invocation: &mut Invocation, lease: &Lease, stream: u32) -> Bytes {
+    if invocation.version.config.concurrency > 1 {
+        return Bytes::new();
+    }
+    // Afterwards there is nothing to read.
+    invocation.measure(lease, invocation.now());
+    lease.worker().kill();
+    match timeout(LAST_WORDS, lease.worker().next(stream)).await {
+        Ok(Err(fault)) => output_of(fault),
+        Ok(Ok(_)) | Err(_) => Bytes::new(),
+    }
+}
+
 /// The next event of a body.
 enum Received {
     More(Bytes),
@@ -200,23 +215,24 @@ impl Streaming {
             Some(deadline) => timeout_at(deadline, next).await,
             None => Ok(next.await),
         };
-        let id = &self.invocation.id;
         let (failure, error) = match part {
             Ok(Ok(part)) => return self.took(part),
             Ok(Err(fault)) => (
-                Failure::fault(id, &fault),
+                Failure::fault(&self.invocation.id, &fault),
                 InvokeError::BodyBroken { fault },
             ),
             Err(_) => {
                 let after = self.invocation.version.config.timeout;
+                let printed = last_words(&mut self.invocation, lease, self.stream).await;
                 (
-                    Failure::timeout(id, after, b""),
+                    Failure::timeout(&self.invocation.id, after, &printed),
                     InvokeError::BodyTimedOut { after },
                 )
             }
         };
         let now = self.invocation.now();
         if let Some(lease) = self.lease.take() {
+            // Nothing, if the worker was killed.
             self.invocation.measure(&lease, now);
             lease.lose(now, failure.reason);
         }

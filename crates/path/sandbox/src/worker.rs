@@ -274,7 +274,7 @@ impl ForkedWorker {
             Link::Several(mux) => match self.while_alive(Box::pin(mux.call(call))).await {
                 Ok(answer) => Ok(answer),
                 Err(CallError::TooLong(problem)) => Ok(not_sent(&problem)),
-                Err(what) => Err(self.fault(what, Bytes::new()).await),
+                Err(what) => Err(self.fault_of_several(what, mux).await),
             },
         }
     }
@@ -294,7 +294,7 @@ impl ForkedWorker {
             }
             Link::Several(mux) => match self.while_alive(Box::pin(mux.next_part(stream))).await {
                 Ok(part) => Ok(part),
-                Err(what) => Err(self.fault(what, Bytes::new()).await),
+                Err(what) => Err(self.fault_of_several(what, mux).await),
             },
         }
     }
@@ -354,6 +354,14 @@ impl ForkedWorker {
                 self.sandbox.remember(body);
             }
             fault
+        })
+    }
+
+    /// The same of a worker of several calls. Nobody knows which of them has printed what was left, so that the first one has all of it.
+    fn fault_of_several<'a>(&'a self, what: CallError, mux: &'a Mux) -> BoxFuture<'a, WorkerFault> {
+        Box::pin(async move {
+            let fault = self.fault(what, Bytes::new()).await;
+            fault.with_output(mux.take_last_output().await)
         })
     }
 

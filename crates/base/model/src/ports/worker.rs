@@ -287,6 +287,30 @@ pub enum WorkerFault {
     },
 }
 
+impl WorkerFault {
+    /// The same with what the worker printed.
+    #[must_use]
+    pub fn with_output(mut self, printed: Bytes) -> Self {
+        match &mut self {
+            Self::Exited { output, .. }
+            | Self::Signalled { output, .. }
+            | Self::OutOfMemory { output, .. }
+            | Self::Protocol { output, .. } => *output = printed,
+            Self::NotTaken(fault) => {
+                let inner = std::mem::replace(
+                    &mut **fault,
+                    Self::Exited {
+                        code: 0,
+                        output: Bytes::new(),
+                    },
+                );
+                **fault = inner.with_output(printed);
+            }
+        }
+        self
+    }
+}
+
 /// Where memory was short when the kernel killed a process to free some, or the daemon did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MemoryShortage {

@@ -34,7 +34,7 @@ use crate::task::Task;
 use crate::upload::Upload;
 
 /// How long to wait for the output of a killed worker.
-const LAST_WORDS: Duration = Duration::from_millis(100);
+pub(crate) const LAST_WORDS: Duration = Duration::from_millis(100);
 
 /// Sends the request to the worker and waits for the answer.
 pub(super) async fn exchange(
@@ -328,7 +328,7 @@ fn stream_on(streaming: Streaming, head: HttpHead, first: Bytes, ignores_body: b
 }
 
 /// What a worker printed before it ended.
-fn output_of(fault: WorkerFault) -> Bytes {
+pub(crate) fn output_of(fault: WorkerFault) -> Bytes {
     match fault {
         WorkerFault::Exited { output, .. }
         | WorkerFault::Signalled { output, .. }

@@ -66,6 +66,9 @@ const READ_LEN: usize = 16 * 1024;
 /// Longest frame that needs no reservation: a piece of a body, with its header and a short meta.
 const FREE_FRAME_LEN: usize = FREE_LEN + 8 * 1024;
 
+/// What a frame takes beside its bytes, about.
+const FRAME_OVERHEAD: usize = 256;
+
 impl Connection {
     /// `channel` is our end of it, which does not block.
     pub(crate) fn new(
@@ -226,6 +229,15 @@ impl Reader {
 
     pub(super) fn output(&mut self) -> &mut Output {
         &mut self.output
+    }
+
+    /// Keeps a frame in the memory that the answers of the function may use, and waits until there is enough. Reads output meanwhile.
+    pub(super) async fn keep(&mut self, frame: &mut Frame) {
+        let mut reserved = self.answers.nothing();
+        let len = frame.body.len() + frame.meta.len() + FRAME_OVERHEAD;
+        let room = reserved.grow_to_all_of(len);
+        self.output.drain_while(room).await;
+        frame.body = reserved.keep(std::mem::take(&mut frame.body));
     }
 
     /// Whether the last frame had arrived together with the one before it.

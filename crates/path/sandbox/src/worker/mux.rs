@@ -6,6 +6,7 @@ mod outbox;
 use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -21,9 +22,12 @@ use tokio::time::timeout;
 
 use self::outbox::Outbox;
 use super::call::{self, CallError, Connection, FirstFrame, Reader};
+use super::output::OUTPUT_LEN_MAX;
 
-/// Most frames of one stream that are waiting; beyond that the worker's channel is not read.
-const FRAMES_WAITING_MAX: usize = 32;
+/// Most frames of one stream that wait for its client. Beyond that the worker's channel is not read, which holds up its other streams.
+const FRAMES_WAITING_MAX: usize = 4096;
+/// Those beyond the first ones are kept in the memory of the function's answers.
+const FREE_FRAMES: usize = 32;
 /// From the end of a process to the end of its channel.
 const CHANNEL_END_TIME_MAX: Duration = Duration::from_secs(1);
 
@@ -41,6 +45,8 @@ struct Streams {
     open: Mutex<Open>,
     /// What the worker printed after its last answer. Set once the channel has ended.
     last_output: SetOnce<Bytes>,
+    /// One caller has it for its log.
+    is_output_taken: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -153,6 +159,14 @@ impl Mux {
         last.map_or_else(|_| Bytes::new(), Clone::clone)
     }
 
+    /// The same, for the first one that asks. Callers whose worker has died ask at the same time.
+    pub(super) async fn take_last_output(&self) -> Bytes {
+        match self.streams.is_output_taken.swap(true, Ordering::Relaxed) {
+            true => Bytes::new(),
+            false => self.last_output().await,
+        }
+    }
+
     async fn next_frame(&self, stream: &mut Stream) -> Result<Arrived, CallError> {
         match stream.frames.recv().await {
             Some(arrived) => Ok(arrived),
@@ -239,9 +253,21 @@ impl Drop for Closing<'_> {
     }
 }
 
+/// What was printed before and after. If it is long, as much as is kept of one invocation.
+fn joined(before: Bytes, after: Bytes) -> Bytes {
+    match (before.is_empty(), after.is_empty()) {
+        (true, _) => after,
+        (_, true) => before,
+        _ if before.len() + after.len() > OUTPUT_LEN_MAX => after,
+        _ => [before, after].concat().into(),
+    }
+}
+
 async fn read(mut reader: Reader, streams: Arc<Streams>) {
     let (unexplained, pace) = (Pace::default(), PiecePace::default());
     let mut has_output = false;
+    // Of calls that were cancelled.
+    let mut unclaimed = Bytes::new();
     let ended = loop {
         let frame = match reader.frame().await {
             Ok(frame) => frame,
@@ -250,11 +276,11 @@ async fn read(mut reader: Reader, streams: Arc<Streams>) {
         has_output &= reader.is_together();
         // Of answers that arrive together, the first has the output of all: it was written before them.
         let output = match !has_output && call::is_last(&frame) {
-            true => reader.output().take(),
+            true => joined(std::mem::take(&mut unclaimed), reader.output().take()),
             false => Bytes::new(),
         };
         has_output |= call::is_last(&frame);
-        let arrived = Arrived {
+        let mut arrived = Arrived {
             at: Instant(monotonic_ns()),
             frame,
             output,
@@ -272,6 +298,10 @@ async fn read(mut reader: Reader, streams: Arc<Streams>) {
                     false => call::cost(&arrived.frame),
                 };
                 if !call::is_empty_chunk(&arrived.frame) {
+                    // Its client reads more slowly than the worker writes. Others are not to wait for it.
+                    if sender.max_capacity() - sender.capacity() >= FREE_FRAMES {
+                        reader.keep(&mut arrived.frame).await;
+                    }
                     let _ = sender.send(arrived).await;
                 }
                 if !cost.is_zero() {
@@ -280,11 +310,15 @@ async fn read(mut reader: Reader, streams: Arc<Streams>) {
                 }
             }
             // Its client has hung up, or the worker sends what nobody asked for. That costs the daemon more than the worker.
-            None => reader.output().drain_while(unexplained.wait()).await,
+            None => {
+                unclaimed = joined(unclaimed, arrived.output);
+                reader.output().drain_while(unexplained.wait()).await;
+            }
         }
     };
     // It is set here alone.
-    let _ = streams.last_output.set(reader.output().take());
+    let last_output = joined(unclaimed, reader.output().take());
+    let _ = streams.last_output.set(last_output);
     streams.end(ended);
 }
 

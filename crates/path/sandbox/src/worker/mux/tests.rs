@@ -206,3 +206,36 @@ async fn the_output_of_a_complete_head_comes_with_it() {
         }
     }
 }
+
+#[tokio::test]
+async fn a_stream_that_nobody_takes_holds_up_no_other_one() {
+    const CHUNKS: usize = 400;
+    let (mux, mut worker) = pair();
+    let head = br#"{"status":200,"headers":[],"started_ns":1}"#;
+    let header = Header::new(FrameKind::Head, 3, head, b"").unwrap();
+    let (slow, quick) = (call_with(3, Vec::new()), call_with(4, Vec::new()));
+    let writing = async {
+        worker.readable().await.unwrap();
+        let mut frames = [&header.encode()[..], head].concat();
+        frames.extend(frame(FrameKind::Chunk, 3, &[7; 64 << 10]).repeat(CHUNKS));
+        frames.extend(frame(FrameKind::Result, 4, b"1"));
+        worker.write_all(&frames).await.unwrap();
+    };
+    let reading = async {
+        let answer = mux.call(&slow).await;
+        assert!(matches!(answer, Ok(Answer::Http { done: None, .. })));
+        mux.call(&quick).await
+    };
+    let both = async { tokio::join!(writing, reading).1 };
+    match timeout(Duration::from_secs(10), both).await.unwrap() {
+        Ok(Answer::Result(body, _)) => assert_eq!(body, "1"),
+        other => panic!("{other:?}"),
+    }
+    let mut len = 0;
+    while len < CHUNKS * (64 << 10) {
+        match mux.next_part(3).await {
+            Ok(Part::Chunk(bytes)) => len += bytes.len(),
+            other => panic!("{other:?}"),
+        }
+    }
+}
