@@ -20,8 +20,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::FutureExt as _;
-use http::StatusCode;
 use http::header::{CONNECTION, HeaderValue};
+use http::{Request, StatusCode};
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioTimer;
@@ -127,7 +128,8 @@ async fn serve_http1(
     );
     // Not an async block: it would be twice as large as the future in it, and hyper moves it for every request.
     let drains = phase.clone();
-    let service = service_fn(|request| {
+    let service = service_fn(|request: Request<Incoming>| {
+        dispatch::begin(&request, line);
         dispatch::answer(gate, request, line).map(|mut response| {
             // So that the client sends no further request on a connection that will be closed.
             let is_last = *drains.borrow() == DrainPhase::Draining;

@@ -22,11 +22,16 @@ use crate::request_body::RequestBody;
 use crate::request_context::{RequestContext, new_id};
 use crate::route::{Route, route};
 
-/// Answers one request.
+/// A request's head was read. Not a part of [`answer`], because hyper may read on before it polls that for the first time.
+pub(crate) fn begin(request: &Request<Incoming>, line: &Line) {
+    let has_body = !request.body().is_end_stream();
+    line.usage().request_began(request.version(), has_body);
+}
+
+/// Answers one request, after [`begin`].
 pub(crate) async fn answer(gate: &Gate, request: Request<Incoming>, line: &Line) -> Reply {
     let usage = line.usage();
     let has_body = !request.body().is_end_stream();
-    usage.request_began(request.version(), has_body);
     usage.turn().await;
     let may_follow = has_body && !request.headers().contains_key(headers::EXPECT);
     let (head, body) = request.into_parts();

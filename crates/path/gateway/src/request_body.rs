@@ -61,7 +61,15 @@ where
             ready!(resting.as_mut().poll(cx));
             self.resting = None;
         }
-        let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
+        let mut frame = Pin::new(&mut self.body).poll_frame(cx);
+        if frame.is_pending() && self.usage.waits_for_body(cx) {
+            // The end may have come since.
+            frame = Pin::new(&mut self.body).poll_frame(cx);
+            if frame.is_pending() {
+                self.usage.body_is_cut_off();
+            }
+        }
+        let frame = ready!(frame);
         if let Some(Ok(frame)) = &frame
             && let Some(piece) = frame.data_ref()
         {

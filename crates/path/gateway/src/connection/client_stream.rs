@@ -1,7 +1,11 @@
 //! The client's socket, as bytes. A client may close its direction of the connection after its request and still read the response
 //! (RFC 9112 §9.6; `nc -N`). On the wire this looks the same as a client that has hung up. So hyper, which would cancel the request,
-//! does not see this end. If the response takes long, the client gets `100 Continue`, which a waiting client ignores
-//! (RFC 9110 §15.2): the system of a client that is gone answers with RST, and then the request is cancelled.
+//! does not see this end between the head of a request and that of its response. If the response takes long, the client gets
+//! `100 Continue`, which a waiting client ignores (RFC 9110 §15.2): the system of a client that is gone answers with RST, and then the
+//! request is cancelled.
+//!
+//! hyper must see the end within a request's body. It reads ahead, so only the reader of the body knows whether the body is complete
+//! (`request_body`). hyper sees the end, too, while a response is streamed: then nobody can ask the client.
 //!
 //! A client of HTTP/1.0 cannot be asked, because that version has no interim responses. It gets its response in any case.
 
@@ -33,7 +37,7 @@ pub(super) struct ClientStream {
     usage: Arc<Usage>,
     /// Longest time from the first byte of a head to its end.
     head_time_max: Duration,
-    /// The number of heads that were read when bytes last came: those bytes belong to the next head.
+    /// The number of heads that were read when bytes last came, apart from those of a body: those bytes belong to the next head.
     bytes_after: Option<u32>,
     /// Created when a head first comes in more than one piece, and then reused.
     head_timer: Option<Pin<Box<Sleep>>>,
@@ -74,12 +78,25 @@ impl ClientStream {
     }
 
     /// The number of the head that the client is sending.
-    fn current_head(&self) -> Option<u32> {
+    pub(super) fn current_head(&self) -> Option<u32> {
         if let Some(frames) = &self.frames {
             return frames.within();
         }
         let current = self.usage.requests();
         (self.bytes_after == Some(current) && self.usage.expects_head()).then_some(current)
+    }
+
+    /// Bytes have come.
+    fn came(&mut self, bytes: &[u8]) {
+        if self.bytes_after.is_none() && bytes.first() == Some(&TLS_HANDSHAKE) {
+            self.usage.client_spoke_tls();
+        }
+        if !self.usage.expects_body() {
+            self.bytes_after = Some(self.usage.requests());
+        }
+        if let Some(frames) = &mut self.frames {
+            frames.read(bytes);
+        }
     }
 
     /// Closes with RST instead of an orderly end when it is dropped.
@@ -163,15 +180,14 @@ impl AsyncRead for ClientStream {
                 Poll::Pending => return this.poll_head_timer(cx).map(Err),
             }
             if buf.filled().len() > before {
-                if this.bytes_after.is_none() && buf.filled()[before] == TLS_HANDSHAKE {
-                    this.usage.client_spoke_tls();
-                }
-                this.bytes_after = Some(this.usage.requests());
-                if let Some(frames) = &mut this.frames {
-                    frames.read(&buf.filled()[before..]);
-                }
+                this.came(&buf.filled()[before..]);
+                return Poll::Ready(Ok(()));
             }
-            if buf.filled().len() > before || !this.usage.awaits_response() {
+            if !this.usage.awaits_response() {
+                // hyper closes at once when it sees the end, also before it has written everything.
+                if this.usage.finishes_response() && !this.usage.must_show_end(cx) {
+                    return Poll::Pending;
+                }
                 return Poll::Ready(Ok(()));
             }
             let socket = this.stream.duplicate()?;
@@ -182,6 +198,9 @@ impl AsyncRead for ClientStream {
                 }
                 Stream::Unix(_) => Box::pin(hung_up(socket)),
             });
+        }
+        if this.usage.must_show_end(cx) {
+            return Poll::Ready(Ok(()));
         }
         match &mut this.gone {
             Some(gone) => gone.as_mut().poll(cx).map(Err),

@@ -195,6 +195,7 @@ async fn answer(
         }),
         (Ok(room), Ok(())) => {
             progress.keep(room);
+            dispatch::begin(&request, &line);
             dispatch::answer(gate, request, &line).await
         }
     };

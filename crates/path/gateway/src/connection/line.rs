@@ -3,7 +3,9 @@
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Context;
 
+use futures_util::task::AtomicWaker;
 use http::Version;
 use pilot_protocols::{FunctionBudget, PiecePace};
 
@@ -32,6 +34,12 @@ pub(crate) struct Usage {
     /// The parts of a response are still being sent.
     streams_response: AtomicBool,
     half_closed: AtomicBool,
+    /// The client has closed its direction before the end of the request's body.
+    body_cut_off: AtomicBool,
+    /// The code that reads from the client's socket.
+    socket_reader: AtomicWaker,
+    /// The code that reads the request's body, which may be another task's.
+    body_reader: AtomicWaker,
     body_malformed: AtomicBool,
     /// How many heads were read.
     requests: AtomicU32,
@@ -49,7 +57,7 @@ pub(crate) struct Usage {
 }
 
 impl Usage {
-    /// A request's head was read.
+    /// A request's head was read. Said before hyper reads on, because the end of the client's direction means something else then.
     pub(crate) fn request_began(&self, version: Version, has_body: bool) {
         self.used.store(true, Ordering::Relaxed);
         // Only this connection's task writes it.
@@ -96,7 +104,11 @@ impl Usage {
 
     /// Something is written, or everything has been given to the client's socket.
     pub(super) fn set_writes(&self, writes: bool) {
-        self.writes.store(writes, Ordering::Relaxed);
+        let wrote = self.writes.swap(writes, Ordering::Relaxed);
+        if wrote && !writes {
+            // It may have hidden the end of the client's direction.
+            self.socket_reader.wake();
+        }
     }
 
     /// Whether the client's socket has not taken everything yet.
@@ -207,19 +219,52 @@ impl Usage {
         self.too_slow.load(Ordering::Relaxed)
     }
 
-    /// Whether the whole request was read, and its response has not begun.
+    /// Whether a request's head was read, and its response has not begun. Its body may be with hyper, and unread.
     pub(super) fn awaits_response(&self) -> bool {
-        self.in_request.load(Ordering::Relaxed)
-            && !self.body_unread.load(Ordering::Relaxed)
+        self.in_request.load(Ordering::Relaxed) && !self.is_upgraded()
+    }
+
+    /// Whether a whole response is with hyper, and the client's socket has not taken all of it.
+    pub(super) fn finishes_response(&self) -> bool {
+        self.writes()
+            && !self.is_answering()
             && !self.is_upgraded()
+            && !self.multiplexed.load(Ordering::Relaxed)
+    }
+
+    /// Whether bytes that come may belong to the body of a request.
+    pub(super) fn expects_body(&self) -> bool {
+        self.body_unread.load(Ordering::Relaxed)
     }
 
     /// The client has closed its direction of the connection and waits for the response.
     pub(super) fn client_half_closed(&self) {
         self.half_closed.store(true, Ordering::Relaxed);
+        // It finds out whether the body is complete.
+        self.body_reader.wake();
     }
 
-    /// Whether it has done so. Then its connection ends with this response.
+    /// Registers who waits for the next part of the request's body. Returns whether the client has closed its direction. Then everything
+    /// that came is with hyper: if hyper still has no part, and no end, the body is cut off.
+    pub(crate) fn waits_for_body(&self, cx: &Context<'_>) -> bool {
+        self.body_reader.register(cx.waker());
+        self.is_half_closed()
+    }
+
+    /// The request's body ends too early.
+    pub(crate) fn body_is_cut_off(&self) {
+        if !self.body_cut_off.swap(true, Ordering::Relaxed) {
+            self.socket_reader.wake();
+        }
+    }
+
+    /// Registers who reads from the client's socket. Returns whether hyper must see the end, because the request's body is cut off.
+    pub(super) fn must_show_end(&self, cx: &Context<'_>) -> bool {
+        self.socket_reader.register(cx.waker());
+        self.body_cut_off.load(Ordering::Relaxed)
+    }
+
+    /// Whether the client has closed its direction. Then its connection ends with this response.
     pub(crate) fn is_half_closed(&self) -> bool {
         self.half_closed.load(Ordering::Relaxed)
     }

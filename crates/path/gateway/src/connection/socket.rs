@@ -168,7 +168,8 @@ impl Write for Socket {
         if self.linger.is_none() {
             let shut = Pin::new(&mut self.io).poll_shutdown(cx);
             let shut = ready!(self.patient(cx, shut.map_ok(|()| 0)));
-            if shut.is_err() || !self.usage.must_linger() {
+            let still_sends = self.usage.must_linger() || self.io.inner().current_head().is_some();
+            if shut.is_err() || !still_sends {
                 return Poll::Ready(shut.map(drop));
             }
         }

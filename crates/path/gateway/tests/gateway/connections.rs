@@ -370,6 +370,113 @@ async fn a_client_that_has_closed_its_direction_is_answered_and_asked_whether_it
 }
 
 #[tokio::test]
+async fn requests_that_arrive_together_with_the_end_of_the_clients_direction_are_answered() {
+    let daemon = Daemon::start(Setup::default()).await;
+    let get = "GET /a HTTP/1.1\r\nhost: x\r\n\r\n";
+    let post = "POST /b HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\n\r\nhello";
+    let chunked =
+        "POST /c HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n";
+    for (requests, answers) in [
+        (vec![get], vec!["GET /a "]),
+        (vec![post], vec!["POST /b hello"]),
+        (vec![chunked], vec!["POST /c hello"]),
+        (vec!["GET /d HTTP/1.0\r\n\r\n"], vec!["GET /d "]),
+        (
+            vec![get, post, chunked, get],
+            vec!["GET /a ", "POST /b hello", "POST /c hello", "GET /a "],
+        ),
+    ] {
+        let mut client = Client::connect_with_all(daemon.addr, requests.concat());
+        for wanted in answers {
+            let answer = soon(client.answer()).await;
+            assert_eq!(answer.text(), wanted, "{requests:?}");
+        }
+        assert_eq!(soon(client.closed()).await, b"");
+    }
+    // A body of several pieces.
+    let body = "x".repeat(3_000_000);
+    let head = "POST /e HTTP/1.1\r\nhost: x\r\ncontent-length: 3000000\r\n\r\n";
+    let mut client = daemon.client().await;
+    client.send(head).await;
+    client.send(&body).await;
+    client.finish().await;
+    assert_eq!(soon(client.answer()).await.body.len(), 8 + body.len());
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_without_a_whole_request_is_noticed_at_once() {
+    let daemon = Daemon::start(Setup::default()).await;
+    let get = "GET / HTTP/1.1\r\nhost: x\r\n\r\n";
+    let more = format!("{get}{get}GET / HTTP/1.1\r\nhost: x\r\n");
+    let begun = std::time::Instant::now();
+    for (sent, answers) in [
+        ("", 0),
+        ("\r\n\r\n", 0),
+        ("GET / HTTP/1.1\r\nhost:", 0),
+        (more.as_str(), 2),
+    ] {
+        let client = Client::connect_with_all(daemon.addr, sent);
+        let bytes = soon(client.closed()).await;
+        let text = String::from_utf8(bytes).unwrap();
+        assert_eq!(text.matches("200 OK").count(), answers, "{sent:?}");
+    }
+    // Also after a request whose body came behind its head.
+    let mut client = daemon.client().await;
+    client
+        .send("POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n")
+        .await;
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    client.send("{}").await;
+    assert_eq!(client.answer().await.text(), "POST / {}");
+    client.finish().await;
+    assert_eq!(soon(client.closed()).await, b"");
+    // The limits of time are ten seconds and more.
+    assert!(begun.elapsed() < Duration::from_secs(5));
+}
+
+#[tokio::test]
+async fn the_end_of_the_clients_direction_does_not_cut_off_a_large_response() {
+    const LEN: usize = 16 * 1024 * 1024;
+    let control = control(|_| Box::pin(async { text(vec![b'x'; LEN]) }));
+    let daemon = Daemon::start(Setup {
+        control,
+        ..Setup::default()
+    })
+    .await;
+    let mut client = Client::connect_small(daemon.addr).await;
+    client.send("GET / HTTP/1.1\r\nhost: x\r\n\r\n").await;
+    // The head has come, so the rest is under way.
+    client.begun().await;
+    client.finish().await;
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert_eq!(soon(client.answer()).await.body.len(), LEN);
+    assert_eq!(soon(client.closed()).await, b"");
+}
+
+#[tokio::test]
+async fn a_kept_connection_may_rest_after_a_body_that_came_behind_its_head() {
+    let config = GatewayConfig {
+        head_time_max: Duration::from_millis(100),
+        ..GatewayConfig::default()
+    };
+    let daemon = Daemon::start(Setup {
+        config,
+        ..Setup::default()
+    })
+    .await;
+    let mut client = daemon.client().await;
+    for _ in 0..2 {
+        client
+            .send("POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n")
+            .await;
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        client.send("{}").await;
+        assert_eq!(client.answer().await.text(), "POST / {}");
+        tokio::time::sleep(Duration::from_millis(300)).await;
+    }
+}
+
+#[tokio::test]
 async fn a_malformed_body_is_a_400() {
     let echo = Function::event("echo", |call| {
         Reaction::Return(Duration::ZERO, call.payload.clone(), Bytes::new())
@@ -394,14 +501,17 @@ async fn a_malformed_body_is_a_400() {
             ("transfer-encoding: chunked", "5\r\nhel"),
             ("content-length: 20", "hello"),
         ] {
-            let mut client = daemon.client().await;
             let request = format!("POST {path} HTTP/1.1\r\nhost: x\r\n{framing}\r\n\r\n{body}");
-            client.send(request.as_str()).await;
-            client.finish().await;
-            let answer = client.answer().await;
-            assert_eq!(answer.status, 400, "{path} {framing} {body}");
-            let message = answer.text().to_owned();
-            assert!(message.contains("malformed"), "{message}");
+            let mut later = daemon.client().await;
+            later.send(request.as_str()).await;
+            later.finish().await;
+            let together = Client::connect_with_all(daemon.addr, request.as_str());
+            for mut client in [later, together] {
+                let answer = soon(client.answer()).await;
+                assert_eq!(answer.status, 400, "{path} {framing} {body}");
+                let message = answer.text().to_owned();
+                assert!(message.contains("malformed"), "{message}");
+            }
         }
     }
 }

@@ -39,6 +39,18 @@ impl Client {
         }
     }
 
+    /// Sends these bytes and the end of its direction before the gateway can accept the connection, so that it finds both together.
+    pub(crate) fn connect_with_all(to: SocketAddr, bytes: impl AsRef<[u8]>) -> Self {
+        let mut stream = std::net::TcpStream::connect(to).unwrap();
+        std::io::Write::write_all(&mut stream, bytes.as_ref()).unwrap();
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        stream.set_nonblocking(true).unwrap();
+        Self {
+            stream: TcpStream::from_std(stream).unwrap(),
+            unread: Vec::new(),
+        }
+    }
+
     pub(crate) async fn send(&mut self, bytes: impl AsRef<[u8]>) {
         self.stream.write_all(bytes.as_ref()).await.unwrap();
     }
