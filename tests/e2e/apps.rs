@@ -88,6 +88,22 @@ fn an_asgi_application_gets_body_and_gives_bytes_and_repeated_headers() {
 }
 
 #[test]
+fn the_largest_head_reaches_an_application_and_a_larger_one_is_431() {
+    let daemon = asgi();
+    // In JSON, each of them takes two bytes.
+    for filler in ["\"", "\\", "\u{e9}"] {
+        let value = filler.repeat(64_000 / filler.len());
+        let request = Request::new("GET", "/fn/lab/scope").header("x-large", &value);
+        let scope = daemon.send(&request).ok();
+        assert!(scope.text().contains("x-large"), "{filler}");
+        let value = filler.repeat(66_000 / filler.len());
+        let request = Request::new("GET", "/fn/lab/scope").header("x-large", &value);
+        assert_eq!(daemon.send(&request).status, 431, "{filler}");
+    }
+    assert_eq!(daemon.get("/fn/lab/scope").ok().start_kind(), "warm");
+}
+
+#[test]
 fn an_asgi_scope_is_what_the_specification_says() {
     let daemon = asgi();
     let scope = daemon.get("/fn/lab/scope?x=%20y").ok();

@@ -143,6 +143,8 @@ async fn serve_http1(
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(gate.config.header_timeout)
+        // hyper answers a larger one with 431.
+        .max_header_size(HEAD_BYTES_MAX)
         .serve_connection(socket, service)
         .with_upgrades();
     let mut connection = pin!(OwnWakes::new(connection, POLLS_MAX));
@@ -186,6 +188,10 @@ async fn serve_http1(
         tracing::debug!(%peer, %error, "connection ended");
     }
 }
+
+/// Largest head of a request of HTTP/1, and largest trailers. A worker gets the head as JSON in one frame, which carries 256 KiB of it
+/// (`META_LEN_MAX` of `pilot_wire`), and JSON needs two bytes for a quotation mark or for a byte beyond ASCII.
+const HEAD_BYTES_MAX: usize = 64 * 1024;
 
 /// How long a drain waits for a request that may be on its way: the next one of a kept connection, or the first one of a connection. As long
 /// as [`crate::peers`] waits where connections are short: on a busy machine or a slow line a request takes its time.

@@ -103,7 +103,6 @@ async fn the_body_of_a_refused_request_does_not_break_the_connection_without_a_w
 #[tokio::test]
 async fn malformed_requests_are_refused_and_the_connection_closed() {
     let daemon = Daemon::with(vec![]).await;
-    // More than hyper can have read before it looks: twice its buffer of 400 kB.
     let huge = format!("GET / HTTP/1.1\r\nx: {}\r\n\r\n", "a".repeat(1_000_000));
     let many: String = (0..200).map(|n| format!("x-{n}: 1\r\n")).collect();
     let many = format!("GET / HTTP/1.1\r\n{many}\r\n");

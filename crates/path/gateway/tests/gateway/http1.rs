@@ -620,6 +620,25 @@ async fn heads_that_are_too_large_are_refused() {
 }
 
 #[tokio::test]
+async fn a_head_has_64_kib_at_most_and_a_larger_one_is_431_on_a_kept_connection_too() {
+    let (daemon, _) = daemon().await;
+    let of_len = |len: usize| {
+        let begin = "GET /x HTTP/1.1\r\nhost: x\r\nx: ";
+        let value = "\"".repeat(len - begin.len() - 4);
+        format!("{begin}{value}\r\n\r\n")
+    };
+    let mut client = daemon.client().await;
+    client.send(of_len(64 * 1024)).await;
+    assert_eq!(soon(client.answer()).await.status, 200);
+    // More than the daemon reads before it answers.
+    client
+        .send(of_len(64 * 1024 + 1) + &"x".repeat(1 << 20))
+        .await;
+    assert_eq!(soon(client.answer()).await.status, 431);
+    assert_eq!(soon(client.closed()).await, b"");
+}
+
+#[tokio::test]
 async fn a_chunked_request_of_http_1_0_is_refused_or_ends_its_connection() {
     // Its sender may be behind a proxy that does not know chunks (RFC 9112 §6.1).
     let (daemon, seen) = daemon().await;
