@@ -4,11 +4,11 @@
 use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderName, Method, StatusCode};
-use pilot_invoke::{HttpBody, InvokeError};
+use pilot_invoke::HttpBody;
 use pilot_model::HttpRequestHead;
 use pilot_model::ports::HttpHead;
 
-use crate::errors::{AnswerError, RequestError};
+use crate::errors::AnswerError;
 use crate::forward::Origin;
 use crate::headers;
 use crate::reply::{Reply, ReplyBody};
@@ -36,35 +36,28 @@ pub(crate) fn request(
     }
 }
 
-/// The application's response to a request with `method`.
+/// The application's response to a request with `method`. Its head is not kept waiting for a body that the client does not get: the
+/// application sends that until it ends, as for `GET`.
 ///
 /// # Errors
-/// Inner result: [`AnswerError::Malformed`] if the head is not valid HTTP, [`AnswerError::Function`] if the application raised
-/// an exception before any part of its response was sent. Outer result: the body failed for another reason before that.
-pub(crate) async fn reply(
-    method: &Method,
-    head: HttpHead,
-    body: HttpBody,
-) -> Result<Result<Reply, AnswerError>, RequestError> {
+/// [`AnswerError::Malformed`] if the head is not valid HTTP.
+pub(crate) fn reply(method: &Method, head: HttpHead, body: HttpBody) -> Result<Reply, AnswerError> {
     let status = match StatusCode::from_u16(head.status) {
         Ok(status) if (200..=599).contains(&head.status) => status,
         _ => {
-            return Ok(Err(malformed(format!(
+            return Err(malformed(format!(
                 "status {} is not one of 200 to 599",
                 head.status
-            ))));
+            )));
         }
     };
     if head.headers.len() > headers::COUNT_MAX {
-        return Ok(Err(AnswerError::too_many_headers()));
+        return Err(AnswerError::too_many_headers());
     }
     let bodiless = matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
     let whole_len = body.complete().map(Bytes::len);
     let body = if bodiless || *method == Method::HEAD {
-        match read_to_end(body).await {
-            Err(InvokeError::BodyRaised { body }) => return Ok(Err(AnswerError::raised(&body))),
-            ended => ended?,
-        }
+        body.leave_unread();
         ReplyBody::empty()
     } else {
         ReplyBody::application(body)
@@ -79,10 +72,10 @@ pub(crate) async fn reply(
             .zip(headers::application_value(text));
         let Some((name, value)) = parsed else {
             let shown: String = name.chars().take(100).collect();
-            return Ok(Err(malformed(format!(
+            return Err(malformed(format!(
                 "the header '{}' has an invalid name or value",
                 shown.escape_debug()
-            ))));
+            )));
         };
         if name == headers::CONTENT_LENGTH {
             if !bodiless && says_more_than_we_know(method, whole_len) && headers::is_length(&value)
@@ -93,21 +86,13 @@ pub(crate) async fn reply(
             into.append(name, value);
         }
     }
-    Ok(Ok(reply))
+    Ok(reply)
 }
 
 /// Whether the application's `Content-Length` is used. hyper writes the length of a complete body. Only the application knows the
 /// length of a streamed body, or of the body that a HEAD request leaves out.
 fn says_more_than_we_know(method: &Method, whole_len: Option<usize>) -> bool {
     *method == Method::HEAD || whole_len.is_none()
-}
-
-/// Reads a body that is not needed to its end, because dropping it would kill the worker.
-async fn read_to_end(mut body: HttpBody) -> Result<(), InvokeError> {
-    while let Some(part) = body.next().await {
-        part?;
-    }
-    Ok(())
 }
 
 fn malformed(problem: String) -> AnswerError {

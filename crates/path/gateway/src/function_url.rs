@@ -141,7 +141,7 @@ async fn invoke(
     };
     let response = gate.invoker.invoke(request, pin!(payload)).await;
     let response = response.map_err(|error| context.known_body_fault(error))?;
-    reply(response, handshake, &context).await
+    Ok(reply(response, handshake, &context))
 }
 
 /// A function URL, for traces.
@@ -207,11 +207,7 @@ fn prepare(
     )
 }
 
-async fn reply(
-    response: Response,
-    handshake: Option<Handshake>,
-    context: &RequestContext<'_>,
-) -> Result<Reply, RequestError> {
+fn reply(response: Response, handshake: Option<Handshake>, context: &RequestContext<'_>) -> Reply {
     let limit = context.gate.config.result_bytes_max;
     let answer = match (response.body, handshake) {
         (ResponseBody::Result(output), _) if output.len() > limit => {
@@ -238,7 +234,7 @@ async fn reply(
         }
         (ResponseBody::Http { head, body }, _) => {
             context.holds_answer_of(&response.version.config.name);
-            application::reply(&context.head.method, head, body).await?
+            application::reply(&context.head.method, head, body)
         }
         // Calls never have such a response.
         (ResponseBody::Passed(_) | ResponseBody::Upgraded(_), _) => Err(AnswerError::unfit()),
@@ -252,5 +248,5 @@ async fn reply(
         &response.transfers,
         context.gate.invoker.now(),
     );
-    Ok(reply)
+    reply
 }

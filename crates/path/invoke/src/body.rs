@@ -101,6 +101,14 @@ impl HttpBody {
         }
     }
 
+    /// Nobody reads the rest: a task waits for the end of the exchange, so that its worker can be used again.
+    pub fn leave_unread(mut self) {
+        self.enough = Some(self.sent);
+        if let Some(rest) = &mut self.rest {
+            rest.answered();
+        }
+    }
+
     /// The messages of a WebSocket, which pass beside the body. The record counts what passed until the end.
     pub fn counts(&mut self, traffic: Arc<TunnelTraffic>) {
         if let Some(rest) = &mut self.rest {

@@ -7,6 +7,7 @@ use crate::support::{Daemon, Function, meta, soon};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
+use pilot_model::Outcome;
 use pilot_model::ports::{HttpHead, WorkerFault};
 use pilot_testkit::{Deal, Reaction, version_with};
 use serde_json::{Value, json};
@@ -370,11 +371,54 @@ async fn to_http_1_0_a_body_that_breaks_off_ends_with_a_reset() {
 }
 
 #[tokio::test]
-async fn an_application_that_raises_where_nobody_wants_its_body_is_an_error() {
+async fn an_application_that_raises_where_nobody_gets_its_body_is_recorded_as_failed() {
     let daemon = Daemon::with(vec![raises_late()]).await;
     let answer = daemon.ask("HEAD", "/fn/app", "", b"").await;
-    assert_eq!(answer.status, 502);
-    assert_eq!(answer.header("x-amz-function-error"), Some("Unhandled"));
+    assert_eq!(answer.status, 200);
+    let record = daemon.record().await;
+    assert_eq!(record.outcome, Outcome::FunctionError);
+    assert_eq!(daemon.engine.starts(), 1, "the worker serves on");
+}
+
+#[tokio::test]
+async fn a_body_that_the_client_does_not_get_does_not_delay_the_head_and_goes_on() {
+    let rest = || {
+        vec![(
+            Duration::from_millis(300),
+            Deal::End(Bytes::from_static(b"x")),
+        )]
+    };
+    let app = || {
+        Function::application("app", move |call| {
+            let status = match meta(call)["path"].as_str().unwrap() {
+                "/204" => 204,
+                "/304" => 304,
+                _ => 200,
+            };
+            Reaction::Http(head(status, &[]), Bytes::from_static(b"begun"), rest())
+        })
+    };
+    let event = || {
+        Function::event("event", move |_| {
+            Reaction::Http(head(200, &[]), Bytes::from_static(b"begun"), rest())
+        })
+    };
+    for (method, path, status) in [
+        ("HEAD", "/fn/app", 200),
+        ("GET", "/fn/app/204", 204),
+        ("GET", "/fn/app/304", 304),
+        ("HEAD", "/fn/event", 200),
+    ] {
+        let daemon = Daemon::with(vec![app(), event()]).await;
+        let answer = daemon.ask(method, path, "", b"").await;
+        assert_eq!(answer.status, status, "{method} {path}");
+        assert!(
+            daemon.sink.records().is_empty(),
+            "{method} {path}: it goes on"
+        );
+        assert_eq!(daemon.record().await.outcome, Outcome::Ok);
+        assert_eq!(daemon.engine.alive(), 1, "{method} {path}");
+    }
 }
 
 #[tokio::test]
