@@ -334,6 +334,7 @@ fn bodies_of_any_size_reach_an_application_while_they_are_sent() {
             // Answered unread: the worker serves on.
             let refused = daemon.send(&post("/fn/lab/no"));
             assert_eq!((refused.status, refused.text().as_str()), (413, "too much"));
+            assert_eq!(refused.header("connection"), Some("close"));
             // A client that leaves in the middle.
             let mut leaver = daemon.connect();
             leaver

@@ -21,7 +21,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::FutureExt as _;
 use http::header::{CONNECTION, HeaderValue};
-use http::{Request, StatusCode};
+use http::{Request, StatusCode, Version};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -136,6 +136,11 @@ async fn serve_http1(
             if is_last && response.status() != StatusCode::SWITCHING_PROTOCOLS {
                 let close = HeaderValue::from_static("close");
                 response.headers_mut().insert(CONNECTION, close);
+            }
+            let connection = response.headers().get(CONNECTION);
+            if line.usage().is_http_1_0() && connection.is_some_and(|value| value == "close") {
+                // hyper adds `keep-alive` to a response of HTTP/1.1 if the client wants it.
+                *response.version_mut() = Version::HTTP_10;
             }
             Ok::<_, Infallible>(response.map(|body| Sent::new(body, line.usage())))
         })

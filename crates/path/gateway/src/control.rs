@@ -42,7 +42,7 @@ pub(crate) async fn answer(
     let response = (gate.control)(Request::from_parts(head, body)).await;
     if response.status().is_success() {
         // The handler has read it, or reads it for its response.
-        usage.body_is_streamed();
+        usage.body_is_handed_over();
     }
     Ok(response.map(ReplyBody::Control))
 }

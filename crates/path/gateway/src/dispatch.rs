@@ -34,6 +34,8 @@ pub(crate) async fn answer(gate: &Gate, request: Request<Incoming>, line: &Line)
     let has_body = !request.body().is_end_stream();
     usage.turn().await;
     let may_follow = has_body && !request.headers().contains_key(headers::EXPECT);
+    let length = request.body().size_hint().upper();
+    let is_small = may_follow && length.is_some_and(|length| length <= leftover::WITH_HEAD_MAX);
     let (head, body) = request.into_parts();
     let mut body = Some(RequestBody::new(body, Arc::clone(usage)));
     let mut reply = reply(gate, head, &mut body, line).await;
@@ -41,12 +43,20 @@ pub(crate) async fn answer(gate: &Gate, request: Request<Incoming>, line: &Line)
         leftover::read(body.filter(|_| may_follow), usage).await;
     }
     usage.response_begins();
-    if usage.is_half_closed() || usage.leaves_body() {
+    let leaves_body = usage.leaves_body() || (usage.may_leave_body() && !is_small);
+    if usage.is_half_closed() || leaves_body || (usage.is_http_1_0() && has_unknown_length(&reply))
+    {
         // No other request can come. hyper would close the connection, too, but not say so: a client would send its next request.
         let close = HeaderValue::from_static("close");
         reply.headers_mut().insert(headers::CONNECTION, close);
     }
     reply
+}
+
+/// Whether the body has no length in the head. In HTTP/1.0, it then ends with the connection.
+fn has_unknown_length(reply: &Reply) -> bool {
+    reply.body().size_hint().exact().is_none()
+        && !reply.headers().contains_key(headers::CONTENT_LENGTH)
 }
 
 async fn reply(gate: &Gate, mut head: Parts, body: &mut Option<RequestBody>, line: &Line) -> Reply {

@@ -27,5 +27,9 @@ pub(crate) async fn read(body: Option<RequestBody>, usage: &Usage) {
     }
 }
 
+/// A body that a function may leave, and that is not longer, has usually come with its head. Then hyper has read it, and the connection
+/// can be used again.
+pub(crate) const WITH_HEAD_MAX: u64 = 4096;
+
 const BYTES_MAX: usize = 64 * 1024;
 const PATIENCE: Duration = Duration::from_millis(500);

@@ -26,6 +26,8 @@ pub(crate) struct Usage {
     body_unread: AtomicBool,
     /// The body is read while the response is sent.
     body_streamed: AtomicBool,
+    /// A handler of the control API has the body, and does not say whether it has read it.
+    body_handed_over: AtomicBool,
     ends_by_closing: AtomicBool,
     broke_off: AtomicBool,
     upgraded: AtomicBool,
@@ -65,6 +67,7 @@ impl Usage {
         self.requests.store(requests, Ordering::Relaxed);
         self.body_unread.store(has_body, Ordering::Relaxed);
         self.body_streamed.store(false, Ordering::Relaxed);
+        self.body_handed_over.store(false, Ordering::Relaxed);
         self.in_request.store(true, Ordering::Relaxed);
         *self.answers() = None;
         self.ends_by_closing
@@ -136,10 +139,24 @@ impl Usage {
         self.body_streamed.store(true, Ordering::Relaxed);
     }
 
+    /// A handler of the control API has read the request's body, or reads it for its response.
+    pub(crate) fn body_is_handed_over(&self) {
+        self.body_handed_over.store(true, Ordering::Relaxed);
+    }
+
     /// Whether nobody will read the rest of the request's body, and the next request on this connection comes behind it.
     pub(crate) fn leaves_body(&self) -> bool {
+        self.has_unread_body() && !self.body_streamed.load(Ordering::Relaxed)
+    }
+
+    /// Whether a function responds before it has read the request's body. It need not read the rest.
+    pub(crate) fn may_leave_body(&self) -> bool {
+        self.has_unread_body() && self.body_streamed.load(Ordering::Relaxed)
+    }
+
+    fn has_unread_body(&self) -> bool {
         self.body_unread.load(Ordering::Relaxed)
-            && !self.body_streamed.load(Ordering::Relaxed)
+            && !self.body_handed_over.load(Ordering::Relaxed)
             && !self.multiplexed.load(Ordering::Relaxed)
     }
 
@@ -290,6 +307,11 @@ impl Usage {
         self.in_request.load(Ordering::Relaxed)
             && !self.ends_by_closing.load(Ordering::Relaxed)
             && !self.multiplexed.load(Ordering::Relaxed)
+    }
+
+    /// Whether the current request is one of HTTP/1.0.
+    pub(crate) fn is_http_1_0(&self) -> bool {
+        self.ends_by_closing.load(Ordering::Relaxed)
     }
 
     pub(super) fn is_upgraded(&self) -> bool {

@@ -697,6 +697,39 @@ async fn a_server_that_answers_early_is_heard_while_the_client_still_sends() {
     let body = vec![b'x'; 8 * 1024 * 1024];
     let answer = daemon.ask("POST", "/fn/web", "", &body).await;
     assert_eq!(answer.text(), "enough");
+    // The next request would come behind the body.
+    assert_eq!(answer.header("connection"), Some("close"));
+    // A small body does no harm.
+    let mut client = daemon.client().await;
+    for _ in 0..2 {
+        let answer = client.ask("POST", "/fn/web", "", b"small").await;
+        assert_eq!(
+            (answer.text(), answer.header("connection")),
+            ("enough", None)
+        );
+    }
+}
+
+#[tokio::test]
+async fn to_http_1_0_a_response_without_a_length_says_that_the_connection_ends() {
+    let streaming = Function::server("streaming", async |_: PassedRequest| {
+        let parts = ["a", "b"].map(|part| Ok(Frame::data(Bytes::from(part))));
+        let body = StreamBody::new(stream::iter(parts));
+        Ok(http::Response::new(StreamedBody::new(body)))
+    });
+    let whole = Function::server("whole", async |_: PassedRequest| Ok(response("ab")));
+    let daemon = Daemon::with(vec![streaming, whole]).await;
+    for (name, connection) in [("streaming", "close"), ("whole", "keep-alive")] {
+        let mut client = daemon.client().await;
+        let request = format!("GET /fn/{name} HTTP/1.0\r\nconnection: keep-alive\r\n\r\n");
+        client.send(request).await;
+        let head = soon(client.head()).await;
+        assert_eq!(head.header("connection"), Some(connection), "{name}");
+        assert_eq!(client.bytes(2).await, b"ab");
+        if connection == "close" {
+            assert_eq!(soon(client.closed()).await, b"");
+        }
+    }
 }
 
 #[tokio::test]
