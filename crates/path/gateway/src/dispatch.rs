@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use bytes::Bytes;
 use http::request::Parts;
 use http::uri::PathAndQuery;
-use http::{HeaderValue, Method, Request, StatusCode, Version};
+use http::{HeaderValue, Method, Request, StatusCode};
 use hyper::body::{Body as _, Incoming};
 
 use crate::connection::line::Line;
@@ -15,6 +15,7 @@ use crate::errors::RequestError;
 use crate::function_url::{self, UrlParts};
 use crate::gate::Gate;
 use crate::headers;
+use crate::host;
 use crate::lambda_api::{self, Form};
 use crate::leftover;
 use crate::reply::{Reply, ReplyBody};
@@ -67,7 +68,7 @@ async fn reply(gate: &Gate, mut head: Parts, body: &mut Option<RequestBody>, lin
         *reply.status_mut() = StatusCode::METHOD_NOT_ALLOWED;
         return reply;
     }
-    if let Err(error) = check_host(&head).and_then(|()| check_coding(&head)) {
+    if let Err(error) = host::settle(&mut head).and_then(|()| check_coding(&head)) {
         let mut reply = error.into_reply(&new_id());
         // Another program may see another request behind this one.
         let close = HeaderValue::from_static("close");
@@ -137,20 +138,6 @@ async fn reply(gate: &Gate, mut head: Parts, body: &mut Option<RequestBody>, lin
 /// The reply to a request that is not looked at.
 pub(crate) fn refusal(error: RequestError) -> Reply {
     error.into_reply(&new_id())
-}
-
-/// A request of HTTP/1.1 has one `Host` (RFC 9112 §3.2). With several, a proxy and the function could choose different ones.
-fn check_host(head: &Parts) -> Result<(), RequestError> {
-    let mut hosts = head.headers.get_all(headers::HOST).iter();
-    let problem = match (hosts.next(), hosts.next()) {
-        (Some(_), None) => return Ok(()),
-        (None, _) if head.version < Version::HTTP_11 => return Ok(()),
-        (None, _) => "the request has no Host header (HTTP/2: no :authority)",
-        (Some(_), Some(_)) => "the request has more than one Host header",
-    };
-    Err(RequestError::Malformed {
-        problem: problem.to_owned(),
-    })
 }
 
 /// `chunked` is the only transfer coding. hyper looks at the last one alone, and passes a body on as if nothing came before it; another

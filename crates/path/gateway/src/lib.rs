@@ -24,6 +24,7 @@ mod function_url;
 pub mod fuzzed;
 mod gate;
 mod headers;
+mod host;
 mod lambda_api;
 mod leftover;
 mod list_headers;

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::support::{Daemon, Function, meta, soon};
+use crate::support::{Daemon, Function, meta, soon, upstream};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use pilot_model::Outcome;
-use pilot_model::ports::{HttpHead, WorkerFault};
+use pilot_model::ports::{HttpHead, PassedRequest, WorkerFault};
 use pilot_testkit::{Deal, Reaction, version_with};
 use serde_json::{Value, json};
 use tokio::sync::Notify;
@@ -97,6 +97,54 @@ async fn the_url_without_a_path_is_the_root() {
         let answer = daemon.ask("GET", path, "", b"").await;
         assert_eq!(answer.json()["rawPath"], "/", "{path}");
     }
+}
+
+#[tokio::test]
+async fn the_authority_of_a_target_is_the_host_for_every_kind_of_function() {
+    let app = Function::application("app", |call| {
+        let headers = Bytes::from(meta(call)["headers"].to_string());
+        Reaction::Http(
+            head(200, &[]),
+            Bytes::new(),
+            vec![(Duration::ZERO, Deal::End(headers))],
+        )
+    });
+    let server = Function::server("web", async |request: PassedRequest| {
+        let headers = request.headers();
+        let told = json!({"host": headers["host"].to_str().unwrap(),
+            "forwarded": headers["x-forwarded-host"].to_str().unwrap()});
+        Ok(upstream::response(told.to_string()))
+    });
+    let daemon = Daemon::with(vec![echo(), app, server]).await;
+    let ask = async |function: &str, version: &str, headers: &str| {
+        let mut client = daemon.client().await;
+        let target = format!("http://y.example:81/fn/{function}/?a");
+        client
+            .send(format!("GET {target} {version}\r\n{headers}\r\n"))
+            .await;
+        // In HTTP/1.0, a stream ends with the connection.
+        let (bytes, _) = soon(client.until_the_end()).await;
+        let text = String::from_utf8(bytes).unwrap();
+        assert!(text.contains(" 200 OK\r\n"), "{text}");
+        text
+    };
+    for (version, headers) in [
+        ("HTTP/1.1", "host: x.example\r\nconnection: close\r\n"),
+        ("HTTP/1.0", ""),
+        ("HTTP/1.0", "host: x.example\r\n"),
+    ] {
+        for function in ["echo", "app", "web"] {
+            let text = ask(function, version, headers).await;
+            assert!(text.contains("y.example:81"), "{function} {text}");
+            assert!(!text.contains("x.example"), "{function} {text}");
+        }
+    }
+    // A web page of another site does not get further in this way.
+    let mut client = daemon.client().await;
+    client
+        .send("POST http://evil.example/2015-03-31/functions/echo/invocations HTTP/1.1\r\nhost: x\r\n\r\n")
+        .await;
+    assert_eq!(client.answer().await.status, 403);
 }
 
 #[tokio::test]

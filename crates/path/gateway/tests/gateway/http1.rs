@@ -511,6 +511,24 @@ const HEADS: &[(&str, &str, &str, Fate)] = &[
         Fate::Refused,
     ),
     (
+        "a host with a blank in it",
+        "POST /fn/{function}/ HTTP/1.1",
+        "host: x y\r\n",
+        Fate::Refused,
+    ),
+    (
+        "a host that is a URL",
+        "POST /fn/{function}/ HTTP/1.1",
+        "host: http://x/\r\n",
+        Fate::Refused,
+    ),
+    (
+        "absolute-form with user information",
+        "POST http://x@y/fn/{function}/ HTTP/1.1",
+        "host: x\r\n",
+        Fate::Refused,
+    ),
+    (
         "a folded host",
         "POST /fn/{function}/ HTTP/1.1",
         "host:\r\n x\r\n",
