@@ -505,7 +505,11 @@ fn an_asgi_application_talks_over_web_sockets() {
         // Not a handshake.
         let mut bad = daemon.connect();
         bad.send_raw(b"GET /fn/lab/ HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 8\r\n\r\n");
-        assert_eq!(bad.receive("GET").status, 400);
+        let refused = bad.receive("GET");
+        assert_eq!(
+            (refused.status, refused.header("sec-websocket-version")),
+            (426, Some("13"))
+        );
     }
 }
 

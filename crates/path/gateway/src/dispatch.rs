@@ -66,6 +66,8 @@ async fn reply(gate: &Gate, mut head: Parts, body: &mut Option<RequestBody>, lin
         // The daemon is not a proxy, and hyper would start a tunnel after a 2xx response.
         let mut reply = Reply::new(ReplyBody::Full(Bytes::from_static(NO_CONNECT)));
         *reply.status_mut() = StatusCode::METHOD_NOT_ALLOWED;
+        let allowed = HeaderValue::from_static("GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS");
+        reply.headers_mut().insert(headers::ALLOW, allowed);
         return reply;
     }
     if let Err(error) = host::settle(&mut head).and_then(|()| check_coding(&head)) {

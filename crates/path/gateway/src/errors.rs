@@ -115,6 +115,9 @@ pub(crate) enum RequestError {
     /// The client's address, or the listener, has as many requests as it may have.
     #[error("too many open connections and requests: try again, or send fewer at a time")]
     ConnectionsFull,
+    /// A WebSocket handshake with another version of the protocol.
+    #[error("the WebSocket handshake needs the header Sec-WebSocket-Version: 13")]
+    WebSocketVersion,
     /// The daemon has no descriptors left for what the request needs.
     #[error("the daemon has no open files left for this request ({problem}): try again")]
     NoDescriptors {
@@ -248,6 +251,7 @@ impl RequestError {
             Self::ConnectionsFull => Row::user(S::TOO_MANY_REQUESTS, "TooManyRequestsException")
                 .with_reason("ConnectionLimitExceeded")
                 .retry_after(1),
+            Self::WebSocketVersion => Row::user(S::UPGRADE_REQUIRED, "UpgradeRequiredException"),
             Self::NoDescriptors { .. } => {
                 Row::service(S::SERVICE_UNAVAILABLE, "ServiceException").retry_after(1)
             }
@@ -295,9 +299,23 @@ impl RequestError {
             let problem = visible(&self.to_string());
             tracing::error!(request_id = %id, error = row.name, left_out, "{problem}");
         }
-        render(row, &self.message(), None, id)
+        let mut reply = render(row, &self.message(), None, id);
+        if matches!(self, Self::WebSocketVersion) {
+            // What the client must ask for instead (RFC 9110, section 15.5.22; RFC 6455, section 4.4).
+            let into = reply.headers_mut();
+            into.insert(
+                headers::WEBSOCKET_VERSION,
+                HeaderValue::from_static(WEBSOCKET_VERSION),
+            );
+            into.insert(headers::UPGRADE, HeaderValue::from_static("websocket"));
+            into.insert(headers::CONNECTION, HeaderValue::from_static("upgrade"));
+        }
+        reply
     }
 }
+
+/// The version of the WebSocket protocol that is served (RFC 6455).
+pub(crate) const WEBSOCKET_VERSION: &str = "13";
 
 /// Faults of the service that are logged per interval. A function whose workers do not come up causes one per request.
 static SERVICE_FAULTS: Seldom = Seldom::new(50);

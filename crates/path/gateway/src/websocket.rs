@@ -13,11 +13,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use bytes::{BufMut as _, Bytes};
 use futures_util::future::poll_immediate;
 use futures_util::{SinkExt as _, StreamExt as _, stream};
 use http::request::Parts;
-use http::{HeaderValue, Method, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
 use pilot_invoke::{HttpBody, InvokeError, TunnelTraffic};
@@ -36,7 +38,7 @@ use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role, WebSocketConfig
 use tokio_tungstenite::tungstenite::{self, Message, Utf8Bytes};
 
 use self::metered::{Gauge, Metered};
-use crate::errors::RequestError;
+use crate::errors::{RequestError, WEBSOCKET_VERSION};
 use crate::headers;
 use crate::list_headers;
 use crate::reply::{Reply, ReplyBody};
@@ -65,26 +67,13 @@ impl Handshake {
     /// The handshake of a request, and the worker's end of its messages. `None`: the request is not a handshake.
     ///
     /// # Errors
-    /// [`RequestError::Malformed`] if it is not a valid one (RFC 6455 §4.2.1), [`RequestError::NoDescriptors`] if the daemon has no
-    /// descriptors left.
+    /// [`RequestError::Malformed`] and [`RequestError::WebSocketVersion`] if it is not a valid one (RFC 6455 §4.2.1),
+    /// [`RequestError::NoDescriptors`] if the daemon has no descriptors left.
     pub(crate) fn of(head: &mut Parts) -> Result<Option<(Self, OwnedFd)>, RequestError> {
         if !list_headers::wants_websocket(&head.headers) {
             return Ok(None);
         }
-        let malformed = |problem: &str| RequestError::Malformed {
-            problem: format!("the WebSocket handshake is malformed: {problem}"),
-        };
-        if head.method != Method::GET {
-            return Err(malformed("its method is not GET"));
-        }
-        let version = head.headers.get(headers::WEBSOCKET_VERSION);
-        if version.is_none_or(|version| version != "13") {
-            return Err(malformed("Sec-WebSocket-Version is not 13"));
-        }
-        let Some(key) = head.headers.get(headers::WEBSOCKET_KEY) else {
-            return Err(malformed("it has no Sec-WebSocket-Key"));
-        };
-        let accept = derive_accept_key(key.as_bytes());
+        let accept = derive_accept_key(key_of(head)?.as_bytes());
         let Some(client) = head.extensions.remove::<OnUpgrade>() else {
             return Err(malformed("HTTP/1.0 has no upgrades"));
         };
@@ -133,6 +122,37 @@ impl Handshake {
             memory,
         };
         (reply, websocket)
+    }
+}
+
+/// The key of a valid handshake.
+fn key_of(head: &Parts) -> Result<&HeaderValue, RequestError> {
+    if head.method != Method::GET {
+        return Err(malformed("its method is not GET"));
+    }
+    let version = only(&head.headers, &headers::WEBSOCKET_VERSION);
+    if version.is_none_or(|version| version != WEBSOCKET_VERSION) {
+        return Err(RequestError::WebSocketVersion);
+    }
+    let key = only(&head.headers, &headers::WEBSOCKET_KEY);
+    let is_nonce = |key: &&HeaderValue| {
+        let nonce = STANDARD.decode(key.as_bytes());
+        nonce.is_ok_and(|nonce| nonce.len() == NONCE_LEN)
+    };
+    key.filter(is_nonce)
+        .ok_or_else(|| malformed("it needs one Sec-WebSocket-Key of 16 bytes in base64"))
+}
+
+/// The value of a header that is there once.
+fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a HeaderValue> {
+    let mut values = headers.get_all(name).iter();
+    let first = values.next()?;
+    values.next().is_none().then_some(first)
+}
+
+fn malformed(problem: &str) -> RequestError {
+    RequestError::Malformed {
+        problem: format!("the WebSocket handshake is malformed: {problem}"),
     }
 }
 
@@ -527,6 +547,9 @@ const CONTROL_HEADER_LEN: usize = 6;
 /// Longest reason in a close frame: a control frame has at most 125 bytes (RFC 6455 §5.5).
 const REASON_LEN_MAX: usize = 123;
 
+/// The bytes of a client's key (RFC 6455 §4.1).
+const NONCE_LEN: usize = 16;
+
 /// How long a client may take to answer a close.
 const CLOSE_TIME_MAX: Duration = Duration::from_secs(5);
 
@@ -539,6 +562,39 @@ const TICKS: u32 = 3;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_handshake_has_one_version_and_one_key_of_16_bytes() {
+        const KEY: &str = "dGhlIHNhbXBsZSBub25jZQ==";
+        for (method, versions, keys, status) in [
+            ("GET", vec!["13"], vec![KEY], None),
+            ("POST", vec!["13"], vec![KEY], Some(400)),
+            ("GET", vec![], vec![KEY], Some(426)),
+            ("GET", vec!["8"], vec![KEY], Some(426)),
+            ("GET", vec!["13", "8"], vec![KEY], Some(426)),
+            ("GET", vec!["13"], vec![], Some(400)),
+            ("GET", vec!["13"], vec![KEY, KEY], Some(400)),
+            ("GET", vec!["13"], vec!["k"], Some(400)),
+            ("GET", vec!["13"], vec!["dGhlIHNhbXBsZQ=="], Some(400)),
+            ("GET", vec!["13"], vec!["not base64 at all"], Some(400)),
+        ] {
+            let mut request = http::Request::builder().method(method);
+            for version in &versions {
+                request = request.header("sec-websocket-version", *version);
+            }
+            for key in &keys {
+                request = request.header("sec-websocket-key", *key);
+            }
+            let (head, ()) = request.body(()).unwrap().into_parts();
+            let reply = key_of(&head).err().map(crate::dispatch::refusal);
+            let refused = reply.as_ref().map(|reply| reply.status().as_u16());
+            assert_eq!(refused, status, "{method} {versions:?} {keys:?}");
+            if let Some(reply) = reply.filter(|reply| reply.status() == 426) {
+                assert_eq!(reply.headers()["sec-websocket-version"], "13");
+                assert_eq!(reply.headers()["upgrade"], "websocket");
+            }
+        }
+    }
 
     #[test]
     fn whole_messages_are_found() {

@@ -111,6 +111,7 @@ fn request_errors() -> Vec<RequestError> {
         },
         RequestError::BodiesFull,
         RequestError::ConnectionsFull,
+        RequestError::WebSocketVersion,
         RequestError::NoDescriptors {
             problem: "Too many open files (os error 24)".to_owned(),
         },

@@ -122,7 +122,10 @@ async fn malformed_requests_are_refused_and_the_connection_closed() {
     for (request, status) in cases {
         let mut client = daemon.client().await;
         client.send(request).await;
-        assert_eq!(client.answer().await.status, status, "{:.60}", request);
+        let answer = client.answer().await;
+        assert_eq!(answer.status, status, "{:.60}", request);
+        // RFC 9110, section 15.5.6.
+        assert_eq!(answer.header("allow").is_some(), status == 405);
     }
 }
 
