@@ -80,7 +80,11 @@ where
         match Pin::new(&mut self.body).poll_frame(cx) {
             Poll::Ready(part) => {
                 self.waits = false;
-                if part.is_none() || self.body.is_end_stream() {
+                let is_last = match &part {
+                    None => true,
+                    Some(part) => part.as_ref().is_ok_and(Frame::is_trailers),
+                };
+                if is_last || self.body.is_end_stream() {
                     self.usage.body_was_read();
                 }
                 Poll::Ready(part.map(|part| {

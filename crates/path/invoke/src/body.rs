@@ -14,9 +14,8 @@ use pilot_pool::Lease;
 use tokio::time::{Instant as Deadline, timeout, timeout_at};
 
 use crate::error::InvokeError;
-use crate::fault::{Failure, LastOutput};
+use crate::fault::{Failure, LAST_WORDS, LastOutput, output_of};
 use crate::invocation::Invocation;
-use crate::invoker::exchange::{LAST_WORDS, output_of};
 use crate::traffic::TunnelTraffic;
 
 /// A response body.

@@ -275,6 +275,20 @@ fn utc(time: SystemTime) -> String {
     )
 }
 
+/// How long to wait for the output of a killed worker.
+pub(crate) const LAST_WORDS: Duration = Duration::from_millis(100);
+
+/// What a worker printed before it ended.
+pub(crate) fn output_of(fault: WorkerFault) -> Bytes {
+    match fault {
+        WorkerFault::Exited { output, .. }
+        | WorkerFault::Signalled { output, .. }
+        | WorkerFault::OutOfMemory { output, .. }
+        | WorkerFault::Protocol { output, .. } => output,
+        WorkerFault::NotTaken(fault) => output_of(*fault),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use pilot_model::ports::MemoryShortage;

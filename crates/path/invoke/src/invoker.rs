@@ -1,7 +1,7 @@
 //! `Invoker`: the interface for the gateway and the control side. It knows the live version of each name.
 
 mod calls;
-pub(crate) mod exchange;
+mod exchange;
 mod join;
 mod passing;
 

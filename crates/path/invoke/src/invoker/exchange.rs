@@ -26,15 +26,12 @@ use super::calls::{self, Caller};
 use super::{join, refused};
 use crate::body::{HttpBody, Streaming};
 use crate::error::InvokeError;
-use crate::fault::{Failure, LastOutput};
+use crate::fault::{Failure, LAST_WORDS, LastOutput, output_of};
 use crate::invocation::{Invocation, Serving};
 use crate::request::{Payload, Request};
 use crate::response::{Response, ResponseBody};
 use crate::task::Task;
 use crate::upload::Upload;
-
-/// How long to wait for the output of a killed worker.
-pub(crate) const LAST_WORDS: Duration = Duration::from_millis(100);
 
 /// Sends the request to the worker and waits for the answer.
 pub(super) async fn exchange(
@@ -324,16 +321,5 @@ fn stream_on(streaming: Streaming, head: HttpHead, first: Bytes, ignores_body: b
             body: HttpBody::streaming(streaming, first, &head, ignores_body),
             head,
         },
-    }
-}
-
-/// What a worker printed before it ended.
-pub(crate) fn output_of(fault: WorkerFault) -> Bytes {
-    match fault {
-        WorkerFault::Exited { output, .. }
-        | WorkerFault::Signalled { output, .. }
-        | WorkerFault::OutOfMemory { output, .. }
-        | WorkerFault::Protocol { output, .. } => output,
-        WorkerFault::NotTaken(fault) => output_of(*fault),
     }
 }

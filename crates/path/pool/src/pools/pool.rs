@@ -456,16 +456,15 @@ impl Pool {
 
     /// The task of a start was aborted before it returned a result. `is_abandoned`: the function has to do without it.
     pub(crate) fn start_lost(self: &Arc<Self>, key: Key, is_abandoned: bool) {
-        let error = match is_abandoned {
-            true => StartError::Full {
-                problem: "the start was given up: the function was stopped, or the start took long and another function needed its \
-                          place"
-                    .to_owned(),
-            },
-            false => StartError::Runtime {
-                problem: "the start was given up".to_owned(),
-                output: String::new(),
-            },
+        let problem = match is_abandoned {
+            true => {
+                "the start was given up: its function was stopped, or it took long and another function needed its place"
+            }
+            false => "the start was given up",
+        };
+        let error = StartError::Runtime {
+            problem: problem.to_owned(),
+            output: String::new(),
         };
         self.started(key, Err(error));
     }
@@ -622,31 +621,33 @@ impl Pool {
         self.shared.stir();
         let id = self.shared.next_worker();
         let start = self.shared.engine.start(&self.version, id);
-        let pool = Arc::clone(self);
-        let run = async move |abandoned| {
+        let run = |abandoned| {
+            // Not in the task, which may be aborted before it runs.
             let mut order = StartOrder {
-                pool,
+                pool: Arc::clone(self),
                 key,
                 open: true,
                 abandoned,
             };
-            let (shared, version) = (&order.pool.shared, &order.pool.version);
-            let result = {
-                let mut starting = pin!(async {
-                    let permit = shared.permit(&version.config.name).await?;
-                    let again = || shared.engine.start(version, id);
-                    let worker = shared.with_room(PLACE_WAIT_MAX, start, again).await?;
-                    Ok(Started { worker, permit })
-                });
-                let requested = poll_fn(|task| Poll::Ready(starting.as_mut().poll(task))).await;
-                shared.wake_ticker_by(due);
-                match requested {
-                    Poll::Ready(result) => result,
-                    Poll::Pending => starting.await,
-                }
-            };
-            order.open = false;
-            order.pool.started(order.key, result);
+            async move {
+                let (shared, version) = (&order.pool.shared, &order.pool.version);
+                let result = {
+                    let mut starting = pin!(async {
+                        let permit = shared.permit(&version.config.name).await?;
+                        let again = || shared.engine.start(version, id);
+                        let worker = shared.with_room(PLACE_WAIT_MAX, start, again).await?;
+                        Ok(Started { worker, permit })
+                    });
+                    let requested = poll_fn(|task| Poll::Ready(starting.as_mut().poll(task))).await;
+                    shared.wake_ticker_by(due);
+                    match requested {
+                        Poll::Ready(result) => result,
+                        Poll::Pending => starting.await,
+                    }
+                };
+                order.open = false;
+                order.pool.started(order.key, result);
+            }
         };
         let spawn = |abandoned| self.shared.tasks.spawn(run(abandoned));
         self.starts.begin(key, self.now(), spawn);
