@@ -6,7 +6,7 @@ without lifespan raises when it is called with that scope. That is not an error.
 
 from __future__ import annotations
 
-from . import errors, inputs, output, wire
+from . import errors, inputs, namesakes, output, wire
 from .answer import HttpAnswer, as_bytes
 from .channel import ChannelClosed
 from .context import LambdaContext
@@ -94,8 +94,7 @@ class AsgiCall:
         path = root_path + meta["path"]  # a scope's path includes its root_path
         raw_path = path.encode()  # the client's bytes: the daemon refuses a target that is not UTF-8
         if "%" in path:
-            from urllib.parse import unquote
-
+            unquote = namesakes.standard("urllib.parse").unquote
             path, root_path = unquote(path), unquote(root_path)
         scheme = meta.get("scheme", "http")
         client = meta.get("client")
@@ -166,9 +165,7 @@ class _Exchange(HttpAnswer):
                 return {"type": "http.disconnect"}
             return {"type": "http.request", "body": body, "more_body": not self._rest.is_over}
         if not self.is_complete:
-            import asyncio
-
-            self._over = self._over or asyncio.Event()
+            self._over = self._over or namesakes.standard("asyncio").Event()
             await self._over.wait()
         return {"type": "http.disconnect"}
 
@@ -210,13 +207,12 @@ class Lifespan:
     """The lifespan protocol, for an application that may not support it. `state` is copied into each request's scope."""
 
     def __init__(self, application: Any) -> None:
-        import asyncio
-
+        loops = namesakes.standard("asyncio")
         self.state: Dict[str, Any] = {}
         self._application = application
-        self._inbox: asyncio.Queue[Dict[str, Any]] = asyncio.Queue()
-        self._started = asyncio.Event()
-        self._stopped = asyncio.Event()
+        self._inbox: asyncio.Queue[Dict[str, Any]] = loops.Queue()
+        self._started = loops.Event()
+        self._stopped = loops.Event()
         self._failure: Optional[str] = None
         self._is_running = False
 
@@ -238,9 +234,7 @@ class Lifespan:
 
     async def start(self) -> None:
         """Raises Fault if the application says that its startup failed."""
-        import asyncio
-
-        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._task = namesakes.standard("asyncio").get_running_loop().create_task(self._run())
         self._inbox.put_nowait({"type": "lifespan.startup"})
         await self._started.wait()
         if self._failure is not None:
@@ -248,13 +242,12 @@ class Lifespan:
 
     async def stop(self) -> None:
         """Waits at most SHUTDOWN_S_MAX. The daemon may kill the worker at any time anyway."""
-        import asyncio
-
+        loops = namesakes.standard("asyncio")
         if self._is_running and not self._task.done():
             self._inbox.put_nowait({"type": "lifespan.shutdown"})
             try:
-                await asyncio.wait_for(self._stopped.wait(), SHUTDOWN_S_MAX)
-            except asyncio.TimeoutError:
+                await loops.wait_for(self._stopped.wait(), SHUTDOWN_S_MAX)
+            except loops.TimeoutError:
                 pass
 
     async def _run(self) -> None:

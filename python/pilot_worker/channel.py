@@ -8,6 +8,7 @@ from __future__ import annotations
 import _socket
 import _thread
 import os
+import select
 import threading
 from select import POLLIN, poll
 
@@ -65,8 +66,6 @@ class Channel:
         """Lets green threads run until there is something to read. They run only while this one waits in their way, with what
         gevent or eventlet has put in place of `select`."""
         if not self._is_buffered:
-            import select
-
             select.select([self.socket.fileno()], [], [])
 
     def read(self) -> Optional[wire.Frame]:

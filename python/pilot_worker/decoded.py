@@ -7,6 +7,8 @@ What lies where was checked by the daemon, but for the ends of texts, which are 
 
 from __future__ import annotations
 
+import ctypes
+import json
 import struct
 from collections.abc import Mapping, Sequence
 from math import prod
@@ -95,8 +97,6 @@ class Decoded(Input):
         if self._use() != "value":
             raise self._is_other()
         if self._value is None:
-            import json
-
             self._value = [json.loads(bytes(self.view()))]
         return self._value[0]
 
@@ -211,8 +211,6 @@ def _empty(form: str, shape: Tuple[int, ...]) -> memoryview:
     row = struct.calcsize(form) * prod(shape[1:])
     if 0 < row <= _ROW_LEN_MAX:
         return memoryview(bytes(row)).cast(form, [1, *shape[1:]])[:0]  # type: ignore[call-overload,no-any-return]  # as above
-    import ctypes
-
     # The format of this one names the byte order, too. It takes no memory, however long the other dimensions are.
     kind: Any = getattr(ctypes, _TYPES[form])
     for length in reversed(shape):

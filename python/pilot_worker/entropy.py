@@ -20,7 +20,7 @@ import random
 import struct
 import sys
 
-from . import generators
+from . import generators, namesakes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,6 +36,9 @@ _is_random_reseeded_in_child = [False]
 
 class _State:
     renew: Optional[Callable[[], None]] = None  # what a child calls; None spares it the pages of `generators.py`
+    # `_ssl` and `multiprocessing.process`, if they are loaded. Looked up before a fork.
+    ssl: Any = None
+    process: Any = None
 
 
 _state = _State()
@@ -52,11 +55,12 @@ def before_fork() -> None:
 def before_forks() -> None:
     """Called before any number of forks: removes state that is created again on demand."""
     _state.renew = generators.renew if generators.has_work() else None
-    modules = sys.modules
-    uuid = modules.get("uuid")
+    _state.ssl = namesakes.loaded("_ssl")
+    _state.process = namesakes.loaded("multiprocessing.process")
+    uuid = namesakes.loaded("uuid")
     if uuid is not None:
         _reseed_uuid(uuid)
-    tempfile: Any = modules.get("tempfile")
+    tempfile: Any = namesakes.loaded("tempfile")
     if tempfile is not None:
         tempfile._name_sequence = None  # it depends on the process id, which may be the same in two namespaces
     _reset_sqlite()
@@ -112,21 +116,18 @@ def after_fork() -> None:
 
 def has_work() -> bool:
     """Whether `in_child` would do anything, in children of the native loop. Asked after `before_native_forks`."""
-    modules = sys.modules
-    has_state = "_ssl" in modules or "multiprocessing.process" in modules
+    has_state = _state.ssl is not None or _state.process is not None
     return has_state or _is_random_reseeded_in_child[0] or _state.renew is not None
 
 
 def in_child() -> None:
     if _is_random_reseeded_in_child[0]:
         random.seed()
-    ssl = sys.modules.get("_ssl")
-    if ssl is not None:
+    if _state.ssl is not None:
         # OpenSSL detects a fork by a changed process id. With PID namespaces, parent and child can have the same id.
-        ssl.RAND_add(os.urandom(32), 0.0)
-    process = sys.modules.get("multiprocessing.process")
-    if process is not None:
-        process.current_process().authkey = os.urandom(32)
+        _state.ssl.RAND_add(os.urandom(32), 0.0)
+    if _state.process is not None:
+        _state.process.current_process().authkey = os.urandom(32)
     if _state.renew is not None:
         _state.renew()
 
@@ -134,10 +135,9 @@ def in_child() -> None:
 def _make_openssl_generators() -> None:
     """OpenSSL makes its generators, and looks for their algorithms, when they are first used. `in_child` uses them: in a child,
     it takes 2 ms and 170 pages. It seeds the first one anew; the others notice that before their next use (EVP_RAND(7))."""
-    ssl = sys.modules.get("_ssl")
-    if ssl is not None:
+    if _state.ssl is not None:
         try:
-            ssl.RAND_bytes(1)
+            _state.ssl.RAND_bytes(1)
         except Exception:  # this OpenSSL is set up in a way of its own; a child has the same error where it matters
             pass
 

@@ -37,9 +37,15 @@ class Fault(Exception):
 
 def stack(trace: Optional[TracebackType]) -> List[str]:
     """The user's frames in Lambda's format, without the markers that newer Pythons draw under a line."""
-    frames = itertools.dropwhile(lambda frame: frame.filename.startswith(_HIDDEN), traceback.extract_tb(trace))
-    users = [frame for frame in frames if not frame.filename.startswith(_OWN)]
-    return traceback.format_list([(frame.filename, frame.lineno or 0, frame.name, frame.line) for frame in users])
+    try:
+        frames = [(frame.filename, frame.lineno or 0, frame.name, frame.line) for frame in traceback.extract_tb(trace)]
+    except (
+        Exception
+    ):  # since Python 3.13, this imports `tokenize` to read a line, and the code may have another module `tokenize`
+        walked = traceback.walk_tb(trace)
+        frames = [(frame.f_code.co_filename, number or 0, frame.f_code.co_name, "") for frame, number in walked]
+    after = itertools.dropwhile(lambda frame: frame[0].startswith(_HIDDEN), frames)
+    return traceback.format_list([frame for frame in after if not frame[0].startswith(_OWN)])
 
 
 def body(error: BaseException, request_id: str = "") -> bytes:

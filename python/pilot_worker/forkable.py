@@ -16,11 +16,15 @@ such a package runs nothing of this file.
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import posix
 import sys
+import threading
 import time
+
+from . import namesakes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -82,8 +86,6 @@ def count_threads() -> int:
     try:
         numbers = os.listdir("/proc/self/task")
     except OSError:  # no /proc in this mount namespace: count at least Python's own threads
-        import threading
-
         return threading.active_count()
     if len(numbers) == 1:
         return 1
@@ -168,8 +170,6 @@ def _instances(kind: Any) -> Iterator[Any]:
 
 def _stop_executors(module: Any) -> None:
     """`concurrent.futures.ThreadPoolExecutor`, if it has nothing to do. The next `submit` starts threads again."""
-    import threading
-
     for pool in _instances(module.ThreadPoolExecutor):
         if pool._shutdown or not pool._work_queue.empty():
             continue
@@ -219,8 +219,6 @@ def _stop_loguru(module: Any) -> Optional[Callable[[], None]]:
             stopped.append(handler)
 
     def again() -> None:
-        import threading
-
         for handler in stopped:
             handler._owner_process_pid = os.getpid()
             name = handler._thread.name
@@ -339,8 +337,6 @@ def _stop_file_systems(module: Any) -> Optional[Callable[[], None]]:
     systems = list(_instances(module.AsyncFileSystem))
 
     def again() -> None:  # after the function that fsspec itself has registered, which forgets the loop
-        import threading
-
         module.loop[0] = loop
         module.iothread[0] = threading.Thread(target=loop.run_forever, name=thread.name, daemon=True)
         module.iothread[0].start()
@@ -375,14 +371,12 @@ def _stop_lancedb(module: Any) -> Optional[Callable[[], None]]:
 def _stop_mongo(module: Any) -> None:
     """pymongo's clients watch their servers from threads. The first operation in a child starts them again (Topology.open). Its
     warning about that would be in the log of every worker."""
-    import warnings
-
     executors = [executor for executor in (reference() for reference in list(module._EXECUTORS)) if executor is not None]
     for executor in executors:
         executor.close()
     for executor in executors:
         executor.join(JOIN_S_MAX)
-    warnings.filterwarnings("ignore", "MongoClient opened before fork")
+    namesakes.standard("warnings").filterwarnings("ignore", "MongoClient opened before fork")
 
 
 def _stop_numexpr(module: Any) -> Callable[[], None]:
@@ -398,8 +392,6 @@ def _stop_numexpr(module: Any) -> Callable[[], None]:
 def _stop_openblas(module: Any) -> None:
     """OpenBLAS ends its pool before every fork, in a function of pthread_atfork(3), and starts it again at the next operation.
     So one fork is enough. There is a pool only if the function's configuration sets OPENBLAS_NUM_THREADS."""
-    import ctypes
-
     child = ctypes.PyDLL(None).fork()  # not os.fork, whose functions of Python are not needed
     if child == 0:
         os._exit(0)

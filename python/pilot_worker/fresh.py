@@ -8,7 +8,7 @@ import re
 import select
 import struct
 
-from . import kernel, sockets
+from . import kernel, namesakes, sockets
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ class Locks:
     __slots__ = ("number", "identity", "locks")
 
     def __init__(self, row: Descriptor) -> None:
-        import fcntl
+        fcntl = namesakes.standard("fcntl")
 
         self.number, self.identity = row.number, row.identity
         self.locks = [
@@ -154,7 +154,7 @@ class Locks:
 
     def take(self) -> None:
         """In a child, after all its descriptors were made: a close of one of them would release a lock of fcntl(2)."""
-        import fcntl
+        fcntl = namesakes.standard("fcntl")
 
         if identity(self.number) == self.identity:
             return  # no copy: the file is the template's, which has the lock

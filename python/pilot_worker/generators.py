@@ -24,7 +24,7 @@ import random
 import sys
 from _weakref import ref  # in every CPython; `weakref` itself would import more
 
-from . import numpy_generators, origins, seeds
+from . import namesakes, numpy_generators, origins, seeds
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def _parents() -> List[random.Random]:
 
 
 def _watch_libuuid() -> None:
-    uuid: Any = sys.modules.get("uuid")
+    uuid: Any = namesakes.loaded("uuid")
     make = getattr(uuid, "_generate_time_safe", None)
     if make is None:
         return
@@ -112,7 +112,7 @@ def _watch_libuuid() -> None:
 
 
 def _unwatch_libuuid() -> None:
-    uuid: Any = sys.modules.get("uuid")
+    uuid: Any = namesakes.loaded("uuid")
     make = getattr(getattr(uuid, "_generate_time_safe", None), "__wrapped__", None)
     if make is not None:
         uuid._generate_time_safe = make

@@ -6,8 +6,6 @@ It does not call handlers. `events.py`, `asgi.py` and `wsgi.py` do.
 from __future__ import annotations
 
 import importlib
-import importlib.machinery
-import os
 import sys
 
 from .context import FunctionInfo
@@ -61,7 +59,6 @@ def _find(spec: TemplateSpec) -> Any:
     top = dotted.partition(".")[0]
     if top in sys.builtin_module_names:
         raise Fault("Runtime.BuiltInModuleConflict", f"Cannot use built-in module {module_name} as a handler module")
-    _forget_namesake(top, spec)
     try:
         module = importlib.import_module(dotted)
     except ImportError as error:
@@ -82,19 +79,6 @@ def _with_stack(kind: str, message: str, error: BaseException) -> Fault:
     from .errors import stack
 
     return Fault(kind, message, stack(error.__traceback__))
-
-
-def _forget_namesake(top: str, spec: TemplateSpec) -> None:
-    """The template has loaded much of the standard library. A user's own `calendar.py` must have priority over it."""
-    loaded = sys.modules.get(top)
-    if loaded is None or not spec.sys_path:
-        return
-    found = importlib.machinery.PathFinder.find_spec(top, spec.sys_path)
-    if found is None or found.origin is None:
-        return
-    origin = getattr(loaded, "__file__", None)
-    if origin is None or os.path.realpath(found.origin) != os.path.realpath(origin):
-        del sys.modules[top]
 
 
 def _is_coroutine_function(target: Any) -> bool:

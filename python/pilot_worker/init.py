@@ -11,14 +11,15 @@ handler gets the data by itself. The messages of a shared initscript are there i
 
 from __future__ import annotations
 
+import socket
+import types
+
 from . import inputs as _inputs
 from . import output as _output
 from . import received as _received
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import socket
-    from types import ModuleType
     from typing import Any, List, Optional
 
 NAME = "pilotlight.init"
@@ -78,8 +79,6 @@ def get_conn(id: int, addr: str) -> socket.socket:
 
     It is the function's, and stays open after the invocation. The daemon passes its bytes on, so it is no TCP socket itself.
     """
-    import socket
-
     sent = _sent()
     if sent is None:
         raise NoConnection(f"connection {id}: {_NO_SCRIPT}")
@@ -112,10 +111,8 @@ def messages() -> List[int]:
     return sorted({int(name[len(_received.MESSAGE_PREFIX) :]) for name in names})
 
 
-def module() -> ModuleType:
+def module() -> types.ModuleType:
     """This module under the name by which functions import it."""
-    import types
-
     made = types.ModuleType(NAME, __doc__)
     made.__all__ = _PUBLIC  # type: ignore[attr-defined]
     made.__dict__.update((name, globals()[name]) for name in _PUBLIC)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import re
 import signal
-import sys
+import threading
 from time import monotonic, sleep  # before user code replaces them, as gevent does
 
 from . import forkable, opened
@@ -40,7 +40,7 @@ def begin() -> None:
 
 def threads(say: Say) -> None:
     """Only called if there are any."""
-    known = {thread.native_id: thread.name for thread in sys.modules["threading"].enumerate()}
+    known = {thread.native_id: thread.name for thread in threading.enumerate()}
     counts: Dict[Tuple[str, str], int] = {}
     for name in sorted(_listed("/proc/self/task"), key=int):
         number = int(name)

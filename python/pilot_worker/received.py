@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import posix
+import socket
+
+from . import namesakes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import mmap
-    import socket
     from typing import Any, Dict, Optional
 
 MESSAGE_PREFIX = "init."  # no input that a user declares has a dot in its name (PROTOCOL.md)
@@ -36,12 +38,12 @@ class Input:
 
     def map(self) -> mmap.mmap:
         """The memory, read-only and without a copy. Memory of size 0 cannot be mapped: ValueError."""
-        import mmap
-
         if self.kind != "memory":
             raise TypeError(f"input {self.name!r} is a {self.kind}: use socket()")
-        self.mapped = mmap.mmap(self._descriptor, self.size, prot=mmap.PROT_READ)
-        return self.mapped
+        memory = namesakes.standard("mmap")
+        mapped: mmap.mmap = memory.mmap(self._descriptor, self.size, prot=memory.PROT_READ)
+        self.mapped = mapped
+        return mapped
 
     def view(self) -> memoryview:
         """The memory as a view, always the same one."""
@@ -58,8 +60,6 @@ class Input:
 
     def socket(self) -> socket.socket:
         """A socket object of its own, to be closed by the caller."""
-        import socket
-
         if self.kind != "socket":
             raise TypeError(f"input {self.name!r} is {self.kind}: use map()")
         return socket.socket(fileno=os.dup(self._descriptor))

@@ -15,6 +15,7 @@ import operator
 import os
 import posix
 import sys
+import types
 
 from . import calls as _calls
 from . import init
@@ -22,7 +23,7 @@ from .received import Input
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from types import ModuleType, TracebackType
+    from types import TracebackType
     from typing import Any, Callable, Dict, Iterable, List, Optional, Type, Union
 
     Data = Union["Buffer", Input, bytes, bytearray, memoryview]
@@ -227,10 +228,8 @@ def map(
     return results
 
 
-def module() -> ModuleType:
+def module() -> types.ModuleType:
     """This module under the name by which functions import it."""
-    import types
-
     made = types.ModuleType(NAME, __doc__)
     made.__all__ = _PUBLIC  # type: ignore[attr-defined]
     made.__dict__.update((name, globals()[name]) for name in _PUBLIC)

@@ -13,7 +13,7 @@ import random
 import sys
 import time
 
-from . import drawn, opened, origins
+from . import drawn, namesakes, opened, origins
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -240,7 +240,7 @@ def is_now(seed: Any) -> bool:
 
 def _is_date_of_now(text: str) -> bool:
     """As `str(datetime.now())` and `isoformat()` have it. A day or an hour is not the present time: all processes have it."""
-    module = sys.modules.get("datetime")
+    module = namesakes.loaded("datetime")
     if module is None or len(text) < len("2026-01-01T00:00:00"):
         return False
     try:

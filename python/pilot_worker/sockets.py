@@ -9,6 +9,8 @@ import _socket
 import os
 import struct
 
+from . import namesakes
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Dict, List, Optional, Tuple
@@ -152,9 +154,8 @@ def are_paired(first: Socket, second: Socket) -> bool:
 
 def unread(number: int) -> int:
     """The bytes that a read would return now."""
-    import fcntl  # here, because a fork takes about 10 us for each shared object
-    import termios
-
+    # Here, because a fork takes about 10 us for each shared object.
+    fcntl, termios = namesakes.standard("fcntl"), namesakes.standard("termios")
     answer = fcntl.ioctl(number, termios.FIONREAD, bytes(4))
     return int(struct.unpack("i", answer)[0])
 

@@ -32,6 +32,7 @@ from . import (
     huge_pages,
     imports,
     kernel,
+    namesakes,
     native,
     opened,
     setters,
@@ -83,10 +84,12 @@ class Template:
         try:
             if self.spec is not None:
                 imports.apply(self.spec)
-                why = variables.own_imports(self.spec) if self.spec.handler is not None else ""
-                if why:
-                    self._leave_imports_to_another(why)
-                    return False
+                if self.spec.handler is not None:
+                    why = variables.own_imports(self.spec) or namesakes.own_imports(self.spec)
+                    if why:
+                        self._leave_imports_to_another(why)
+                        return False
+                    namesakes.give_way(self.spec)
                 with opened.Watch():
                     with timer, imports.SingleThreaded(), generators.Watch():
                         report["failed"] = self._import_declared()
@@ -123,6 +126,7 @@ class Template:
         assert self.spec is not None, "a template without one imports nothing"
         if not self.spec.imports:
             return []
+        namesakes.begin_packages()
         try:
             with variables.Watch():
                 return imports.import_declared(self.spec.imports)

@@ -16,7 +16,7 @@ import os
 import posix
 import stat
 
-from . import kernel
+from . import kernel, namesakes
 from .fresh import ACCESS, OWN_FOLDERS, ROUNDS, STATUS, identity
 
 TYPE_CHECKING = False
@@ -206,8 +206,7 @@ def in_child() -> None:
 
 def _warm_up() -> None:
     """In the template, as `Fresh.warm_up`: with a page of its own."""
-    import mmap
-
+    mmap = namesakes.standard("mmap")
     with mmap.mmap(-1, _PAGE) as page:
         copy = _Copy()
         copy.size = _PAGE
@@ -269,8 +268,7 @@ def _is_writable(mapped: List[_Mapping], opened: List[List[Descriptor]]) -> bool
 
 
 def _is_sealed(number: int) -> bool:
-    import fcntl
-
+    fcntl = namesakes.standard("fcntl")
     try:
         return bool(fcntl.fcntl(number, _F_GET_SEALS) & _F_SEAL_WRITE)
     except OSError:

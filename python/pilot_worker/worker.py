@@ -20,6 +20,7 @@ from . import (
     handler,
     hooks,
     imports,
+    namesakes,
     output,
     secret_values,
     warmup,
@@ -214,6 +215,7 @@ def run(channel: Channel, function: Optional[handler.Function], spec: Optional[T
             secret_values.receive(channel)
         if function is None:
             assert spec is not None, "checked above"
+            namesakes.give_way(spec)
             imports.import_declared(spec.imports)
             function = handler.load(spec)
         hooks.run_after_restore()
@@ -303,12 +305,10 @@ def _loop(function: handler.Function, channel: Channel) -> Callable[[], None]:
 
 def _serve_async(channel: Channel, function: handler.Function, stamps: Stamps) -> None:
     """In a worker that has not inherited an event loop."""
-    import asyncio
-
     from . import aio
 
     loop, selector = aio.new_loop()
-    asyncio.set_event_loop(loop)
+    namesakes.standard("asyncio").set_event_loop(loop)
 
     async def serve() -> None:
         frames = aio.AsyncChannel(channel, loop, selector)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import sys
 
-from . import errors, inputs, output, wire
+from . import errors, inputs, namesakes, output, wire
 from .answer import HttpAnswer, as_bytes, check_header
 from .channel import ChannelClosed
 from .context import LambdaContext
@@ -32,6 +32,7 @@ class WsgiCall:
         self._info = function.info
         self._is_concurrent = function.spec.concurrency > 1
         self._channel = channel
+        self._unquote = namesakes.standard("urllib.parse").unquote_to_bytes
 
     def __call__(self, kind: int, stream: int, meta_bytes: bytes, body: bytes) -> None:
         meta = decode_meta(stream, meta_bytes)
@@ -76,8 +77,6 @@ class WsgiCall:
                 close()
 
     def _environ(self, meta: Dict[str, Any], body: bytes) -> Dict[str, Any]:
-        from urllib.parse import unquote_to_bytes
-
         client = meta.get("client") or ["", 0]
         scheme = meta.get("scheme", "http")
         rest = None
@@ -94,8 +93,8 @@ class WsgiCall:
             query, uri = query.encode().decode("latin-1"), uri.encode().decode("latin-1")
         environ: Dict[str, Any] = {
             "REQUEST_METHOD": meta["method"],
-            "SCRIPT_NAME": unquote_to_bytes(meta.get("root_path", "")).decode("latin-1"),
-            "PATH_INFO": unquote_to_bytes(meta["path"]).decode("latin-1"),
+            "SCRIPT_NAME": self._unquote(meta.get("root_path", "")).decode("latin-1"),
+            "PATH_INFO": self._unquote(meta["path"]).decode("latin-1"),
             "QUERY_STRING": query,
             "REQUEST_URI": uri,
             "SERVER_PROTOCOL": "HTTP/1.1",

@@ -228,6 +228,51 @@ fn a_package_that_replaces_modules_does_so_before_others_are_imported() {
     );
 }
 
+#[test]
+fn a_module_of_the_code_has_priority_over_one_that_packages_have_imported() {
+    let daemon = daemon();
+    let code = "import config, uses\n\ndef handler(event, context):\n    return [config.WHOSE, uses.config.WHOSE]\n";
+    let project = |name: &str| {
+        Project::function(name, code, "")
+            .file(
+                "config-1.0-py3-none-any.whl",
+                wheel("config", "WHOSE = 'theirs'\n"),
+            )
+            .file(
+                "uses-1.0-py3-none-any.whl",
+                wheel("uses", "import config\n"),
+            )
+            .file(
+                "requirements.txt",
+                "./config-1.0-py3-none-any.whl\n./uses-1.0-py3-none-any.whl\n",
+            )
+    };
+    daemon.deploy(&project("plain"));
+    daemon.deploy(&project("own").file("config.py", "WHOSE = 'mine'\n"));
+    assert_eq!(
+        answer(&daemon, "plain", json!({})),
+        json!(["theirs", "theirs"])
+    );
+    assert_eq!(answer(&daemon, "own", json!({})), json!(["mine", "mine"]));
+    assert_eq!(reason(&daemon, "plain"), Value::Null);
+    assert_eq!(
+        reason(&daemon, "own"),
+        "its template does its own imports, because the code has config.py, and the packages have imported another module config"
+    );
+}
+
+#[test]
+fn a_module_of_the_code_has_priority_over_one_of_python() {
+    let code = "import uuid\n\ndef handler(event, context):\n    return uuid.WHOSE\n";
+    let daemon = daemon();
+    for template in ["on", "off"] {
+        let keys = format!("template = \"{template}\"");
+        let project = Project::function(template, code, &keys);
+        daemon.deploy(&project.file("uuid.py", "WHOSE = 'mine'\n"));
+        assert_eq!(answer(&daemon, template, json!({})), "mine");
+    }
+}
+
 /// What an interpreter has read when it started.
 const STARTED: &str = "import sys, time, reads\n\ndef handler(event, context):\n    \
                        return [hash('abc'), sys.flags.optimize, sys.warnoptions, sys.flags.utf8_mode, sys.dont_write_bytecode, \
