@@ -13,7 +13,7 @@ use std::fs::{self, FileTimes, OpenOptions};
 use std::io::{self, BufReader, Read, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt, symlink};
 use std::path::{Component, Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use pilot_model::log_line::is_unsafe;
 use pilot_model::size::Size;
@@ -113,6 +113,7 @@ pub fn unpack(
         sizes: Vec::new(),
         folders: BTreeSet::new(),
         bytes: 0,
+        modified: SystemTime::now(),
     };
     // Headers and padding are added to the files' bytes: at most 1.5 KiB per entry, and an extra entry for a long name.
     let overhead = (limits.entries_max as u64).saturating_mul(8 * 1024);
@@ -161,6 +162,8 @@ struct Unpacking<'a> {
     sizes: Vec<(PathBuf, u64)>,
     folders: BTreeSet<PathBuf>,
     bytes: u64,
+    /// When the files were last modified, as a server of static files tells its clients: now, because they may be others than before.
+    modified: SystemTime,
 }
 
 impl Unpacking<'_> {
@@ -295,7 +298,7 @@ impl Unpacking<'_> {
             digest.update(&buffer[..count]);
             file.write_all(&buffer[..count]).map_err(disk)?;
         }
-        let times = FileTimes::new().set_modified(SystemTime::UNIX_EPOCH + MODIFIED);
+        let times = FileTimes::new().set_modified(self.modified);
         file.set_permissions(fs::Permissions::from_mode(mode))
             .and_then(|()| file.set_times(times))
             .map_err(disk)?;
@@ -506,8 +509,6 @@ fn printable(raw: &[u8]) -> String {
         .collect()
 }
 
-/// 1980-01-01, the usual time of reproducible archives.
-const MODIFIED: Duration = Duration::from_secs(315_532_800);
 const NAME_BYTES_MAX: usize = 1024;
 /// Largest extended header: pax or a long GNU name.
 const EXTENDED_HEADER_BYTES_MAX: u64 = 64 << 10;
