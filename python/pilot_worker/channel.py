@@ -8,9 +8,9 @@ from __future__ import annotations
 import _socket
 import _thread
 import os
-import select
+import select  # gevent and eventlet put another `select` into it
 import threading
-from select import POLLIN, poll
+from select import POLLIN, poll  # theirs would run other green threads
 
 from . import inputs, wire
 

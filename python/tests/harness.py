@@ -283,3 +283,12 @@ class Log:
     def close(self) -> None:
         os.close(self.read_fd)
         os.close(self.write_fd)
+
+
+def reported(above: Template, spec: dict[str, Any]) -> dict[str, Any]:
+    """The `ready` message of a template that is forked from `above`, which may refuse to be one."""
+    _, sock = above.fork("template", spec)
+    template = Template(sock)
+    report = template.message("ready")
+    template.close()
+    return report

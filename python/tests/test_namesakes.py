@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from conftest import Functions
-from harness import PYTHON, WORKER, Process, Stream, Template
+from harness import PYTHON, WORKER, Process, Stream, Template, reported
 
 PATH = {"PATH": os.environ["PATH"]}
 # What `python3 app.py` has loaded when it looks at the folder of app.py. A new interpreter of this machine may have more, because
@@ -32,14 +32,6 @@ def environment_of(functions: Functions, packages: dict[str, str], imports: list
 def spec_of(functions: Functions, **changes: Any) -> dict[str, Any]:
     sys_path = [str(functions.directory / name) for name in ("task", "opt", "layer")]
     return functions.spec(sys_path=sys_path, environment=PATH, **changes)
-
-
-def reported(above: Template, spec: dict[str, Any]) -> dict[str, Any]:
-    _, sock = above.fork("template", spec)
-    template = Template(sock)
-    report = template.message("ready")
-    template.close()
-    return report
 
 
 def result(above: Template, spec: dict[str, Any]) -> Any:

@@ -8,19 +8,10 @@ from typing import Any
 
 import pytest
 from conftest import Functions
-from harness import Process, Template
+from harness import Process, Template, reported
 
 READS = "import os\nMODE = os.environ.get('READS_MODE', 'unset')\n"
 USES = "import os, sys, reads\ndef handler(event, context):\n    return reads.MODE\n"
-
-
-def reported(above: Template, spec: dict[str, Any]) -> dict[str, Any]:
-    """The `ready` message of a template that is forked from `above`, which may refuse to be one."""
-    _, sock = above.fork("template", spec)
-    template = Template(sock)
-    report = template.message("ready")
-    template.close()
-    return report
 
 
 def environment_of(functions: Functions, source: str = READS, name: str = "reads") -> Template:

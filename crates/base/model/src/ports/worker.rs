@@ -290,24 +290,22 @@ pub enum WorkerFault {
 impl WorkerFault {
     /// The same with what the worker printed.
     #[must_use]
-    pub fn with_output(mut self, printed: Bytes) -> Self {
-        match &mut self {
-            Self::Exited { output, .. }
-            | Self::Signalled { output, .. }
-            | Self::OutOfMemory { output, .. }
-            | Self::Protocol { output, .. } => *output = printed,
-            Self::NotTaken(fault) => {
-                let inner = std::mem::replace(
-                    &mut **fault,
-                    Self::Exited {
-                        code: 0,
-                        output: Bytes::new(),
-                    },
-                );
-                **fault = inner.with_output(printed);
-            }
+    pub fn with_output(self, output: Bytes) -> Self {
+        match self {
+            Self::Exited { code, .. } => Self::Exited { code, output },
+            Self::Signalled { signal, .. } => Self::Signalled { signal, output },
+            Self::OutOfMemory {
+                shortage,
+                limit_bytes,
+                ..
+            } => Self::OutOfMemory {
+                shortage,
+                limit_bytes,
+                output,
+            },
+            Self::NotTaken(fault) => Self::NotTaken(Box::new(fault.with_output(output))),
+            Self::Protocol { problem, .. } => Self::Protocol { problem, output },
         }
-        self
     }
 }
 

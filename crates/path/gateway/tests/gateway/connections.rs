@@ -12,6 +12,14 @@ use pilot_model::ports::PassedRequest;
 use pilot_testkit::Reaction;
 use tokio::sync::{Notify, mpsc};
 
+async fn configured(config: GatewayConfig) -> Daemon {
+    Daemon::start(Setup {
+        config,
+        ..Setup::default()
+    })
+    .await
+}
+
 #[tokio::test]
 async fn what_is_not_on_the_data_path_goes_to_the_control_handler() {
     let daemon = Daemon::with(vec![]).await;
@@ -135,11 +143,7 @@ async fn a_client_that_never_finishes_its_head_is_cut_off() {
         header_timeout: Duration::from_millis(20),
         ..GatewayConfig::default()
     };
-    let daemon = Daemon::start(Setup {
-        config,
-        ..Setup::default()
-    })
-    .await;
+    let daemon = configured(config).await;
     let mut client = daemon.client().await;
     client.send("GET / HTTP/1.1\r\nhost:").await;
     assert_eq!(client.closed().await, b"");
@@ -276,11 +280,7 @@ async fn a_head_that_trickles_is_cut_off_and_an_idle_connection_is_not() {
         ..GatewayConfig::default()
     };
     let refused = Arc::clone(&config.refused);
-    let daemon = Daemon::start(Setup {
-        config,
-        ..Setup::default()
-    })
-    .await;
+    let daemon = configured(config).await;
     let mut idle = daemon.client().await;
     assert_eq!(idle.ask("GET", "/1", "", b"").await.text(), "GET /1 ");
     // Also after a request, and in the middle of a head.
@@ -461,11 +461,7 @@ async fn a_kept_connection_may_rest_after_a_body_that_came_behind_its_head() {
         head_time_max: Duration::from_millis(100),
         ..GatewayConfig::default()
     };
-    let daemon = Daemon::start(Setup {
-        config,
-        ..Setup::default()
-    })
-    .await;
+    let daemon = configured(config).await;
     let mut client = daemon.client().await;
     for _ in 0..2 {
         client
