@@ -203,9 +203,15 @@ Held = tuple["Counter[str]", "Counter[str]"]
 
 
 def held(daemon: Daemon) -> Held:
-    """What the daemon has when no function has a worker: descriptors by kind, processes by role."""
-    roles = machine.by_role(daemon.pid)
-    return machine.descriptors(daemon.pid), Counter({role: len(found) for role, found in roles.items()})
+    """What the daemon has when no function has a worker: descriptors by kind, processes by role.
+
+    Templates and workers count together. Templates whose parent was killed become children of their sandbox's init, where the tree
+    cannot tell them from templates of an interpreter.
+    """
+    processes: Counter[str] = Counter()
+    for role, found in machine.by_role(daemon.pid).items():
+        processes["template or worker" if role in ("template", "worker") else role] += len(found)
+    return machine.descriptors(daemon.pid), processes
 
 
 def held_at_rest(daemon: Daemon) -> Held:
