@@ -340,6 +340,8 @@ fn a_start_that_hangs_is_given_up_in_time_or_when_nobody_waits() {
     });
     daemon.scale("hangs", 0);
     starting(0);
+    let log = daemon.log();
+    assert!(!log.contains("did not come up"), "it was told to: {log}");
     std::fs::remove_file(&down).unwrap();
     assert_eq!(answer(&daemon, "hangs", json!(0)), "connected");
     // A deployment's first worker, too.

@@ -123,6 +123,58 @@ async def app(scope, receive, send):
     is_in_log("streams", "begun");
 }
 
+/// A client that hangs up; a thread that prints after the answer; a program on the Runtime API whose time is over.
+#[test]
+fn what_was_printed_by_a_worker_that_is_ended_is_in_the_log() {
+    const CODE: &str = "
+import sys, threading, time
+
+def later():
+    time.sleep(0.3)
+    print('after the answer', flush=True)
+
+def handler(event, context):
+    if event == 'wait':
+        print('begun', flush=True)
+        time.sleep(20)
+    threading.Thread(target=later).start()
+";
+    const PROGRAM: &str = "
+import os, time, urllib.request
+
+api = os.environ['AWS_LAMBDA_RUNTIME_API']
+urllib.request.urlopen(f'http://{api}/2018-06-01/runtime/invocation/next').read()
+print('polled', flush=True)
+time.sleep(20)
+";
+    let daemon = daemon_with(DaemonOptions::default());
+    let is_in_log = |function: &str, text: &str| {
+        eventually("it is in the log", || {
+            let json = lines(&daemon.cli_ok(&["logs", function, "--json"]));
+            json.iter().any(|line| line["text"] == text).then_some(())
+        });
+    };
+    daemon.upload_code("lab", &plain(), CODE);
+    daemon.invoke("lab", &json!("return")).ok();
+    std::thread::sleep(Duration::from_millis(600));
+    daemon.scale("lab", 0);
+    is_in_log("lab", "after the answer");
+    let mut connection = daemon.connect();
+    let path = "/2015-03-31/functions/lab/invocations";
+    connection.send(&Request::new("POST", path).body(b"\"wait\""));
+    eventually("it runs", || {
+        (daemon.workers("lab", "busy") == 1).then_some(())
+    });
+    std::thread::sleep(Duration::from_millis(300));
+    drop(connection);
+    is_in_log("lab", "begun");
+    let keys = json!({"runtime": "provided", "command": ["python3", "app.py"], "timeout_s": 1});
+    daemon.upload_code("program", &keys, PROGRAM);
+    let response = daemon.invoke("program", &json!(1));
+    assert!(response.text().contains("timed out"), "{}", response.text());
+    is_in_log("program", "polled");
+}
+
 #[test]
 fn no_control_character_of_a_function_reaches_whoever_reads_its_log() {
     let daemon = lab(PRINT, plain());

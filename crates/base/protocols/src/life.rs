@@ -112,8 +112,8 @@ impl Life {
         self.instance.printed()
     }
 
-    /// What a fault tells.
-    fn last_output(&self) -> Bytes {
+    /// What it printed since its last answer. Empty if somebody follows its output.
+    pub(crate) fn last_output(&self) -> Bytes {
         match self.output {
             OutputUse::Answers => self.take_output(),
             OutputUse::Followed => Bytes::new(),

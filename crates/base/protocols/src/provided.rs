@@ -32,6 +32,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use bytes::Bytes;
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 use parking_lot::Mutex;
 use pilot_model::calendar::unix_ms;
@@ -412,6 +413,10 @@ impl Worker for ProvidedWorker {
 
     fn retire(&self) {
         self.site.life.retire(|| self.how_to_retire());
+    }
+
+    fn last_output(&self) -> BoxFuture<'static, Bytes> {
+        Box::pin(std::future::ready(self.site.life.last_output()))
     }
 
     fn resources(&self) -> &dyn Resources {

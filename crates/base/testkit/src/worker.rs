@@ -111,6 +111,9 @@ impl std::fmt::Debug for FakeWorker {
 }
 
 impl FakeWorker {
+    /// What it has printed after its last answer.
+    const LAST_OUTPUT: Bytes = Bytes::from_static(b"printed before the end\n");
+
     /// CPU time of each call.
     pub const CPU_PER_CALL: CpuTime = CpuTime {
         user: Duration::from_millis(2),
@@ -259,7 +262,7 @@ impl FakeWorker {
             biased;
             _ = dead.wait_for(|dead| *dead) => Err(WorkerFault::Signalled {
                 signal: 9,
-                output: Bytes::from_static(b"printed before the end\n"),
+                output: Self::LAST_OUTPUT,
             }),
             result = work => result,
         }
@@ -300,6 +303,10 @@ impl Worker for FakeWorker {
 
     fn take_output(&self) -> Bytes {
         std::mem::take(&mut *self.printed.lock())
+    }
+
+    fn last_output(&self) -> BoxFuture<'static, Bytes> {
+        Box::pin(std::future::ready(Self::LAST_OUTPUT))
     }
 
     fn is_alive(&self) -> bool {

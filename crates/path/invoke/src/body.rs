@@ -14,7 +14,7 @@ use pilot_pool::Lease;
 use tokio::time::{Instant as Deadline, timeout, timeout_at};
 
 use crate::error::InvokeError;
-use crate::fault::{Failure, LAST_WORDS, LastOutput, output_of};
+use crate::fault::{Failure, LAST_WORDS, LastOutput};
 use crate::invocation::Invocation;
 use crate::traffic::TunnelTraffic;
 
@@ -168,17 +168,15 @@ impl Drop for Streaming {
 }
 
 /// Ends a worker of one call, whose time is over. What it had printed.
-async fn last_words(invocation: &mut Invocation, lease: &Lease, stream: u32) -> Bytes {
+async fn last_words(invocation: &mut Invocation, lease: &Lease) -> Bytes {
     if invocation.version.config.concurrency > 1 {
         return Bytes::new();
     }
     // Afterwards there is nothing to read.
     invocation.measure(lease, invocation.now());
     lease.worker().kill();
-    match timeout(LAST_WORDS, lease.worker().next(stream)).await {
-        Ok(Err(fault)) => output_of(fault),
-        Ok(Ok(_)) | Err(_) => Bytes::new(),
-    }
+    let printed = timeout(LAST_WORDS, lease.worker().last_output()).await;
+    printed.unwrap_or_default()
 }
 
 /// The next event of a body.
@@ -230,7 +228,7 @@ impl Streaming {
             ),
             Err(_) => {
                 let after = self.invocation.version.config.timeout;
-                let printed = last_words(&mut self.invocation, lease, self.stream).await;
+                let printed = last_words(&mut self.invocation, lease).await;
                 (
                     Failure::timeout(&self.invocation.id, after, &printed),
                     InvokeError::BodyTimedOut { after },

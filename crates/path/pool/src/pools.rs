@@ -6,8 +6,10 @@ pub(crate) mod pool;
 mod pressure;
 mod worker;
 
+use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
+use std::task::Poll;
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -23,7 +25,7 @@ use crate::permits::{WorkerPermit, WorkerPermits};
 use crate::tasks::Tasks;
 use pilot_rules::{Key, RestStage};
 
-use pool::Pool;
+use pool::{Abandonment, Pool};
 use worker::PooledWorker;
 
 /// Bounds of all pools.
@@ -106,8 +108,8 @@ pub(crate) enum BackgroundJob {
     Rest(Arc<PooledWorker>, RestStage),
     /// Drop a version's template.
     Forget(Arc<Version>),
-    /// The task of a start was ended. Whether it was abandoned.
-    StartLost(Arc<Pool>, Key, bool),
+    /// The task of a start has ended without a result. Why it was abandoned, if it was.
+    StartLost(Arc<Pool>, Key, Option<Abandonment>),
     /// Everything sent before this is done.
     Flush(oneshot::Sender<()>),
 }
@@ -377,28 +379,23 @@ async fn run_background_jobs(
 ) {
     while let Some(job) = inbox.recv().await {
         match job {
-            BackgroundJob::End(pooled, reason) => match reason {
-                EndReason::Idle | EndReason::Once | EndReason::Retired | EndReason::Scaled => {
-                    pooled.wake_for_good();
-                    pooled.worker.retire();
-                    let said = pooled.worker.last_output();
-                    // Not the worker itself, whose permit is free from here on.
-                    if let (Some(said), Some(ending), Some(shared)) =
-                        (said, pooled.ending.clone(), shared.upgrade())
-                    {
-                        let published = async move { ending.publish_last(said.await) };
-                        shared.endings.spawn(published);
+            BackgroundJob::End(pooled, reason) => {
+                match reason {
+                    EndReason::Idle | EndReason::Once | EndReason::Retired | EndReason::Scaled => {
+                        pooled.wake_for_good();
+                        pooled.worker.retire();
+                    }
+                    EndReason::Pressure => {
+                        pooled.wake_for_good();
+                        pooled.worker.discard();
+                    }
+                    // It may be in the middle of an invocation.
+                    EndReason::Cancelled | EndReason::Crash | EndReason::Timeout => {
+                        pooled.worker.kill();
                     }
                 }
-                EndReason::Pressure => {
-                    pooled.wake_for_good();
-                    pooled.worker.discard();
-                }
-                // It may be in the middle of an invocation.
-                EndReason::Cancelled | EndReason::Crash | EndReason::Timeout => {
-                    pooled.worker.kill()
-                }
-            },
+                publish_last_output(&pooled, &shared).await;
+            }
             BackgroundJob::Rest(pooled, RestStage::Rest) => pooled.rest(),
             BackgroundJob::Rest(pooled, RestStage::Reclaim) => {
                 // Takes as long as the disk; nobody waits for it.
@@ -409,9 +406,27 @@ async fn run_background_jobs(
                     shared.engine.forget(&version);
                 }
             }
-            BackgroundJob::StartLost(pool, key, is_abandoned) => pool.start_lost(key, is_abandoned),
+            BackgroundJob::StartLost(pool, key, abandoned) => pool.start_lost(key, abandoned),
             BackgroundJob::Flush(done) => {
                 let _ = done.send(());
+            }
+        }
+    }
+}
+
+/// Publishes what a worker that is being ended has printed after its last answer. Does not wait for its end.
+async fn publish_last_output(pooled: &PooledWorker, shared: &Weak<PoolsInner>) {
+    let Some(ending) = pooled.ending.clone() else {
+        return;
+    };
+    let mut said = pooled.worker.last_output();
+    match poll_fn(|task| Poll::Ready(said.as_mut().poll(task))).await {
+        Poll::Ready(output) => ending.publish_last(output),
+        Poll::Pending => {
+            // Not the worker itself, whose permit is free from here on.
+            if let Some(shared) = shared.upgrade() {
+                let published = async move { ending.publish_last(said.await) };
+                shared.endings.spawn(published);
             }
         }
     }

@@ -69,7 +69,7 @@ impl Printing {
         self.publish(worker, Upto::LastByte);
     }
 
-    /// Publishes what a worker that is no HTTP server printed at its end.
+    /// Publishes what a worker that is no HTTP server printed after its last answer.
     pub(crate) fn publish_last(&self, output: Bytes) {
         if !output.is_empty() {
             self.sink.publish(Event::Printed {

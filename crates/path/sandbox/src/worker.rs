@@ -473,10 +473,19 @@ impl Worker for ForkedWorker {
         }
     }
 
-    fn last_output(&self) -> Option<BoxFuture<'static, Bytes>> {
-        let heard = self.last_output.lock().take()?;
-        // Where too many have their grace, the sender is dropped.
-        Some(Box::pin(async move { heard.await.unwrap_or_default() }))
+    fn last_output(&self) -> BoxFuture<'static, Bytes> {
+        if let Some(heard) = self.last_output.lock().take() {
+            // Where too many have their grace, the sender is dropped.
+            return Box::pin(async move { heard.await.unwrap_or_default() });
+        }
+        let link = Arc::clone(&self.link);
+        Box::pin(async move {
+            match &*link {
+                Link::OneAtATime(_) => link.last_output().await,
+                // Its task reads until the channel closes, which is also what ends a worker without a grace period.
+                Link::Several(_) => Bytes::new(),
+            }
+        })
     }
 
     fn resources(&self) -> &dyn Resources {

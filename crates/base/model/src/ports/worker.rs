@@ -64,10 +64,11 @@ pub trait Worker: Send + Sync + Debug {
         Box::pin(std::future::ready(false))
     }
 
-    /// Call it once, after [`Worker::retire`]. Resolves when a worker that got time to end has ended, with what it printed since its last
-    /// answer, bounded. `None`: it got no time, or what it prints is not part of its answers ([`Worker::take_output`]).
-    fn last_output(&self) -> Option<BoxFuture<'static, Bytes>> {
-        None
+    /// Call it once, after [`Worker::kill`], [`Worker::retire`] or [`Worker::discard`], when no future of an exchange is left. What it
+    /// printed since its last answer, bounded. If it got time to end, resolves when it has ended; otherwise at once. Empty if what it
+    /// prints is not part of its answers ([`Worker::take_output`]).
+    fn last_output(&self) -> BoxFuture<'static, Bytes> {
+        Box::pin(std::future::ready(Bytes::new()))
     }
 
     /// False once it is known that it has ended. Called on the path before each lease: reads a flag, no system call.

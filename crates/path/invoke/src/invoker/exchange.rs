@@ -153,10 +153,9 @@ async fn ask(
     // Afterwards there is nothing to read.
     invocation.measure(lease, invocation.now());
     lease.worker().kill();
-    Err(match timeout(LAST_WORDS, &mut answer).await {
-        Ok(Err(fault)) => output_of(fault),
-        Ok(Ok(_)) | Err(_) => Bytes::new(),
-    })
+    drop(answer);
+    let printed = timeout(LAST_WORDS, lease.worker().last_output()).await;
+    Err(printed.unwrap_or_default())
 }
 
 /// Whether another worker can take the call if this one ends without it: its descriptors can be read more than once.

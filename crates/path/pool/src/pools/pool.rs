@@ -36,6 +36,7 @@ use pilot_rules::{
 use starts::{Abandoned, Starts};
 
 pub use lease::{Announcement, Lease, WaitingRequest};
+pub(crate) use starts::Abandonment;
 
 type Waiter = oneshot::Sender<Result<Lease, Refusal>>;
 type Todo = Vec<Action<Arc<PooledWorker>, Waiter>>;
@@ -454,27 +455,30 @@ impl Pool {
         self.state.lock().is_live()
     }
 
-    /// The task of a start was aborted before it returned a result. `is_abandoned`: the function has to do without it.
-    pub(crate) fn start_lost(self: &Arc<Self>, key: Key, is_abandoned: bool) {
-        let problem = match is_abandoned {
-            true => {
-                "the start was given up: its function was stopped, or it took long and another function needed its place"
+    /// The task of a start ended without a result. `abandoned`: it was aborted, and why.
+    pub(crate) fn start_lost(self: &Arc<Self>, key: Key, abandoned: Option<Abandonment>) {
+        let problem = match abandoned {
+            None => "the start was given up",
+            Some(Abandonment::Needless) => "the start was given up, because nobody needs it",
+            Some(Abandonment::Overdue) => {
+                "the start was given up: it took long, and another function needed its place"
             }
-            false => "the start was given up",
         };
         let error = StartError::Runtime {
             problem: problem.to_owned(),
             output: String::new(),
         };
-        self.started(key, Err(error));
+        if abandoned != Some(Abandonment::Needless) {
+            self.tell_failure(&error);
+        }
+        self.start_failed(key, &error);
     }
 
     fn started(self: &Arc<Self>, key: Key, result: Result<Started, StartError>) {
-        self.starts.end(key);
-        let now = self.now();
-        let mut todo = Todo::new();
         match result {
             Ok(started) => {
+                self.starts.end(key);
+                let now = self.now();
                 let stamps = started.worker.stamps();
                 let pooled = self.pooled(started);
                 // Before anybody can have it: its end is told after its start.
@@ -484,32 +488,44 @@ impl Pool {
                     forked: stamps.forked,
                     took: stamps.initialised.since(stamps.asked),
                 });
+                let mut todo = Todo::new();
                 let mut state = self.state.lock();
                 state.began_late(key, stamps.template);
                 state.ready(now, key, pooled, &mut todo);
                 self.act(state, now, todo, None);
             }
             Err(error) => {
-                if let Some(left_out) = START_FAILURES.admit(std::time::Instant::now()) {
-                    let (function, version) = (&self.version.config.name, &self.version.id);
-                    // The error quotes what the function said.
-                    let error = visible(&error.to_string());
-                    tracing::warn!(%function, %version, error, left_out, "a worker did not come up");
-                }
-                let fault = match error {
-                    StartError::Import { .. } => StartFault::Import,
-                    StartError::Full { .. } => StartFault::Full,
-                    StartError::Runtime { .. }
-                    | StartError::Inputs { .. }
-                    | StartError::Triggers { .. }
-                    | StartError::Initscript { .. }
-                    | StartError::Sandbox { .. } => StartFault::Transient,
-                };
-                let mut state = self.state.lock();
-                state.start_failed(now, key, fault, &mut todo);
-                self.act(state, now, todo, Some(&error));
+                self.tell_failure(&error);
+                self.start_failed(key, &error);
             }
         }
+    }
+
+    fn tell_failure(&self, error: &StartError) {
+        if let Some(left_out) = START_FAILURES.admit(std::time::Instant::now()) {
+            let (function, version) = (&self.version.config.name, &self.version.id);
+            // The error quotes what the function said.
+            let error = visible(&error.to_string());
+            tracing::warn!(%function, %version, error, left_out, "a worker did not come up");
+        }
+    }
+
+    fn start_failed(self: &Arc<Self>, key: Key, error: &StartError) {
+        self.starts.end(key);
+        let fault = match error {
+            StartError::Import { .. } => StartFault::Import,
+            StartError::Full { .. } => StartFault::Full,
+            StartError::Runtime { .. }
+            | StartError::Inputs { .. }
+            | StartError::Triggers { .. }
+            | StartError::Initscript { .. }
+            | StartError::Sandbox { .. } => StartFault::Transient,
+        };
+        let now = self.now();
+        let mut todo = Todo::new();
+        let mut state = self.state.lock();
+        state.start_failed(now, key, fault, &mut todo);
+        self.act(state, now, todo, Some(error));
     }
 
     /// A new worker. If it is an HTTP server, its output is followed from now on. Otherwise what it prints at its end is published.
@@ -523,8 +539,7 @@ impl Pool {
                 Arc::clone(clock),
             )
         };
-        let has_grace = self.version.config.keep_alive.farewell().is_some();
-        let ending = (has_grace && !is_server).then(|| Arc::new(printing()));
+        let ending = (!is_server).then(|| Arc::new(printing()));
         let printing = is_server.then(printing);
         let resting = Resting::new(&self.version.config);
         let pooled = PooledWorker::new(started.worker, resting, printing, ending, started.permit);

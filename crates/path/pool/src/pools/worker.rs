@@ -38,7 +38,7 @@ pub(crate) struct PooledWorker {
     pub(crate) resting: Option<Resting>,
     /// Of a worker that is an HTTP server.
     pub(crate) printing: Option<Printing>,
-    /// Of a worker that is told to end and has time for it: publishes what it prints then.
+    /// Of all others: publishes what it has printed after its last answer.
     pub(crate) ending: Option<Arc<Printing>>,
     /// CPU time that has been attributed to invocations. Locked briefly, at the end of an exchange.
     cpu: Mutex<CpuTime>,

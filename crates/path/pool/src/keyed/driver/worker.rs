@@ -81,7 +81,7 @@ impl Worker for KeyedWorker {
         self.inner.printed()
     }
 
-    fn last_output(&self) -> Option<BoxFuture<'static, Bytes>> {
+    fn last_output(&self) -> BoxFuture<'static, Bytes> {
         self.inner.last_output()
     }
 
