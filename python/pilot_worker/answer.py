@@ -16,12 +16,22 @@ from .results import encode_json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, List, Optional, Tuple
+    from typing import Any, List, Optional, Set, Tuple
 
     Headers = List[Tuple[str, str]]
 
 
 _WITHOUT_BODY = (204, 304)
+_SWITCHING_PROTOCOLS = 101  # to a WebSocket
+
+_WITHOUT_TOKEN_CHARACTERS = {
+    ord(character): None for character in "!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+}
+_CONTROL_CHARACTERS = bytes(code for code in (*range(32), 127) if code != 9)
+
+# Names of headers that were checked. An application uses the same ones again and again.
+_known_names: Set[str] = set()
+_KNOWN_NAMES_MAX = 1000
 
 
 class HttpAnswer:
@@ -44,9 +54,12 @@ class HttpAnswer:
         return self._head is not None
 
     def head(self, status: Any, headers: Headers) -> None:
-        """Fault if the status is invalid. The caller has checked that the headers are pairs of strings."""
-        if type(status) is not int or not 100 <= status <= 599:
+        """Fault if the status or a header's name is invalid. The caller has checked that the headers are pairs of strings."""
+        if type(status) is not int or not 200 <= status <= 599:
             status = _status(status)
+        for name, _ in headers:
+            if name not in _known_names:
+                _check_name(name)
         self._head = (status, headers)
 
     def content_length(self) -> Optional[int]:
@@ -107,8 +120,8 @@ class HttpAnswer:
             raise RuntimeError("the application sent a body before the response's status and headers")
         status, headers = self._head
         encoded = encode_json(headers)
-        if b"\\ud" in encoded:  # perhaps a lone surrogate, which is no JSON for the daemon
-            _check_text(headers)
+        if b"\\" in encoded:  # perhaps a lone surrogate, which is no JSON for the daemon, or a control character
+            _check_values(headers)
         meta = b'{"status":%d,"headers":%b,"started_ns":%d%b}' % (status, encoded, self._started_ns, more)
         if len(meta) > wire.META_LEN_MAX:
             raise _invalid(f"its headers have {len(encoded)} bytes as JSON, at most about {wire.META_LEN_MAX} are sent")
@@ -119,18 +132,28 @@ def _status(status: Any) -> int:
     """The number of an IntEnum such as http.HTTPStatus. Fault for everything that is not a status."""
     if isinstance(status, int) and not isinstance(status, bool):
         number = int.__index__(status)
-        if 100 <= number <= 599:
+        if 200 <= number <= 599 or number == _SWITCHING_PROTOCOLS:
             return number
-    raise _invalid(f"its status is {status!r:.100}, must be a whole number from 100 to 599")
+    raise _invalid(f"its status is {status!r:.100}, must be a whole number from 200 to 599")
 
 
-def _check_text(headers: Headers) -> None:
+def _check_name(name: str) -> None:
+    """Fault unless it is a token (RFC 9110, section 5.6.2)."""
+    if not name or not name.isascii() or name.translate(_WITHOUT_TOKEN_CHARACTERS):
+        raise _invalid(f"{name!r:.100} is not a valid name of a header")
+    if len(_known_names) < _KNOWN_NAMES_MAX:
+        _known_names.add(name)
+
+
+def _check_values(headers: Headers) -> None:
+    """Fault if one has a lone surrogate, or a control character other than a tab (RFC 9110, section 5.5)."""
     for name, value in headers:
         try:
-            name.encode()
-            value.encode()
+            text = value.encode()
         except UnicodeEncodeError:
             raise _invalid(f"the header {name!r:.100} has a lone surrogate") from None
+        if len(text.translate(None, _CONTROL_CHARACTERS)) != len(text):
+            raise _invalid(f"the header {name!r:.100} has a line break or another control character in its value")
 
 
 def check_header(name: Any, value: Any) -> None:
