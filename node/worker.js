@@ -177,7 +177,7 @@ async function become(channel, line, specifiedNs) {
   }
   serve(channel, invocations);
   channel.ref();
-  const stamps = `"forked_ns":${specifiedNs},"sandboxed_ns":${specifiedNs},"initialised_ns":${process.hrtime.bigint()}`;
+  const stamps = `"forked_ns":${specifiedNs},"sandboxed_ns":${specifiedNs},"initialised_ns":${process.hrtime.bigint()},"window":${wire.WINDOW_LEN}`;
   channel.send(wire.READY, 0, `{${stamps}}`, '');
   channel.start((kind, stream, meta, body) => invocations.accept(kind, stream, meta, body), closed);
 }

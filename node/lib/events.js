@@ -68,6 +68,10 @@ class Invocations {
    * @param {Buffer} body
    */
   accept(kind, stream, metaBytes, body) {
+    if (kind === wire.CANCEL || kind === wire.WINDOW) {
+      this.#tell(kind, stream, body);
+      return;
+    }
     /** @type {InvokeMeta} */
     const meta = JSON.parse(metaBytes.toString());
     const invocation = new Invocation(this, this.#sink, stream, meta.id);
@@ -86,6 +90,21 @@ class Invocations {
     const context = invokeStore.contextOf(meta.id, meta.trace);
     const begin = () => this.#store.run(context, () => this.#begin(invocation, kind, meta, body));
     scope.runInAsyncScope(this.#isAlone ? begin : () => output.withRequest(meta.id, begin));
+  }
+
+  /**
+   * A frame about a response, which may be over.
+   * @param {number} kind
+   * @param {number} stream
+   * @param {Buffer} body
+   */
+  #tell(kind, stream, body) {
+    const invocation = [...this.#open].find((one) => one.stream === stream);
+    if (kind === wire.CANCEL) {
+      invocation?.clientHasGone();
+    } else if (body.length === 4) {
+      invocation?.hasRoom(body.readUInt32LE());
+    }
   }
 
   /** The loop is empty. Answers the invocations that wait for this; the others can no longer answer by themselves. */
@@ -167,7 +186,7 @@ class Invocations {
    */
   #stream(invocation, event, context) {
     const { target, highWaterMark } = this.#handler;
-    const response = new ResponseStream(this.#sink, invocation.stream, invocation.started(), highWaterMark);
+    const response = new ResponseStream(this.#sink, invocation.stream, invocation.started(), highWaterMark, this.#isAlone);
     invocation.streams(response);
     const returned = target(event, response, context);
     if (isThenable(returned)) {
@@ -219,6 +238,7 @@ class Invocation {
   /** @type {ResponseStream | null} */
   #response = null;
   #hasReturned = false;
+  #hasClientGone = false;
 
   /**
    * @param {Invocations} invocations
@@ -273,6 +293,17 @@ class Invocation {
     this.#arriving?.close();
   }
 
+  /** A handler that answers with a stream sees the end of it. Another one runs to its end. */
+  clientHasGone() {
+    this.#hasClientGone = true;
+    this.#response?.clientHasGone();
+  }
+
+  /** @param {number} length */
+  hasRoom(length) {
+    this.#response?.hasRoom(length);
+  }
+
   /** The handler begins now. Returns the time. */
   started() {
     this.#startedNs = process.hrtime.bigint();
@@ -292,7 +323,10 @@ class Invocation {
   };
 
   fail = (/** @type {unknown} */ error) => {
-    if (!this.#isDecided) {
+    if (!this.#isDecided && this.#hasClientGone && isOfGoneClient(error)) {
+      this.#isDecided = true;
+      this.#end(wire.END, process.hrtime.bigint(), ''); // nobody reads it
+    } else if (!this.#isDecided) {
       this.#isDecided = true;
       output.error('Invoke Error', error);
       this.breakOff(error);
@@ -481,6 +515,15 @@ function setOrDelete(name, value) {
   } else {
     process.env[name] = value;
   }
+}
+
+/**
+ * Whether it comes from writing a stream, or waiting for one, whose client has gone.
+ * @param {unknown} error
+ */
+function isOfGoneClient(error) {
+  const { code } = /** @type {{code?: unknown}} */ (error ?? {});
+  return ['ECONNRESET', 'ERR_STREAM_DESTROYED', 'ERR_STREAM_PREMATURE_CLOSE', 'ERR_STREAM_UNABLE_TO_PIPE'].includes(String(code));
 }
 
 /** @param {unknown} error */

@@ -20,6 +20,10 @@ const DEFAULT_CONTENT_TYPE = 'application/octet-stream'; // Lambda's
 class ResponseStream extends Writable {
   #sink;
   #stream;
+  /** How much more the client has room for, bytes. */
+  #room;
+  /** Sends on when there is room. @type {(() => void) | null} */
+  #sendOn = null;
   #startedNs;
   #contentType = DEFAULT_CONTENT_TYPE;
   /** @type {Prelude | undefined} */
@@ -39,9 +43,11 @@ class ResponseStream extends Writable {
    * @param {number} stream
    * @param {bigint} startedNs
    * @param {number | undefined} highWaterMark
+   * @param {boolean} isAlone the daemon takes one response at a time, and does not say how much room there is
    */
-  constructor(sink, stream, startedNs, highWaterMark) {
+  constructor(sink, stream, startedNs, highWaterMark, isAlone) {
     super({ highWaterMark });
+    this.#room = isAlone ? Infinity : wire.WINDOW_LEN;
     this.#sink = sink;
     this.#stream = stream;
     this.#startedNs = startedNs;
@@ -117,12 +123,28 @@ class ResponseStream extends Writable {
         done();
         return;
       }
-      this.#sendPieces(bytes);
+      this.#sendPieces(bytes, 0, done);
     } catch (error) {
       done(/** @type {Error} */ (error)); // the head is too long, or the prelude is invalid
-      return;
     }
-    this.#sink.whenSent(done);
+  }
+
+  /**
+   * The daemon says that there is room for more.
+   * @param {number} length
+   */
+  hasRoom(length) {
+    this.#room += length;
+    const sendOn = this.#sendOn;
+    this.#sendOn = null;
+    sendOn?.();
+  }
+
+  /** The client has hung up: what reads or writes the stream fails. */
+  clientHasGone() {
+    if (!this.writableFinished) {
+      this.destroy(Object.assign(new Error('the client has hung up'), { code: 'ECONNRESET' }));
+    }
   }
 
   /** Sends status, headers and held bytes now: the handler has ended the response, but still runs. */
@@ -131,7 +153,7 @@ class ResponseStream extends Writable {
       this.#mustHavePrelude();
       const last = this.#last;
       this.#last = Buffer.alloc(0);
-      this.#sendPieces(last);
+      this.#sendPieces(last, 0, () => {});
     }
   }
 
@@ -172,17 +194,30 @@ class ResponseStream extends Writable {
     }
   }
 
-  /** @param {Buffer} bytes */
-  #sendPieces(bytes) {
-    let at = 0;
-    if (!this.#isHeadSent) {
-      this.#sink.send(wire.HEAD, this.#stream, this.#headMeta(''), bytes.subarray(0, wire.PIECE_LEN_MAX));
-      this.#isHeadSent = true;
-      at = wire.PIECE_LEN_MAX;
+  /**
+   * Sends the bytes from `at` on, as far as the client has room for them, and the others when it has. `done` is called when the kernel has
+   * all of them.
+   * @param {Buffer} bytes
+   * @param {number} at
+   * @param {() => void} done
+   */
+  #sendPieces(bytes, at, done) {
+    while (at < bytes.length || !this.#isHeadSent) {
+      if (this.#room <= 0) {
+        this.#sendOn = () => this.#sendPieces(bytes, at, done);
+        return;
+      }
+      const piece = bytes.subarray(at, at + wire.PIECE_LEN_MAX);
+      if (this.#isHeadSent) {
+        this.#sink.send(wire.CHUNK, this.#stream, '', piece);
+      } else {
+        this.#sink.send(wire.HEAD, this.#stream, this.#headMeta(''), piece);
+        this.#isHeadSent = true;
+      }
+      this.#room -= Math.max(piece.length, wire.WINDOW_COST_MIN);
+      at += wire.PIECE_LEN_MAX;
     }
-    for (; at < bytes.length; at += wire.PIECE_LEN_MAX) {
-      this.#sink.send(wire.CHUNK, this.#stream, '', bytes.subarray(at, at + wire.PIECE_LEN_MAX));
-    }
+    this.#sink.whenSent(done);
   }
 
   /** @param {string} more */

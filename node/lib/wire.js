@@ -7,6 +7,8 @@
 const INVOKE = 1;
 const HTTP = 2;
 const SECRETS = 3;
+const CANCEL = 4;
+const WINDOW = 5;
 const READY = 16;
 const RESULT = 17;
 const ERROR = 18;
@@ -21,6 +23,9 @@ const SMALL_META_LEN_MAX = 4 * 1024;
 const REQUEST_LEN_MAX = 8 * 1024 * 1024;
 const RESULT_LEN_MAX = 6 * 1024 * 1024 + 100;
 const PIECE_LEN_MAX = 64 * 1024;
+// How much of a response is sent before `WINDOW` must come, bytes, and what a frame takes of it at least.
+const WINDOW_LEN = 256 * 1024;
+const WINDOW_COST_MIN = 256;
 
 /** The peer violated the protocol. `reason` is one of the words in vectors/README.md. */
 class ProtocolError extends Error {
@@ -162,7 +167,7 @@ function writeHeader(frame, kind, stream, metaLen, bodyLen) {
  * @param {number} reserved
  */
 function check(metaLen, bodyLen, kind, flags, reserved) {
-  if (kind !== INVOKE && kind !== HTTP && kind !== SECRETS && (kind < READY || kind > INIT_ERROR)) {
+  if (kind < INVOKE || (kind > WINDOW && kind < READY) || kind > INIT_ERROR) {
     throw new ProtocolError('unknown_kind');
   }
   if (metaLen > metaLenMax(kind)) {
@@ -185,6 +190,9 @@ function check(metaLen, bodyLen, kind, flags, reserved) {
  * @param {number} kind
  */
 function metaLenMax(kind) {
+  if (kind === CANCEL || kind === WINDOW) {
+    return 0;
+  }
   return kind === INVOKE || kind === HTTP || kind === SECRETS || kind === HEAD ? META_LEN_MAX : SMALL_META_LEN_MAX;
 }
 
@@ -198,8 +206,11 @@ function bodyLenMax(kind) {
     case HTTP:
       return REQUEST_LEN_MAX;
     case SECRETS:
+    case CANCEL:
     case READY:
       return 0;
+    case WINDOW:
+      return 4;
     case HEAD:
     case CHUNK:
     case END:
@@ -241,6 +252,8 @@ module.exports = {
   INVOKE,
   HTTP,
   SECRETS,
+  CANCEL,
+  WINDOW,
   READY,
   RESULT,
   ERROR,
@@ -252,6 +265,8 @@ module.exports = {
   META_LEN_MAX,
   RESULT_LEN_MAX,
   PIECE_LEN_MAX,
+  WINDOW_LEN,
+  WINDOW_COST_MIN,
   ProtocolError,
   Decoder,
   encode,

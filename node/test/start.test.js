@@ -305,7 +305,7 @@ test('any other role is a usage error', async () => {
 });
 
 for (const [name, frame, word] of [
-  ['an unknown kind', '00000000000000000100000004000000', 'unknown_kind'],
+  ['an unknown kind', '00000000000000000100000006000000', 'unknown_kind'],
   ['a meta that is too long', '01000400000000000100000001000000', 'meta_too_long'],
   ['a body that is too long', '00000000010000040100000001000000', 'body_too_long'],
   ['reserved bits', '00000000000000000100000001000100', 'reserved_not_zero'],

@@ -20,7 +20,7 @@ if _has_epoll:
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Awaitable, Callable, Coroutine, List, Optional, Set, Tuple
+    from typing import Any, Awaitable, Callable, Coroutine, Dict, List, Optional, Set, Tuple
 
     Call = Callable[[int, int, bytes, bytes], Coroutine[Any, Any, None]]
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 _buffer = bytearray(128 * 1024)
 _view = memoryview(_buffer)
 _buffers = (_buffer,)
+_ABOUT_RESPONSES = (wire.CANCEL, wire.WINDOW)
 _FLAGS = socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
 
 
@@ -64,6 +65,8 @@ class AsyncChannel:
         self._closed: asyncio.Future[None] = loop.create_future()
         self._blocked: Optional[asyncio.Future[None]] = None  # set while a frame is only partly sent
         self._rest = memoryview(b"")
+        # Of responses that can be told something while they are sent, by stream.
+        self.told: Dict[int, Callable[[int, bytes], None]] = {}
 
     async def serve(self, call: Call, is_registered: bool = False) -> None:
         """Serves each frame in a task until the daemon closes the channel. Then the remaining tasks are cancelled.
@@ -145,6 +148,12 @@ class AsyncChannel:
             return False
 
     def _start(self, frame: wire.Frame) -> None:
+        if frame[0] in _ABOUT_RESPONSES:
+            kind, stream, _, body = frame
+            told = self.told.get(stream)
+            if told is not None:  # otherwise it is over
+                told(kind, body)
+            return
         begin = asyncio.Task if self._selector is None else eager.start
         task = begin(self._call(*frame), loop=self._loop)
         if task.done():

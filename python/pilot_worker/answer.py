@@ -78,12 +78,24 @@ class HttpAnswer:
             "Runtime.IncompleteResponse", f"the body of the response has {sent} bytes, and its Content-Length is {length}"
         )
 
+    def is_one_frame(self, data: bytes, is_last: bool) -> bool:
+        """Whether these body bytes, and all that is left of the response with them, are one frame."""
+        return is_last and not self.is_head_sent and len(data) <= wire.PIECE_LEN_MAX
+
+    def end_unread(self) -> bytes:
+        """Frames that end the response. Nobody reads it any more."""
+        if self.is_complete:
+            return b""
+        frame = wire.encode(wire.END, self._stream, done_meta(self._started_ns, time.monotonic_ns()), b"")
+        self.is_complete = True
+        return frame
+
     def body(self, data: bytes, is_last: bool) -> bytes:
         """Frames for these body bytes. Status and headers go out with the first."""
         at = 0
         frames = []
         if not self.is_head_sent:
-            if is_last and len(data) <= wire.PIECE_LEN_MAX:
+            if self.is_one_frame(data, is_last):
                 return self._whole(data)
             frames.append(wire.encode(wire.HEAD, self._stream, self._head_meta(b""), data[: wire.PIECE_LEN_MAX]))
             self.is_head_sent = True

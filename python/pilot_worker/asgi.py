@@ -6,7 +6,9 @@ without lifespan raises when it is called with that scope. That is not an error.
 
 from __future__ import annotations
 
-from . import errors, inputs, namesakes, output, wire
+import time
+
+from . import errors, flow, inputs, namesakes, output, wire
 from .answer import HttpAnswer, as_bytes
 from .channel import ChannelClosed
 from .context import LambdaContext
@@ -23,6 +25,9 @@ if TYPE_CHECKING:
 
 _VERSIONS = {"version": "3.0", "spec_version": "2.3"}
 SHUTDOWN_S_MAX = 5.0
+# An application that sends on for so long after its client has gone does not notice it by itself.
+UNNOTICED_S_MAX = 1.0
+_UNREAD_PAUSE_S = 0.01  # what it sends until then costs the others little
 
 
 class AsgiCall:
@@ -31,6 +36,7 @@ class AsgiCall:
     def __init__(self, function: Function, channel: AsyncChannel, state: Dict[str, Any]) -> None:
         self._application = function.target
         self._info = function.info
+        self._is_concurrent = function.spec.concurrency > 1
         self._channel = channel
         self._state = state
         # The `server` of the last scope, and its source. It rarely changes.
@@ -45,17 +51,23 @@ class AsgiCall:
             if await self._talk(stream, meta):
                 return
             exchange.take_rest(meta)
+        if self._is_concurrent:
+            exchange.listen()
         try:
             if kind != wire.HTTP:
                 raise errors.Fault("Runtime.BadRequest", f"an ASGI application cannot answer a frame of kind {kind}")
             await self._application(self._scope(meta), exchange.receive, exchange.send)
             if not exchange.is_complete:
+                if exchange.is_gone:
+                    raise flow.ClientGone
                 raise errors.Fault("Runtime.IncompleteResponse", "the application returned without completing its response")
         except (SystemExit, ChannelClosed):
             raise
         except BaseException as error:  # every error of the application
             await self._fail(exchange, error, meta["id"])
         finally:
+            if self._is_concurrent:
+                del self._channel.told[stream]
             if "inputs" in meta:
                 inputs.end(meta)
 
@@ -83,7 +95,7 @@ class AsgiCall:
     async def _fail(self, exchange: _Exchange | websocket.Exchange, error: BaseException, request_id: str) -> None:
         """Answers with the error, and logs it."""
         exchange.close()
-        frames = exchange.error(error, request_id)
+        frames = exchange.end_unread() if flow.is_from_gone_client(error) else exchange.error(error, request_id)
         output.flush()
         rest = self._channel.send(frames) if frames else None
         if rest is not None:
@@ -137,7 +149,7 @@ class AsgiCall:
 class _Exchange(HttpAnswer):
     """`receive` and `send` of one request."""
 
-    __slots__ = ("_channel", "_body", "_over", "_rest")
+    __slots__ = ("_channel", "_body", "_flow", "_gone_at", "_over", "_rest", "_room")
 
     def __init__(self, stream: int, channel: AsyncChannel, body: bytes, method: str) -> None:
         super().__init__(stream, method)
@@ -145,6 +157,29 @@ class _Exchange(HttpAnswer):
         self._body: Optional[bytes] = body
         self._over: Optional[asyncio.Event] = None
         self._rest: Optional[upload.AsyncReader] = None
+        self._flow: Optional[flow.Flow] = None
+        self._room: Optional[asyncio.Event] = None  # there is while it is waited for
+        self._gone_at = 0.0
+
+    @property
+    def is_gone(self) -> bool:
+        """The client has hung up."""
+        return self._flow is not None and self._flow.is_gone
+
+    def listen(self) -> None:
+        """The daemon can say something about the response from now on."""
+        self._flow = flow.Flow()
+        self._channel.told[self._stream] = self._told
+
+    def _told(self, kind: int, body: bytes) -> None:
+        assert self._flow is not None, "it listens"
+        self._flow.told(kind, body)
+        if self._flow.is_gone:
+            self._gone_at = self._gone_at or time.monotonic()
+            if self._over is not None:
+                self._over.set()
+        if self._room is not None:
+            self._room.set()
 
     def take_rest(self, meta: Dict[str, Any]) -> None:
         """The request's body is larger than the frame, and is still being sent."""
@@ -164,7 +199,7 @@ class _Exchange(HttpAnswer):
             except OSError:
                 return {"type": "http.disconnect"}
             return {"type": "http.request", "body": body, "more_body": not self._rest.is_over}
-        if not self.is_complete:
+        if not self.is_complete and not self.is_gone:
             self._over = self._over or namesakes.standard("asyncio").Event()
             await self._over.wait()
         return {"type": "http.disconnect"}
@@ -185,16 +220,50 @@ class _Exchange(HttpAnswer):
                 body = as_bytes(body)
             if is_last:
                 output.flush()
+            if self._flow is not None and self._flow.is_gone:
+                await self._send_to_nobody(is_last)
+                return
+            if is_last:
                 self.check_end(body)
-            frames = self.body(body, is_last)
-            if frames:
-                rest = self._channel.send(frames)
-                if rest is not None:
-                    await rest
+            if self._flow is None or self.is_one_frame(body, is_last):
+                await self._send(self.body(body, is_last))
+            else:
+                await self._send_in_window(self._flow, body, is_last)
             if is_last:
                 self.close()
         else:
             raise RuntimeError(f"the application sent an unknown message: {kind}")
+
+    async def _send(self, frames: bytes) -> None:
+        rest = self._channel.send(frames) if frames else None
+        if rest is not None:
+            await rest
+
+    async def _send_in_window(self, of: flow.Flow, data: bytes, is_last: bool) -> None:
+        """Waits for the room that the client has, so that the other responses of the worker need not wait for it."""
+        pieces = flow.pieces(data)
+        for number, piece in enumerate(pieces, 1):
+            while of.room <= 0 and not of.is_gone:
+                self._room = namesakes.standard("asyncio").Event()
+                await self._room.wait()
+            if of.is_gone:
+                await self._send_to_nobody(is_last)
+                return
+            frames = self.body(piece, is_last and number == len(pieces))
+            if frames:
+                of.sent(len(piece))
+                await self._send(frames)
+
+    async def _send_to_nobody(self, is_last: bool) -> None:
+        """After the client has gone, nothing is sent (spec version 2.3). An application that does not ask, and goes on, gets an
+        error in the end."""
+        if is_last:
+            await self._send(self.end_unread())
+            self.close()
+        elif time.monotonic() - self._gone_at > UNNOTICED_S_MAX:
+            raise flow.ClientGone
+        else:
+            await namesakes.standard("asyncio").sleep(_UNREAD_PAUSE_S)
 
     def close(self) -> None:
         if self._over is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import queue
 import threading
 
+from . import wire
 from .channel import threads_are_green
 
 TYPE_CHECKING = False
@@ -16,19 +17,24 @@ if TYPE_CHECKING:
     from typing import Callable, Optional
 
     from .channel import Channel
-    from .wire import Frame
 
 
 class Pool:
-    """Threads that answer frames with `call`. `fail` gets what `call` raised, and must end the process."""
+    """Threads that answer frames with `call`. `told` gets kind, stream and body of frames about responses, if there can be any.
+    `fail` gets what `call` raised, and must end the process."""
 
     def __init__(
-        self, threads_max: int, call: Callable[[int, int, bytes, bytes], None], fail: Callable[[BaseException], None]
+        self,
+        threads_max: int,
+        call: Callable[[int, int, bytes, bytes], None],
+        told: Optional[Callable[[int, int, bytes], None]],
+        fail: Callable[[BaseException], None],
     ) -> None:
         self._threads_max = threads_max
         self._call = call
+        self._told = told
         self._fail = fail
-        self._frames: queue.SimpleQueue[Frame] = queue.SimpleQueue()
+        self._frames: queue.SimpleQueue[wire.Frame] = queue.SimpleQueue()
         self._idle = threading.Semaphore(0)
         self._started = 0
 
@@ -38,9 +44,14 @@ class Pool:
         while True:
             if are_green:
                 channel.wait_for_green_threads()
-            frame: Optional[Frame] = channel.read()
+            frame: Optional[wire.Frame] = channel.read()
             if frame is None:
                 return
+            if frame[0] in (wire.CANCEL, wire.WINDOW):
+                if self._told is not None:
+                    kind, stream, _, body = frame
+                    self._told(kind, stream, body)
+                continue
             if not self._idle.acquire(blocking=False) and self._started < self._threads_max:
                 self._started += 1
                 threading.Thread(target=self._work, name=f"invocation-{self._started}", daemon=True).start()

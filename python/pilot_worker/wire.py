@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 INVOKE = 1
 HTTP = 2
 SECRETS = 3
+CANCEL = 4
+WINDOW = 5
 READY = 16
 RESULT = 17
 ERROR = 18
@@ -36,11 +38,16 @@ SMALL_META_LEN_MAX = 4 * 1024
 REQUEST_LEN_MAX = 8 * 1024 * 1024
 RESULT_LEN_MAX = 6 * 1024 * 1024 + 100
 PIECE_LEN_MAX = 64 * 1024
+# How much of a response is sent before `WINDOW` must come, bytes, and what a frame takes of it at least.
+WINDOW_LEN = 256 * 1024
+WINDOW_COST_MIN = 256
 # The longest meta and the longest body of a frame, by kind.
 LEN_MAX = {
     INVOKE: (META_LEN_MAX, REQUEST_LEN_MAX),
     HTTP: (META_LEN_MAX, REQUEST_LEN_MAX),
     SECRETS: (META_LEN_MAX, 0),
+    CANCEL: (0, 0),
+    WINDOW: (0, 4),
     READY: (SMALL_META_LEN_MAX, 0),
     RESULT: (SMALL_META_LEN_MAX, RESULT_LEN_MAX),
     ERROR: (SMALL_META_LEN_MAX, RESULT_LEN_MAX),

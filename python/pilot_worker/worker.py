@@ -279,7 +279,8 @@ def _loop(function: handler.Function, channel: Channel) -> Callable[[], None]:
     if function.spec.concurrency > 1:
         from . import threads
 
-        pool = threads.Pool(function.spec.concurrency, call, _end_with)
+        told = call.told if isinstance(call, wsgi.WsgiCall) else None
+        pool = threads.Pool(function.spec.concurrency, call, told, _end_with)
 
         def serve_with_threads() -> None:
             try:
@@ -324,8 +325,8 @@ def _serve_async(channel: Channel, function: handler.Function, stamps: Stamps) -
 
 
 def ready(channel: Channel, stamps: Stamps) -> None:
-    meta = b'{"forked_ns":%d,"sandboxed_ns":%d,"initialised_ns":%d,"inputs_max":64}'
-    channel.write(wire.READY, 0, meta % (stamps.forked_ns, stamps.sandboxed_ns, time.monotonic_ns()), b"")
+    meta = b'{"forked_ns":%d,"sandboxed_ns":%d,"initialised_ns":%d,"inputs_max":64,"window":%d}'
+    channel.write(wire.READY, 0, meta % (stamps.forked_ns, stamps.sandboxed_ns, time.monotonic_ns(), wire.WINDOW_LEN), b"")
 
 
 def _end_with(error: BaseException) -> NoReturn:

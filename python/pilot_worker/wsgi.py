@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import sys
 
-from . import errors, inputs, namesakes, output, wire
+from . import errors, flow, inputs, namesakes, output, wire
 from .answer import HttpAnswer, as_bytes, check_header
 from .channel import ChannelClosed
 from .context import LambdaContext
@@ -32,13 +32,14 @@ class WsgiCall:
         self._info = function.info
         self._is_concurrent = function.spec.concurrency > 1
         self._channel = channel
+        self._flows = flow.Flows() if self._is_concurrent else None
         self._unquote = namesakes.standard("urllib.parse").unquote_to_bytes
 
     def __call__(self, kind: int, stream: int, meta_bytes: bytes, body: bytes) -> None:
         meta = decode_meta(stream, meta_bytes)
         request_id = meta["id"]
         output.request_id.set(request_id)
-        answer = HttpAnswer(stream, meta.get("method", ""))
+        answer = _Answer(stream, meta.get("method", ""), self._channel, self._flows)
         try:
             if kind != wire.HTTP:
                 raise errors.Fault("Runtime.BadRequest", f"a WSGI application cannot answer a frame of kind {kind}")
@@ -47,13 +48,20 @@ class WsgiCall:
             raise
         except BaseException as error:  # every error of the application
             output.flush()
-            self._channel.send(answer.error(error, request_id))
+            is_error = not flow.is_from_gone_client(error)
+            self._channel.send(answer.error(error, request_id) if is_error else answer.end_unread())
         finally:
+            answer.close()
             if "inputs" in meta:
                 inputs.end(meta)
 
-    def _respond(self, answer: HttpAnswer, environ: Dict[str, Any]) -> None:
-        response = _StartResponse(answer, self._channel)
+    def told(self, kind: int, stream: int, body: bytes) -> None:
+        """A frame about a response. With concurrency above 1 only."""
+        assert self._flows is not None, "the caller has looked"
+        self._flows.told(kind, stream, body)
+
+    def _respond(self, answer: _Answer, environ: Dict[str, Any]) -> None:
+        response = _StartResponse(answer)
         chunks: Iterable[bytes] = self._application(environ, response)
         # PEP 3333, "Handling the Content-Length Header". No other class: its len() is the application's.
         is_only = type(chunks) in (list, tuple) and len(chunks) == 1  # type: ignore[arg-type]
@@ -64,13 +72,10 @@ class WsgiCall:
                     is_last = not answer.is_head_sent and (is_only or answer.content_length() == len(chunk))
                     if is_last and is_only:
                         answer.check_end(chunk)
-                    if is_last:
-                        output.flush()
-                    self._channel.send(answer.body(chunk, is_last))
+                    answer.send(chunk, is_last)
             if not answer.is_complete:
-                output.flush()
                 answer.check_end(b"")
-                self._channel.send(answer.body(b"", is_last=True))
+                answer.send(b"", is_last=True)
         finally:
             close = getattr(chunks, "close", None)
             if close is not None:
@@ -140,12 +145,39 @@ def _buffered(beginning: bytes, rest: Input) -> io.BufferedReader:
     return io.BufferedReader(upload.Reader(beginning, rest), 64 * 1024)
 
 
+class _Answer(HttpAnswer):
+    """A response that is sent by a thread."""
+
+    __slots__ = ("_channel", "_flow", "_flows")
+
+    def __init__(self, stream: int, method: str, channel: Channel, flows: Optional[flow.Flows]) -> None:
+        super().__init__(stream, method)
+        self._channel = channel
+        self._flows = flows
+        self._flow = flows.begin(stream) if flows is not None else None
+
+    def close(self) -> None:
+        if self._flows is not None:
+            self._flows.end(self._stream)
+
+    def send(self, data: bytes, is_last: bool) -> None:
+        """ClientGone if nobody reads it any more."""
+        if is_last:
+            output.flush()
+        if self._flows is None or self._flow is None or self.is_one_frame(data, is_last):
+            self._channel.send(self.body(data, is_last))
+            return
+        pieces = flow.pieces(data)
+        for number, piece in enumerate(pieces, 1):
+            self._flows.send(self._flow, len(piece))
+            self._channel.send(self.body(piece, is_last and number == len(pieces)))
+
+
 class _StartResponse:
     """PEP 3333's `start_response`, and the `write` that it returns."""
 
-    def __init__(self, answer: HttpAnswer, channel: Channel) -> None:
+    def __init__(self, answer: _Answer) -> None:
         self._answer = answer
-        self._channel = channel
 
     def __call__(self, status: str, headers: List[Tuple[str, str]], exc_info: Optional[Any] = None) -> Callable[[bytes], None]:
         if exc_info is not None:
@@ -164,4 +196,4 @@ class _StartResponse:
     def _write(self, data: bytes) -> None:
         if self._answer.is_complete:
             raise RuntimeError("the application called write() after its response was complete")
-        self._channel.send(self._answer.body(as_bytes(data), is_last=False))
+        self._answer.send(as_bytes(data), is_last=False)

@@ -59,6 +59,7 @@ class Functions:
         worker = self.template(source, **changes).worker(log=self.log.write_fd)
         self._open.append(worker)
         worker.ready()
+        worker.makes_room = changes.get("concurrency", 1) > 1
         return worker
 
     def refused(self, source: str, **changes: Any) -> dict[str, Any]:

@@ -32,6 +32,7 @@ class Stream:
         self.socket = sock
         self._decoder = wire.Decoder()
         self._next = 1
+        self.makes_room = False  # for more of a response as soon as there is a piece of it; with concurrency above 1
 
     def send(self, kind: int, stream: int, meta: dict[str, Any], body: bytes = b"") -> None:
         self.socket.sendall(wire.encode(kind, stream, json.dumps(meta).encode(), body))
@@ -41,11 +42,19 @@ class Stream:
             frame = self._decoder.next()
             if frame is not None:
                 kind, stream, meta, body = frame
+                if self.makes_room and kind in (wire.HEAD, wire.CHUNK) and b'"finished_ns"' not in meta:
+                    self.make_room(stream, max(len(body), wire.WINDOW_COST_MIN))
                 return kind, stream, json.loads(meta or b"{}"), body
             data = self.socket.recv(1 << 20)
             if not data:
                 raise Closed
             self._decoder.feed(data)
+
+    def make_room(self, stream: int, length: int) -> None:
+        self.socket.sendall(wire.encode(wire.WINDOW, stream, b"", length.to_bytes(4, "little")))
+
+    def cancel(self, stream: int) -> None:
+        self.socket.sendall(wire.encode(wire.CANCEL, stream, b"", b""))
 
     def ready(self) -> dict[str, Any]:
         kind, stream, meta, body = self.frame()

@@ -246,7 +246,7 @@ async def app(scope, receive, send):
     assert scope["type"] == "http", scope
     await send({"type": "http.response.start", "status": 200, "headers": []})
     if scope["path"].endswith("/long"):
-        for _ in range(320):
+        for _ in range(3200):
             await send({"type": "http.response.body", "body": bytes(1 << 16), "more_body": True})
     await send({"type": "http.response.body", "body": b"done"})
 "#;
@@ -270,7 +270,7 @@ async def app(scope, receive, send):
         );
     }
     let long = slow.receive("GET").ok();
-    assert_eq!(long.body.len(), 320 * (1 << 16) + 4);
+    assert_eq!(long.body.len(), 3200 * (1 << 16) + 4);
 }
 
 const APPLICATION: &str = r#"

@@ -388,7 +388,7 @@ static long say_ready(struct fork_server *s) {
     at = put_number(at, s->sandboxed_ns);
     at = put_text(at, ",\"initialised_ns\":");
     at = put_number(at, s->sandboxed_ns);
-    at = put_text(at, ",\"inputs_max\":64}");
+    at = put_text(at, ",\"inputs_max\":64,\"window\":262144}");
     uint64_t len = (uint64_t)(at - frame);
     memset(frame, 0, 16);
     frame[0] = (char)(len - 16);  // meta_len, little-endian, below 256

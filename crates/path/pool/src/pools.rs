@@ -25,7 +25,7 @@ use crate::permits::{WorkerPermit, WorkerPermits};
 use crate::tasks::Tasks;
 use pilot_rules::{Key, RestStage};
 
-use pool::{Abandonment, Pool};
+use pool::{Abandonment, Lease, Pool};
 use worker::PooledWorker;
 
 /// Bounds of all pools.
@@ -100,7 +100,6 @@ pub(crate) struct PoolsInner {
 }
 
 /// Work that is done off the path.
-#[derive(Debug)]
 pub(crate) enum BackgroundJob {
     /// End a worker, in the way that fits the reason.
     End(Arc<PooledWorker>, EndReason),
@@ -108,6 +107,8 @@ pub(crate) enum BackgroundJob {
     Rest(Arc<PooledWorker>, RestStage),
     /// Drop a version's template.
     Forget(Arc<Version>),
+    /// Wait for the end of an exchange whose caller has gone.
+    Abandoned(Lease, BoxFuture<'static, bool>),
     /// The task of a start has ended without a result. Why it was abandoned, if it was.
     StartLost(Arc<Pool>, Key, Option<Abandonment>),
     /// Everything sent before this is done.
@@ -404,6 +405,11 @@ async fn run_background_jobs(
             BackgroundJob::Forget(version) => {
                 if let Some(shared) = shared.upgrade() {
                     shared.engine.forget(&version);
+                }
+            }
+            BackgroundJob::Abandoned(lease, told) => {
+                if let Some(shared) = shared.upgrade() {
+                    shared.tasks.spawn(lease.outlast(told));
                 }
             }
             BackgroundJob::StartLost(pool, key, abandoned) => pool.start_lost(key, abandoned),

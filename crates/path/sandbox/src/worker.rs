@@ -170,7 +170,7 @@ impl ForkedWorker {
                 let link = match config.concurrency {
                     1 => Link::OneAtATime(AsyncMutex::new(connection)),
                     _ => Link::Several(
-                        Mux::new(connection)
+                        Mux::new(connection, ready.window)
                             .map_err(refused("a second descriptor for a worker's channel"))?,
                     ),
                 };
@@ -448,6 +448,13 @@ impl Worker for ForkedWorker {
             }
             part
         })
+    }
+
+    fn cancel(&self, stream: u32) -> Option<BoxFuture<'static, bool>> {
+        match &*self.link {
+            Link::OneAtATime(_) => None,
+            Link::Several(mux) => mux.cancel(stream),
+        }
     }
 
     fn is_alive(&self) -> bool {

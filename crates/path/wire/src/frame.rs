@@ -22,6 +22,12 @@ pub const RESULT_LEN_MAX: u32 = 6 * 1024 * 1024 + 100;
 /// one piece.
 pub const PIECE_LEN_MAX: u32 = 64 * 1024;
 
+/// Longest body of a `WINDOW`, bytes: a number.
+pub const WINDOW_LEN_MAX: u32 = 4;
+
+/// What each frame of a response takes of its stream's window, at least. Bytes.
+pub const WINDOW_COST_MIN: u32 = 256;
+
 /// Maximum number of descriptors of one frame.
 pub const DESCRIPTORS_MAX: u8 = 64;
 
@@ -34,6 +40,10 @@ pub enum FrameKind {
     Http,
     /// The values of secrets, before anything else.
     Secrets,
+    /// The client of a request has gone.
+    Cancel,
+    /// There is room for more of a response.
+    Window,
     /// The worker is initialised.
     Ready,
     /// The handler returned.
@@ -51,10 +61,12 @@ pub enum FrameKind {
 }
 
 impl FrameKind {
-    const ALL: [(u8, Self); 10] = [
+    const ALL: [(u8, Self); 12] = [
         (1, Self::Invoke),
         (2, Self::Http),
         (3, Self::Secrets),
+        (4, Self::Cancel),
+        (5, Self::Window),
         (16, Self::Ready),
         (17, Self::Result),
         (18, Self::Error),
@@ -71,6 +83,8 @@ impl FrameKind {
             Self::Invoke => 1,
             Self::Http => 2,
             Self::Secrets => 3,
+            Self::Cancel => 4,
+            Self::Window => 5,
             Self::Ready => 16,
             Self::Result => 17,
             Self::Error => 18,
@@ -87,6 +101,8 @@ impl FrameKind {
         match self {
             Self::Invoke | Self::Http => (META_LEN_MAX, REQUEST_LEN_MAX),
             Self::Secrets => (META_LEN_MAX, 0),
+            Self::Cancel => (0, 0),
+            Self::Window => (0, WINDOW_LEN_MAX),
             Self::Ready => (SMALL_META_LEN_MAX, 0),
             Self::Result | Self::Error | Self::InitError => (SMALL_META_LEN_MAX, RESULT_LEN_MAX),
             Self::Head => (META_LEN_MAX, PIECE_LEN_MAX),
@@ -357,7 +373,7 @@ mod tests {
     proptest! {
         #[test]
         fn frames_survive_any_cutting_of_the_stream(
-            parts in prop::collection::vec((0usize..10, any::<u32>(), prop::collection::vec(any::<u8>(), 0..80), prop::collection::vec(any::<u8>(), 0..300)), 1..8),
+            parts in prop::collection::vec((0usize..12, any::<u32>(), prop::collection::vec(any::<u8>(), 0..80), prop::collection::vec(any::<u8>(), 0..300)), 1..8),
             cuts in prop::collection::vec(1usize..64, 1..40),
         ) {
             let mut stream = Vec::new();
@@ -365,6 +381,7 @@ mod tests {
                 .into_iter()
                 .map(|(kind, id, meta, body)| match FrameKind::ALL[kind].1 {
                     FrameKind::Ready | FrameKind::Secrets => (kind, id, meta, Vec::new()),
+                    FrameKind::Cancel | FrameKind::Window => (kind, id, Vec::new(), Vec::new()),
                     _ => (kind, id, meta, body),
                 })
                 .collect();

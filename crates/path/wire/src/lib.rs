@@ -11,4 +11,6 @@ pub mod fuzzed;
 pub mod meta;
 pub mod script;
 
-pub use frame::{Frame, FrameDecoder, FrameError, FrameKind, HEADER_LEN, Header, PIECE_LEN_MAX};
+pub use frame::{
+    Frame, FrameDecoder, FrameError, FrameKind, HEADER_LEN, Header, PIECE_LEN_MAX, WINDOW_COST_MIN,
+};

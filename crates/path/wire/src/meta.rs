@@ -251,6 +251,10 @@ pub struct ReadyMeta {
     /// Maximum number of descriptors in one frame. Absent: none.
     #[serde(default)]
     pub inputs_max: u32,
+    /// How much of each response the worker sends before it waits for `WINDOW`, bytes. It then knows `CANCEL`, too. Absent: it knows
+    /// neither.
+    #[serde(default)]
+    pub window: u32,
 }
 
 /// For `RESULT`, `ERROR` and `END`.

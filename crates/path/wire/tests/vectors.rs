@@ -29,6 +29,8 @@ fn kind(name: &Value) -> FrameKind {
         "INVOKE" => FrameKind::Invoke,
         "HTTP" => FrameKind::Http,
         "SECRETS" => FrameKind::Secrets,
+        "CANCEL" => FrameKind::Cancel,
+        "WINDOW" => FrameKind::Window,
         "READY" => FrameKind::Ready,
         "RESULT" => FrameKind::Result,
         "ERROR" => FrameKind::Error,

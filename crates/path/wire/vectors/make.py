@@ -8,7 +8,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 KINDS = {
-    "INVOKE": 1, "HTTP": 2, "SECRETS": 3, "READY": 16, "RESULT": 17, "ERROR": 18, "HEAD": 19, "CHUNK": 20, "END": 21,
+    "INVOKE": 1, "HTTP": 2, "SECRETS": 3, "CANCEL": 4, "WINDOW": 5, "READY": 16, "RESULT": 17, "ERROR": 18, "HEAD": 19, "CHUNK": 20, "END": 21,
     "INIT_ERROR": 22,
 }  # fmt: skip
 META_LEN_MAX, SMALL_META_LEN_MAX = 256 * 1024, 4 * 1024
@@ -17,6 +17,8 @@ LEN_MAX = {
     "INVOKE": (META_LEN_MAX, REQUEST_LEN_MAX),
     "HTTP": (META_LEN_MAX, REQUEST_LEN_MAX),
     "SECRETS": (META_LEN_MAX, 0),
+    "CANCEL": (0, 0),
+    "WINDOW": (0, 4),
     "READY": (SMALL_META_LEN_MAX, 0),
     "RESULT": (SMALL_META_LEN_MAX, RESULT_LEN_MAX),
     "ERROR": (SMALL_META_LEN_MAX, RESULT_LEN_MAX),
@@ -101,6 +103,8 @@ FRAMES = {
         valid("a request", "HTTP", 4, HTTP_META, "hello"),
         valid("a request without body", "HTTP", 5, {**HTTP_META, "method": "GET"}, ""),
         valid("secrets", "SECRETS", 0, {"environment": {"DB_PASSWORD": "пароль"}}, ""),
+        valid("a client that has gone", "CANCEL", 4, None, ""),
+        valid("room for more", "WINDOW", 4, None, "\x00\x00\x02\x00"),
         valid("ready", "READY", 0, READY_META, ""),
         valid("a result", "RESULT", 1, DONE_META, '{"n": 1}'),
         valid("an error", "ERROR", 1, DONE_META, ERROR_BODY),
@@ -121,7 +125,7 @@ FRAMES = {
         invalid("no body", header(2, 2, 1, 1) + b"{}", "truncated"),
         invalid("half a body", header(2, 2, 1, 1) + b"{}{", "truncated"),
         invalid("kind 0", header(0, 0, 1, 0), "unknown_kind"),
-        invalid("kind 4", header(0, 0, 1, 4), "unknown_kind"),
+        invalid("kind 6", header(0, 0, 1, 6), "unknown_kind"),
         invalid("kind 15", header(0, 0, 1, 15), "unknown_kind"),
         invalid("kind 23", header(0, 0, 1, 23), "unknown_kind"),
         invalid("kind 255", header(0, 0, 1, 255), "unknown_kind"),

@@ -24,7 +24,7 @@ pub trait Worker: Send + Sync + Debug {
 
     /// One exchange: sends `call` and resolves at the whole answer, or at the head of a streamed one. With a concurrency of 1,
     /// the caller must not call again before the exchange has ended. If the future is dropped early, the worker is unusable and
-    /// must be [killed](Worker::kill), except for versions with [`Interface::Http`](crate::Interface::Http), as with
+    /// must be [cancelled](Worker::cancel) or [killed](Worker::kill), except for versions with [`Interface::Http`](crate::Interface::Http), as with
     /// [`Worker::pass`].
     fn call(&self, call: Call) -> BoxFuture<'_, Result<Answer, WorkerFault>>;
 
@@ -69,6 +69,14 @@ pub trait Worker: Send + Sync + Debug {
     /// prints is not part of its answers ([`Worker::take_output`]).
     fn last_output(&self) -> BoxFuture<'static, Bytes> {
         Box::pin(std::future::ready(Bytes::new()))
+    }
+
+    /// The caller of this exchange has gone, and its futures are dropped. Tells the worker, and resolves when it has ended the exchange, so
+    /// that it can be used for another one; to false if it never will. `None`: it cannot be told, and must be
+    /// [killed](Worker::kill) when its other exchanges have ended.
+    fn cancel(&self, stream: u32) -> Option<BoxFuture<'static, bool>> {
+        let _ = stream;
+        None
     }
 
     /// False once it is known that it has ended. Called on the path before each lease: reads a flag, no system call.

@@ -173,7 +173,7 @@ impl Connection {
     }
 
     async fn send(&mut self, call: &Call) -> Result<(), CallError> {
-        let begin = FirstFrame::new(call)?;
+        let begin = ToWorker::new(call)?;
         let mut parts = begin.parts();
         let mut rest = &mut parts[..];
         let (output, writer) = self.reader.output_and_writer();
@@ -255,10 +255,11 @@ impl Reader {
     }
 }
 
-/// The frame that begins an exchange.
+/// A frame for the worker: the one that begins an exchange, or one about an exchange that has begun.
 #[derive(Debug)]
-pub(super) struct FirstFrame {
+pub(super) struct ToWorker {
     stream: u32,
+    kind: FrameKind,
     header: [u8; HEADER_LEN],
     meta: Vec<u8>,
     body: Bytes,
@@ -266,7 +267,7 @@ pub(super) struct FirstFrame {
     descriptors: Vec<Arc<OwnedFd>>,
 }
 
-impl FirstFrame {
+impl ToWorker {
     pub(super) fn new(call: &Call) -> Result<Self, CallError> {
         let inputs = match call.paths.as_slice() {
             [] => call.inputs.as_slice(),
@@ -278,6 +279,7 @@ impl FirstFrame {
             .map_err(|error| CallError::TooLong(error.to_string()))?;
         Ok(Self {
             stream: call.stream,
+            kind,
             header: header.encode(),
             meta,
             body: call.payload.clone(),
@@ -288,8 +290,43 @@ impl FirstFrame {
         })
     }
 
+    /// The client of an exchange has gone.
+    pub(super) fn cancel(stream: u32) -> Result<Self, CallError> {
+        Self::about(FrameKind::Cancel, stream, Bytes::new())
+    }
+
+    /// There is room for so many more bytes of its response.
+    pub(super) fn window(stream: u32, bytes: u32) -> Result<Self, CallError> {
+        let body = Bytes::copy_from_slice(&bytes.to_le_bytes());
+        Self::about(FrameKind::Window, stream, body)
+    }
+
+    fn about(kind: FrameKind, stream: u32, body: Bytes) -> Result<Self, CallError> {
+        Ok(Self {
+            stream,
+            kind,
+            header: Header::new(kind, stream, b"", &body)
+                .map_err(broken)?
+                .encode(),
+            meta: Vec::new(),
+            body,
+            descriptors: Vec::new(),
+        })
+    }
+
     pub(super) fn stream(&self) -> u32 {
         self.stream
+    }
+
+    /// Whether it begins an exchange.
+    pub(super) fn is_call(&self) -> bool {
+        matches!(self.kind, FrameKind::Invoke | FrameKind::Http)
+    }
+
+    /// The bytes that it makes room for, if it does.
+    pub(super) fn room(&self) -> Option<u32> {
+        let bytes = self.body.as_ref().try_into().map(u32::from_le_bytes);
+        bytes.ok().filter(|_| self.kind == FrameKind::Window)
     }
 
     pub(super) fn len(&self) -> usize {

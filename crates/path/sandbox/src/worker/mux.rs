@@ -6,28 +6,30 @@ mod outbox;
 use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use pilot_model::ports::{Answer, Call, Part};
+use pilot_model::ports::{Answer, BoxFuture, Call, Part};
 use pilot_model::timeline::Instant;
 use pilot_protocols::{Pace, PiecePace};
 use pilot_sys::clock::monotonic_ns;
-use pilot_wire::Frame;
-use tokio::sync::{SetOnce, mpsc};
+use pilot_wire::{Frame, PIECE_LEN_MAX, WINDOW_COST_MIN};
+use tokio::sync::{SetOnce, mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use self::outbox::Outbox;
-use super::call::{self, CallError, Connection, FirstFrame, Reader};
+use super::call::{self, CallError, Connection, Reader, ToWorker};
 use super::output::OUTPUT_LEN_MAX;
 
 /// Most frames of one stream that wait for its client. Beyond that the worker's channel is not read, which holds up its other streams.
 const FRAMES_WAITING_MAX: usize = 4096;
-/// Those beyond the first ones are kept in the memory of the function's answers.
+/// Those of all streams beyond so many are kept in the memory of the function's answers.
 const FREE_FRAMES: usize = 32;
+/// Longest window of a stream.
+const WINDOW_MAX: u32 = 1 << 20;
 /// From the end of a process to the end of its channel.
 const CHANNEL_END_TIME_MAX: Duration = Duration::from_secs(1);
 
@@ -37,6 +39,8 @@ pub(super) struct Mux {
     outbox: Outbox,
     streams: Arc<Streams>,
     reader: JoinHandle<()>,
+    /// How much of a response the worker sends before it waits for room. 0: it never waits, and cannot be told that a client has gone.
+    window: u32,
 }
 
 #[derive(Debug, Default)]
@@ -47,12 +51,17 @@ struct Streams {
     last_output: SetOnce<Bytes>,
     /// One caller has it for its log.
     is_output_taken: AtomicBool,
+    /// Frames that wait for their callers.
+    waiting: Arc<AtomicUsize>,
 }
 
 #[derive(Debug, Default)]
 struct Open {
+    /// Until the worker has sent the last frame.
     senders: HashMap<u32, mpsc::Sender<Arrived>>,
     receivers: HashMap<u32, Stream>,
+    /// Those whose callers have gone before that, and who waits for the last frame.
+    left: HashMap<u32, Option<oneshot::Sender<()>>>,
     ended: Option<CallError>,
 }
 
@@ -62,7 +71,12 @@ struct Arrived {
     frame: Frame,
     at: Instant,
     output: Bytes,
+    waits: Waits,
 }
+
+/// Counts a frame that waits for its caller.
+#[derive(Debug)]
+struct Waits(Arc<AtomicUsize>);
 
 /// The state of one call.
 #[derive(Debug)]
@@ -71,12 +85,16 @@ struct Stream {
     first_byte: Instant,
     /// What came right behind the chunks of the last part.
     pending: Option<Arrived>,
+    /// What the caller has taken since the worker was told that there is room again, bytes.
+    taken: u32,
 }
 
 impl Mux {
+    /// `window`: see [`ReadyMeta::window`](pilot_wire::meta::ReadyMeta::window).
+    ///
     /// # Errors
     /// Out of descriptors.
-    pub(super) fn new(connection: Connection) -> io::Result<Self> {
+    pub(super) fn new(connection: Connection, window: u32) -> io::Result<Self> {
         let reader = connection.into_reader();
         let streams = Arc::new(Streams::default());
         let failing = Arc::clone(&streams);
@@ -84,11 +102,15 @@ impl Mux {
             outbox: Outbox::new(reader.duplicate()?, move |why| failing.end(why)),
             reader: tokio::spawn(read(reader, Arc::clone(&streams))),
             streams,
+            window: match window {
+                0 => 0,
+                window => window.clamp(PIECE_LEN_MAX, WINDOW_MAX),
+            },
         })
     }
 
     pub(super) async fn call(&self, call: &Call) -> Result<Answer, CallError> {
-        let first = FirstFrame::new(call)?;
+        let first = ToWorker::new(call)?;
         let (sender, frames) = mpsc::channel(FRAMES_WAITING_MAX);
         {
             let mut open = self.streams.open.lock();
@@ -106,11 +128,13 @@ impl Mux {
             frames,
             first_byte: Instant(0),
             pending: None,
+            taken: 0,
         };
         self.outbox.put(first)?;
         let arrived = self.next_frame(&mut stream).await?;
         closing.is_answered = true;
         stream.first_byte = arrived.at;
+        stream.took(&arrived.frame);
         let mut answer = call::answer(arrived.frame, arrived.at, || arrived.output)?;
         if call::may_be_joined(&answer)
             && let Ok(next) = stream.frames.try_recv()
@@ -118,11 +142,13 @@ impl Mux {
             if call::comes_later(&next.frame) {
                 stream.pending = Some(next);
             } else {
+                stream.took(&next.frame);
                 let next = call::part(next.frame, stream.first_byte, || next.output)?;
                 answer = call::with_next(answer, next);
             }
         }
         if let Answer::Http { done: None, .. } = answer {
+            self.tell_room(call.stream, &mut stream);
             self.streams
                 .open
                 .lock()
@@ -146,10 +172,37 @@ impl Mux {
         let arrived = self.next_part_of(&mut stream).await?;
         let part = call::part(arrived.frame, stream.first_byte, || arrived.output)?;
         if matches!(part, Part::Chunk(_)) {
+            self.tell_room(id, &mut stream);
             self.streams.open.lock().receivers.insert(id, stream);
             closing.stay_open();
         }
         Ok(part)
+    }
+
+    /// The caller of an exchange has gone, and its futures are dropped. The worker is told, and ends the exchange when it can. Resolves then;
+    /// false: it will never say so. `None`: it cannot be told.
+    pub(super) fn cancel(&self, stream: u32) -> Option<BoxFuture<'static, bool>> {
+        if self.window == 0 {
+            return None;
+        }
+        let (over, is_over) = oneshot::channel();
+        match self.streams.open.lock().left.get_mut(&stream) {
+            Some(waiter) => *waiter = Some(over),
+            // It has sent its last frame, or never got the first one.
+            None => return Some(Box::pin(std::future::ready(true))),
+        }
+        // If the worker cannot be told, its channel has ended, and so does the wait.
+        let _ = ToWorker::cancel(stream).and_then(|frame| self.outbox.put(frame));
+        Some(Box::pin(async { is_over.await.is_ok() }))
+    }
+
+    /// Tells the worker that its caller has taken a part of a response.
+    fn tell_room(&self, id: u32, stream: &mut Stream) {
+        if self.window > 0 && stream.taken >= self.window / 2 {
+            let room = ToWorker::window(id, std::mem::take(&mut stream.taken));
+            // If the worker cannot be told, its channel has ended.
+            let _ = room.and_then(|frame| self.outbox.put(frame));
+        }
     }
 
     /// What the worker printed after its last answer, when its process has ended.
@@ -181,26 +234,34 @@ impl Mux {
             None => self.next_frame(stream).await?,
         };
         // Only the last frame of an answer has output.
-        let (mut at, mut output) = (first.at, first.output);
+        let (mut at, mut output, mut waits) = (first.at, first.output, first.waits);
+        let mut taken = cost(&first.frame);
         let frames = &mut stream.frames;
         let joined = call::with_arrived(first.frame, || {
             let Ok(next) = frames.try_recv() else {
                 return Ok(None);
             };
-            (at, output) = (next.at, next.output);
+            (at, output, waits) = (next.at, next.output, next.waits);
+            taken += cost(&next.frame);
             Ok(Some(next.frame))
         })?;
+        if let Some(pending) = &joined.pending {
+            taken -= cost(pending);
+        }
+        stream.taken = stream.taken.saturating_add(taken);
         if let Some(pending) = joined.pending {
             stream.pending = Some(Arrived {
                 frame: pending,
                 at,
                 output: std::mem::take(&mut output),
+                waits: Waits::new(&self.streams.waiting),
             });
         }
         Ok(Arrived {
             frame: joined.frame,
             at,
             output,
+            waits,
         })
     }
 }
@@ -211,11 +272,57 @@ impl Drop for Mux {
     }
 }
 
+impl Stream {
+    /// The caller gets this frame.
+    fn took(&mut self, frame: &Frame) {
+        self.taken = self.taken.saturating_add(cost(frame));
+    }
+}
+
+/// What a frame takes of its stream's window, bytes.
+fn cost(frame: &Frame) -> u32 {
+    let len = u32::try_from(frame.body.len()).unwrap_or(u32::MAX);
+    len.max(WINDOW_COST_MIN)
+}
+
+impl Waits {
+    fn new(waiting: &Arc<AtomicUsize>) -> Self {
+        waiting.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(waiting))
+    }
+}
+
+impl Drop for Waits {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 impl Streams {
     fn end(&self, why: CallError) {
         let mut open = self.open.lock();
         open.ended = Some(why);
         open.senders.clear();
+        open.left.clear();
+    }
+
+    /// Who gets a frame of this stream. `is_last`: no other one follows.
+    fn reader_of(&self, stream: u32, is_last: bool) -> FrameReader {
+        let mut open = self.open.lock();
+        let sender = match is_last {
+            true => open.senders.remove(&stream),
+            false => open.senders.get(&stream).cloned(),
+        };
+        match (sender, open.left.get(&stream)) {
+            (Some(sender), _) => FrameReader::Caller(sender),
+            (None, None) => FrameReader::Unknown,
+            (None, Some(_)) => {
+                if is_last && let Some(Some(waiter)) = open.left.remove(&stream) {
+                    let _ = waiter.send(());
+                }
+                FrameReader::Gone
+            }
+        }
     }
 
     fn ended(&self) -> CallError {
@@ -244,13 +351,23 @@ impl Closing<'_> {
 
 impl Drop for Closing<'_> {
     fn drop(&mut self) {
-        if !self.is_answered {
-            self.mux.outbox.retract(self.stream);
-        }
+        let is_unsent = !self.is_answered && self.mux.outbox.retract(self.stream);
         let mut open = self.mux.streams.open.lock();
-        open.senders.remove(&self.stream);
         open.receivers.remove(&self.stream);
+        let is_open = open.senders.remove(&self.stream).is_some();
+        if is_open && !is_unsent && self.mux.window > 0 {
+            open.left.insert(self.stream, None);
+        }
     }
+}
+
+/// Who gets a frame.
+enum FrameReader {
+    Caller(mpsc::Sender<Arrived>),
+    /// The caller has gone.
+    Gone,
+    /// Nobody has asked for it.
+    Unknown,
 }
 
 /// What was printed before and after. If it is long, as much as is kept of one invocation.
@@ -274,32 +391,28 @@ async fn read(mut reader: Reader, streams: Arc<Streams>) {
             Err(ended) => break ended,
         };
         has_output &= reader.is_together();
+        let is_last = call::is_last(&frame);
         // Of answers that arrive together, the first has the output of all: it was written before them.
-        let output = match !has_output && call::is_last(&frame) {
+        let output = match !has_output && is_last {
             true => joined(std::mem::take(&mut unclaimed), reader.output().take()),
             false => Bytes::new(),
         };
-        has_output |= call::is_last(&frame);
+        has_output |= is_last;
         let mut arrived = Arrived {
             at: Instant(monotonic_ns()),
             frame,
             output,
+            waits: Waits::new(&streams.waiting),
         };
-        let sender = streams
-            .open
-            .lock()
-            .senders
-            .get(&arrived.frame.stream)
-            .cloned();
-        match sender {
-            Some(sender) => {
-                let cost = match reader.is_together() {
-                    true => call::cost_of_more(&arrived.frame),
-                    false => call::cost(&arrived.frame),
-                };
+        let cost = match reader.is_together() {
+            true => call::cost_of_more(&arrived.frame),
+            false => call::cost(&arrived.frame),
+        };
+        match streams.reader_of(arrived.frame.stream, is_last) {
+            FrameReader::Caller(sender) => {
                 if !call::is_empty_chunk(&arrived.frame) {
                     // Its client reads more slowly than the worker writes. Others are not to wait for it.
-                    if sender.max_capacity() - sender.capacity() >= FREE_FRAMES {
+                    if streams.waiting.load(Ordering::Relaxed) > FREE_FRAMES {
                         reader.keep(&mut arrived.frame).await;
                     }
                     let _ = sender.send(arrived).await;
@@ -309,8 +422,14 @@ async fn read(mut reader: Reader, streams: Arc<Streams>) {
                     reader.output().drain_while(pace.rest()).await;
                 }
             }
-            // Its client has hung up, or the worker sends what nobody asked for. That costs the daemon more than the worker.
-            None => {
+            FrameReader::Gone => {
+                unclaimed = joined(unclaimed, arrived.output);
+                pace.came(cost);
+                reader.output().drain_while(pace.rest()).await;
+            }
+            // The worker cannot know that its client has hung up, or sends what nobody asked for. That costs the daemon more than the
+            // worker.
+            FrameReader::Unknown => {
                 unclaimed = joined(unclaimed, arrived.output);
                 reader.output().drain_while(unexplained.wait()).await;
             }

@@ -85,6 +85,10 @@ impl Worker for KeyedWorker {
         self.inner.last_output()
     }
 
+    fn cancel(&self, stream: u32) -> Option<BoxFuture<'static, bool>> {
+        self.inner.cancel(stream)
+    }
+
     fn is_alive(&self) -> bool {
         self.inner.is_alive()
     }

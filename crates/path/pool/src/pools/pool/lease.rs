@@ -1,7 +1,8 @@
 //! A lease: the right to use one slot of a worker for one invocation, and the wait for one.
 //!
 //! A lease cannot be lost. If it is dropped before the exchange, the worker goes back. If it is dropped during the exchange (the
-//! client hung up), the worker is ended, except one that notices the hang-up itself and can still be used.
+//! client hung up), the worker is ended, except one that notices the hang-up itself and can still be used. A worker of several exchanges
+//! that can be told keeps serving the others: a task has the lease until the worker has ended this one, or its time is over.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -9,11 +10,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use pilot_model::ports::{Done, StartStamps, Worker};
+use pilot_model::ports::{BoxFuture, Done, StartStamps, Worker};
 use pilot_model::{CpuTime, EndReason, Instant, SharedWorker, StartKind};
 use tokio::sync::oneshot;
-use tokio::time::timeout_at;
+use tokio::time::{timeout, timeout_at};
 
+use super::super::BackgroundJob;
 use super::super::worker::PooledWorker;
 use super::{Pool, Refusal};
 use crate::shares::ShareStart;
@@ -36,6 +38,8 @@ pub struct Lease {
     thawed: Option<Instant>,
     /// Its stream, and how many exchanges its worker had when it began, itself included.
     begun: Option<(u32, u32)>,
+    /// The worker was told that the caller has gone.
+    is_cancelled: bool,
     /// Its part of the CPU time of a worker that serves several. Only this lease locks it.
     share: Mutex<Option<ShareStart>>,
 }
@@ -61,6 +65,7 @@ impl Lease {
             awake: false,
             thawed: None,
             begun: None,
+            is_cancelled: false,
             share: Mutex::default(),
         }
     }
@@ -261,8 +266,42 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        if let Some(ending) = self.ending {
-            self.end(self.pool.now(), ending);
+        let Some(ending) = self.ending else { return };
+        let is_abandoned = matches!(ending, Ending::Lost(EndReason::Cancelled));
+        if is_abandoned && !self.is_cancelled && self.cancel() {
+            return;
+        }
+        self.end(self.pool.now(), ending);
+    }
+}
+
+impl Lease {
+    /// Tells the worker that the caller has gone, and leaves the lease to a task. False: the worker cannot be told.
+    fn cancel(&mut self) -> bool {
+        let worker = &self.pooled.worker;
+        let told = self.begun.and_then(|(stream, _)| worker.cancel(stream));
+        let Some(told) = told else { return false };
+        let lease = Self {
+            pool: Arc::clone(&self.pool),
+            pooled: Arc::clone(&self.pooled),
+            ending: self.ending.take(),
+            is_cancelled: true,
+            share: Mutex::new(self.share.get_mut().take()),
+            ..*self
+        };
+        // Not here: this may run inside `Tasks::spawn`, which is not reentrant.
+        (self.pool.shared).in_background(BackgroundJob::Abandoned(lease, told));
+        true
+    }
+
+    /// The caller has gone. Waits until the worker has ended the exchange (`told`), at most as long as the exchange could have taken.
+    pub(crate) async fn outlast(self, told: BoxFuture<'static, bool>) {
+        let patience = self.pool.version().config.timeout;
+        let is_over = timeout(patience, told).await;
+        let now = self.pool.now();
+        match is_over {
+            Ok(true) => self.finish(now),
+            Ok(false) | Err(_) => self.lose(now, EndReason::Cancelled),
         }
     }
 }

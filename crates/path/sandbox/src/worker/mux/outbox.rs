@@ -14,7 +14,7 @@ use pilot_sys::seqpacket;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
-use super::super::call::{CallError, FirstFrame, closed_or_broken};
+use super::super::call::{CallError, ToWorker, closed_or_broken};
 use super::super::socket::Outgoing;
 
 /// Most frames per write. Each has three parts, and a write takes 1,024 (`UIO_MAXIOV`, sendmsg(2)).
@@ -42,7 +42,7 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct Queue {
-    waiting: VecDeque<FirstFrame>,
+    waiting: VecDeque<ToWorker>,
     /// Frames that somebody could write only in part. They go first.
     begun: Option<Batch>,
     /// Somebody has taken frames. Who has written them looks whether others have come.
@@ -54,7 +54,7 @@ struct Queue {
 /// Frames that are being written.
 #[derive(Debug, Default)]
 struct Batch {
-    frames: VecDeque<FirstFrame>,
+    frames: VecDeque<ToWorker>,
     /// Bytes of the first one that are written.
     written: usize,
 }
@@ -78,14 +78,14 @@ impl Outbox {
     ///
     /// # Errors
     /// The worker cannot be written to any more.
-    pub(super) fn put(&self, frame: FirstFrame) -> Result<(), CallError> {
+    pub(super) fn put(&self, frame: ToWorker) -> Result<(), CallError> {
         let shared = &*self.shared;
         let batch = {
             let mut queue = shared.queue.lock();
             if let Some(failed) = &queue.failed {
                 return Err(failed.clone());
             }
-            queue.waiting.push_back(frame);
+            queue.add(frame)?;
             queue.take()
         };
         // Who is writing looks at the queue afterwards.
@@ -100,10 +100,13 @@ impl Outbox {
         Ok(())
     }
 
-    /// The call is cancelled: its frame is not sent, unless somebody has begun to.
-    pub(super) fn retract(&self, stream: u32) {
+    /// The call is cancelled: its frame is not sent, unless somebody has begun to. Returns whether it is not.
+    pub(super) fn retract(&self, stream: u32) -> bool {
         let mut queue = self.shared.queue.lock();
-        queue.waiting.retain(|frame| frame.stream() != stream);
+        let before = queue.waiting.len();
+        let is_meant = |frame: &ToWorker| frame.stream() == stream && frame.is_call();
+        queue.waiting.retain(|frame| !is_meant(frame));
+        queue.waiting.len() < before
     }
 }
 
@@ -137,6 +140,20 @@ impl Shared {
 }
 
 impl Queue {
+    /// A worker that does not read has one frame of room for each response here, and not one after the other.
+    fn add(&mut self, frame: ToWorker) -> Result<(), CallError> {
+        let same = |known: &&mut ToWorker| known.stream() == frame.stream();
+        if let Some(more) = frame.room()
+            && let Some((known, room)) = (self.waiting.iter_mut().filter(same))
+                .find_map(|known| known.room().map(|room| (known, room)))
+        {
+            *known = ToWorker::window(frame.stream(), room.saturating_add(more))?;
+            return Ok(());
+        }
+        self.waiting.push_back(frame);
+        Ok(())
+    }
+
     /// What is written next. `None`: nothing waits, or somebody is writing.
     fn take(&mut self) -> Option<Batch> {
         if self.is_writing {
@@ -150,7 +167,7 @@ impl Queue {
                 fits
             });
             let count = short.count();
-            let frames: VecDeque<FirstFrame> = self.waiting.drain(..count).collect();
+            let frames: VecDeque<ToWorker> = self.waiting.drain(..count).collect();
             (!frames.is_empty()).then_some(Batch { frames, written: 0 })
         })?;
         self.is_writing = true;
@@ -188,7 +205,7 @@ impl Batch {
                 _ => Vec::new(),
             };
             let frames = self.frames.iter().take(count);
-            let mut parts: Vec<IoSlice<'_>> = frames.flat_map(FirstFrame::parts).collect();
+            let mut parts: Vec<IoSlice<'_>> = frames.flat_map(ToWorker::parts).collect();
             let mut rest = &mut parts[..];
             IoSlice::advance_slices(&mut rest, self.written);
             match seqpacket::send_stream(socket.as_fd(), rest, &descriptors) {

@@ -24,12 +24,16 @@ fn frame(kind: FrameKind, stream: u32, body: &[u8]) -> Vec<u8> {
 }
 
 fn pair() -> (Mux, UnixStream) {
+    pair_with(0)
+}
+
+fn pair_with(window: u32) -> (Mux, UnixStream) {
     let (here, worker) = UnixStream::pair().unwrap();
     let (output, _) = Output::pipe().unwrap();
     let answers = MemoryBudget::default().of(&"thumbnail".parse().unwrap());
     let here = here.into_std().unwrap().into();
     let connection = Connection::new(here, output, answers).unwrap();
-    (Mux::new(connection).unwrap(), worker)
+    (Mux::new(connection, window).unwrap(), worker)
 }
 
 #[tokio::test]
@@ -97,10 +101,16 @@ fn call_with(stream: u32, payload: Vec<u8>) -> Call {
 
 /// The streams and bodies of the first frames that the daemon sends.
 async fn frames_of(mut worker: UnixStream, number: usize) -> Vec<(u32, Bytes)> {
+    let frames = read_frames(&mut worker, number).await;
+    let parts = frames.into_iter().map(|frame| (frame.stream, frame.body));
+    parts.collect()
+}
+
+async fn read_frames(worker: &mut UnixStream, number: usize) -> Vec<Frame> {
     let (mut decoder, mut frames) = (FrameDecoder::default(), Vec::new());
     while frames.len() < number {
         match decoder.next_frame().unwrap() {
-            Some(frame) => frames.push((frame.stream, frame.body)),
+            Some(frame) => frames.push(frame),
             None => assert_ne!(
                 worker.read_buf(decoder.space(1 << 16)).await.unwrap(),
                 0,
@@ -184,7 +194,7 @@ async fn the_output_of_a_complete_head_comes_with_it() {
     let (output, printing) = Output::pipe().unwrap();
     let answers = MemoryBudget::default().of(&"thumbnail".parse().unwrap());
     let here = here.into_std().unwrap().into();
-    let mux = Mux::new(Connection::new(here, output, answers).unwrap()).unwrap();
+    let mux = Mux::new(Connection::new(here, output, answers).unwrap(), 0).unwrap();
     let head = br#"{"status":200,"headers":[],"started_ns":1,"finished_ns":2}"#;
     for printed in ["first\n", "second\n"] {
         let header = Header::new(FrameKind::Head, 3, head, b"ok").unwrap();
@@ -242,4 +252,142 @@ async fn a_stream_that_nobody_takes_holds_up_no_other_one() {
             other => panic!("{other:?}"),
         }
     }
+}
+
+const WINDOW: u32 = 256 << 10;
+
+/// The worker answers this stream with a head.
+async fn begin(mux: &Mux, worker: &mut UnixStream, stream: u32) {
+    let head = br#"{"status":200,"headers":[],"started_ns":1}"#;
+    let header = Header::new(FrameKind::Head, stream, head, b"").unwrap();
+    let call = call_with(stream, Vec::new());
+    let answering = async {
+        assert_eq!(read_frames(worker, 1).await[0].stream, stream);
+        let frames = [&header.encode()[..], head].concat();
+        worker.write_all(&frames).await.unwrap();
+    };
+    let (answer, ()) = tokio::join!(mux.call(&call), answering);
+    assert!(
+        matches!(answer, Ok(Answer::Http { done: None, .. })),
+        "{answer:?}"
+    );
+}
+
+/// An END, as of a response that is over.
+fn end(stream: u32) -> Vec<u8> {
+    let header = Header::new(FrameKind::End, stream, DONE, b"").unwrap();
+    [&header.encode()[..], DONE].concat()
+}
+
+/// Its caller has gone before there is an answer.
+async fn leave(mux: &Mux, call: &Call) {
+    let answer = timeout(Duration::from_millis(50), mux.call(call)).await;
+    assert!(answer.is_err(), "{answer:?}");
+}
+
+async fn resolves(told: BoxFuture<'static, bool>) -> bool {
+    timeout(Duration::from_secs(5), told).await.unwrap()
+}
+
+#[tokio::test]
+async fn room_is_given_back_when_the_caller_has_taken_it() {
+    let (mux, mut worker) = pair_with(WINDOW);
+    begin(&mux, &mut worker, 3).await;
+    let piece = frame(FrameKind::Chunk, 3, &[7; 64 << 10]);
+    let mut given = 0;
+    for turn in 0..8_u32 {
+        worker.write_all(&piece).await.unwrap();
+        assert!(matches!(mux.next_part(3).await, Ok(Part::Chunk(_))));
+        // The head takes 256 bytes.
+        let taken = 256 + (turn + 1) * (64 << 10);
+        if taken - given >= WINDOW / 2 {
+            let frame = &read_frames(&mut worker, 1).await[0];
+            assert_eq!((frame.kind, frame.stream), (FrameKind::Window, 3));
+            given += u32::from_le_bytes(frame.body.as_ref().try_into().unwrap());
+            assert_eq!(given, taken);
+        }
+    }
+    // Short pieces take room for what they cost.
+    worker
+        .write_all(&frame(FrameKind::Chunk, 3, b"x").repeat(600))
+        .await
+        .unwrap();
+    let mut pieces = 0;
+    while pieces < 600 {
+        match mux.next_part(3).await {
+            Ok(Part::Chunk(bytes)) => pieces += bytes.len(),
+            other => panic!("{other:?}"),
+        }
+    }
+    let frame = &read_frames(&mut worker, 1).await[0];
+    assert_eq!(frame.kind, FrameKind::Window);
+}
+
+#[tokio::test]
+async fn a_worker_that_does_not_read_has_one_frame_of_room_waiting() {
+    let (mux, mut worker) = pair_with(1);
+    begin(&mux, &mut worker, 3).await;
+    // More than the socket holds.
+    leave(&mux, &call_with(4, vec![1; 4 << 20])).await;
+    for _ in 0..20 {
+        worker
+            .write_all(&frame(FrameKind::Chunk, 3, &[7; 64 << 10]))
+            .await
+            .unwrap();
+        assert!(matches!(mux.next_part(3).await, Ok(Part::Chunk(_))));
+    }
+    let frames = read_frames(&mut worker, 2).await;
+    let kinds: Vec<_> = frames.iter().map(|frame| frame.kind).collect();
+    assert_eq!(kinds, [FrameKind::Invoke, FrameKind::Window]);
+    let room = u32::from_le_bytes(frames[1].body.as_ref().try_into().unwrap());
+    assert!(room >= 19 * (64 << 10), "{room}");
+}
+
+#[tokio::test]
+async fn a_worker_is_told_that_a_caller_has_gone_and_serves_on() {
+    let (mux, mut worker) = pair_with(WINDOW);
+    // The caller leaves before the answer.
+    leave(&mux, &call_with(1, Vec::new())).await;
+    let told = mux.cancel(1).unwrap();
+    let frames = read_frames(&mut worker, 2).await;
+    let seen: Vec<_> = frames.iter().map(|one| (one.kind, one.stream)).collect();
+    assert_eq!(seen, [(FrameKind::Invoke, 1), (FrameKind::Cancel, 1)]);
+    worker
+        .write_all(&frame(FrameKind::Result, 1, b"1"))
+        .await
+        .unwrap();
+    assert!(resolves(told).await);
+    // And in the middle of a response.
+    begin(&mux, &mut worker, 2).await;
+    let waiting = timeout(Duration::from_millis(50), mux.next_part(2));
+    assert!(waiting.await.is_err());
+    let told = mux.cancel(2).unwrap();
+    let late = [frame(FrameKind::Chunk, 2, b"late").repeat(100), end(2)].concat();
+    worker.write_all(&late).await.unwrap();
+    assert!(resolves(told).await);
+    assert_eq!(read_frames(&mut worker, 1).await[0].kind, FrameKind::Cancel);
+    // What is over before the caller leaves need not be told.
+    begin(&mux, &mut worker, 3).await;
+    worker.write_all(&end(3)).await.unwrap();
+    assert!(matches!(mux.next_part(3).await, Ok(Part::End(..))));
+    assert!(resolves(mux.cancel(3).unwrap()).await);
+    // The worker still serves, and says so in time.
+    begin(&mux, &mut worker, 4).await;
+    let waiting = timeout(Duration::from_millis(50), mux.next_part(4));
+    assert!(waiting.await.is_err());
+    let told = mux.cancel(4).unwrap();
+    drop(worker);
+    assert!(!resolves(told).await, "its channel has ended");
+}
+
+#[tokio::test]
+async fn a_call_that_was_not_sent_needs_no_cancel() {
+    let (mux, worker) = pair_with(WINDOW);
+    for stream in [1, 2] {
+        leave(&mux, &call_with(stream, vec![1; 4 << 20])).await;
+    }
+    assert!(resolves(mux.cancel(2).unwrap()).await, "it was taken back");
+    drop(worker);
+    let (old, _worker) = pair();
+    assert!(old.cancel(1).is_none(), "it cannot be told");
 }

@@ -1,0 +1,183 @@
+"""Responses of a worker that serves several at once: their windows, and clients that hang up."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+from conftest import Functions, Start
+from harness import Stream
+
+from pilot_worker import flow, wire
+
+# A response of PATH pieces of 64 KiB. `/0` says what has become of the others.
+ASGI = """
+import asyncio, json
+seen = {}
+async def handler(scope, receive, send):
+    assert scope["type"] == "http"
+    number = int(scope["path"].rpartition("/")[2])
+    how = scope["query_string"].decode()
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    if number == 0:
+        await send({"type": "http.response.body", "body": json.dumps(seen).encode()})
+        return
+    if how == "listens":
+        await receive()
+        assert (await receive())["type"] == "http.disconnect"
+        seen[how] = "disconnected"
+        return
+    try:
+        if how == "large":
+            await send({"type": "http.response.body", "body": b"x" * number * 65536})
+            return
+        for _ in range(number):
+            await send({"type": "http.response.body", "body": b"x" * 65536, "more_body": True})
+            if how == "slow":
+                await asyncio.sleep(0.01)
+        await send({"type": "http.response.body"})
+    except BaseException as error:
+        seen[how] = type(error).__name__
+        raise
+    finally:
+        seen.setdefault(how, "ended")
+"""
+WSGI = """
+import json
+seen = {}
+def handler(environ, start_response):
+    number, how = int(environ["PATH_INFO"][1:]), environ["QUERY_STRING"]
+    write = start_response("200 OK", [])
+    if number == 0:
+        return [json.dumps(seen).encode()]
+    if how == "large":
+        return [b"x" * number * 65536]
+    if how == "write":
+        try:
+            for _ in range(number):
+                write(b"x" * 65536)
+        except BaseException as error:
+            seen[how] = type(error).__name__
+            raise
+        return []
+    return parts(number, how)
+
+def parts(number, how):
+    try:
+        for _ in range(number):
+            yield b"x" * 65536
+    except GeneratorExit:
+        seen[how] = "closed"
+    finally:
+        seen.setdefault(how, "ended")
+"""
+APPLICATIONS = {"asgi": ASGI, "wsgi": WSGI}
+
+
+def concurrent(start: Start, interface: str, **changes: object) -> Stream:
+    worker = start(APPLICATIONS[interface], interface=interface, concurrency=4, **changes)
+    worker.makes_room = False
+    return worker
+
+
+def seen_by(worker: Stream, how: str) -> str:
+    """What has become of a response."""
+    until = time.monotonic() + 10
+    while time.monotonic() < until:
+        seen = json.loads(worker.http(path="/0")[2])
+        if how in seen:
+            return str(seen[how])
+        time.sleep(0.02)
+    raise AssertionError(f"the response has no end: {how}")
+
+
+def take(worker: Stream, stream: int, pieces: int) -> None:
+    for number in range(pieces):
+        kind, answered, _, body = worker.frame()
+        assert (kind, answered, len(body)) == (wire.CHUNK if number else wire.HEAD, stream, 65536)
+
+
+@pytest.mark.parametrize("how", ["", "large", "write"])
+@pytest.mark.parametrize("interface", APPLICATIONS)
+def test_a_response_waits_for_room_and_holds_up_no_other_one(start: Start, interface: str, how: str) -> None:
+    worker = concurrent(start, interface)
+    fits = wire.WINDOW_LEN // 65536
+    stream = worker.ask_http(path="/12", query=how)
+    take(worker, stream, fits)
+    assert worker.http(path="/0")[2] == b"{}"  # the next frame is not of the first response
+    worker.make_room(stream, wire.WINDOW_LEN)
+    worker.make_room(stream + 100, 1)  # a response that is over
+    for _ in range(fits):
+        assert worker.frame()[:2] == (wire.CHUNK, stream)
+    assert worker.http(path="/0")[2] == b"{}"
+    worker.makes_room = True
+    worker.make_room(stream, wire.WINDOW_LEN)
+    kind, length = wire.CHUNK, 2 * fits * 65536
+    while kind == wire.CHUNK:
+        kind, answered, _, body = worker.frame()
+        assert answered == stream
+        length += len(body)
+    assert (kind, length) == (wire.END, 12 * 65536)
+
+
+@pytest.mark.parametrize(
+    ("interface", "how", "end"),
+    [
+        ("asgi", "", "ClientGone"),
+        ("asgi", "slow", "ClientGone"),
+        ("asgi", "listens", "disconnected"),
+        ("wsgi", "", "closed"),
+        ("wsgi", "write", "ClientGone"),
+    ],
+)
+def test_an_application_ends_when_its_client_has_gone(
+    start: Start, functions: Functions, interface: str, how: str, end: str
+) -> None:
+    worker = concurrent(start, interface)
+    other = worker.ask_http(path="/9", query="other")
+    take(worker, other, 4)
+    stream = worker.ask_http(path="/1000", query=how)
+    if how != "listens":
+        take(worker, stream, 4)
+    worker.cancel(stream)
+    begun = time.monotonic()
+    while (frame := worker.frame())[0] != wire.END:
+        assert frame[1] == stream
+    assert frame[1] == stream
+    assert time.monotonic() - begun < 5
+    worker.cancel(stream)  # the daemon may not know yet that it is over
+    assert seen_by(worker, how) == end
+    assert functions.log.read_now() == "", "the application has done nothing wrong"
+    # The other one goes on.
+    worker.makes_room = True
+    worker.make_room(other, wire.WINDOW_LEN)
+    while (frame := worker.frame())[0] == wire.CHUNK:
+        assert frame[1] == other
+
+
+def test_a_handler_is_not_told_that_its_client_has_gone(start: Start) -> None:
+    for kind in ("", "async "):
+        code = f"import time\n{kind}def handler(event, context):\n    time.sleep(0.1)\n    return event\n"
+        worker = start(code, concurrency=2)
+        stream = worker.ask(5)
+        worker.cancel(stream)
+        worker.make_room(stream, 5)
+        assert worker.frame()[:2] == (wire.RESULT, stream)
+        assert worker.result(6) == 6
+
+
+def test_an_error_that_a_gone_client_has_led_to_is_found_behind_others() -> None:
+    def raised(error: BaseException, cause: BaseException | None = None) -> BaseException:
+        error.__cause__ = cause
+        return error
+
+    class Group(Exception):
+        exceptions = (ValueError(), raised(OSError(), flow.ClientGone()))
+
+    assert flow.is_from_gone_client(flow.ClientGone())
+    assert flow.is_from_gone_client(raised(ValueError(), flow.ClientGone()))
+    assert flow.is_from_gone_client(Group())
+    circle = ValueError()
+    assert not flow.is_from_gone_client(raised(circle, raised(KeyError(), circle)))
+    assert not flow.is_from_gone_client(None)
