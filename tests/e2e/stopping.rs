@@ -238,3 +238,26 @@ fn a_worker_of_a_replaced_version_has_its_grace() {
         .deploy(&project("forked", "environment.TELL = \"0\""));
     assert_eq!(until_its_end(worker), "asked ended");
 }
+
+/// Without `keep_alive.stop`.
+#[test]
+fn exit_functions_run_however_a_worker_ends_between_invocations() {
+    needs_root!();
+    for kind in ["forked", "shared", "asyncio", "fresh"] {
+        let mut lab = Lab::new(kind, 0.0, "");
+        let worker = lab.worker();
+        lab.daemon.deploy(&project(
+            kind,
+            "network = \"host\"\nenvironment.TELL = \"0\"",
+        ));
+        assert_eq!(until_its_end(worker), "ended", "{kind}: a new version");
+        lab.daemon.cli_ok(&["rollback", "lab"]);
+        let worker = lab.worker();
+        assert_eq!(lab.daemon.stop(), Some(0));
+        assert_eq!(until_its_end(worker), "ended", "{kind}: the daemon stops");
+        lab.daemon.resume();
+        let worker = lab.worker();
+        lab.daemon.cli_ok(&["remove", "lab"]);
+        assert_eq!(until_its_end(worker), "ended", "{kind}: it is removed");
+    }
+}

@@ -24,7 +24,7 @@ const REFILL_AFTER: Duration = Duration::from_millis(4);
 /// Of the sandboxes beyond [`SPARES`], those that were not needed for this long are dropped.
 const TRIM_AFTER: Duration = Duration::from_secs(10);
 
-/// Longest time from the end of the last worker's grace period until it has ended.
+/// Longest time until the last worker that was told to end has ended: its grace period, and what the kernel needs.
 const SETTLED_TIME_MAX: Duration = Duration::from_secs(13);
 
 /// Most queued jobs. Beyond this, spares are not made, and released sandboxes are dropped.
@@ -35,19 +35,21 @@ const WAITING_MAX: usize = 1024;
 pub(super) struct SandboxPrewarmer {
     work: mpsc::Sender<Work>,
     task: JoinHandle<()>,
-    /// How many workers are in their grace period.
+    /// How many workers were told to end, and have not.
     lingering: watch::Sender<usize>,
 }
 
 enum Work {
     Refill(Weak<TemplateTree>, Weak<Function>),
-    Recycle(Weak<Function>, Box<Released>, Option<Lingering>),
+    Recycle(Box<Released>, Lingering),
 }
 
-/// A worker in its grace period. Its function's node, and so its template and the sandbox around its own, stays until then.
+/// A worker that was told to end. Its function's node, and so its template and the sandbox around its own, stays until it has: user code may
+/// run in it (`atexit` functions, the shutdown of an application), also if its version was replaced or removed meanwhile.
 struct Lingering {
-    _function: Arc<Function>,
-    _place: OwnedSemaphorePermit,
+    function: Arc<Function>,
+    /// Of a worker with a grace period.
+    _place: Option<OwnedSemaphorePermit>,
     count: watch::Sender<usize>,
 }
 
@@ -67,7 +69,7 @@ impl SandboxPrewarmer {
         }
     }
 
-    /// Waits until no worker is in its grace period.
+    /// Waits until all workers that were told to end have ended, or have had their time for it.
     pub(super) async fn settled(&self) {
         let mut lingering = self.lingering.subscribe();
         // An error means that the sender is gone, and it is here.
@@ -111,30 +113,25 @@ struct FunctionSandboxes {
 
 impl SandboxOwner for FunctionSandboxes {
     fn take_back(&self, released: Released) {
-        let lingering = match released.grace {
+        let place = match released.grace {
             Some(_) => match self.function.linger() {
-                Some(place) => Some(self.lingers(place)),
+                Some(place) => Some(place),
                 // Too many of its workers linger already: the sandbox is dropped, which ends it.
                 None => return,
             },
             None => None,
         };
-        if lingering.is_some() || self.function.spare_count() < SPARES_MAX {
-            // If the queue is full, the sandbox is dropped, which ends it.
-            let _ = self.work.try_send(Work::Recycle(
-                Arc::downgrade(&self.function),
-                Box::new(released),
-                lingering,
-            ));
-        }
+        let lingering = self.lingers(place);
+        // If the queue is full, the sandbox is dropped, which ends it.
+        let _ = (self.work).try_send(Work::Recycle(Box::new(released), lingering));
     }
 }
 
 impl FunctionSandboxes {
-    fn lingers(&self, place: OwnedSemaphorePermit) -> Lingering {
+    fn lingers(&self, place: Option<OwnedSemaphorePermit>) -> Lingering {
         self.lingering.send_modify(|count| *count += 1);
         Lingering {
-            _function: Arc::clone(&self.function),
+            function: Arc::clone(&self.function),
             _place: place,
             count: self.lingering.clone(),
         }
@@ -150,8 +147,8 @@ async fn keep(mut work: mpsc::Receiver<Work>) {
                 Some(Work::Refill(tree, function)) => {
                     jobs.spawn(refill(tree, function));
                 }
-                Some(Work::Recycle(function, released, lingering)) => {
-                    jobs.spawn(recycle(function, released, lingering));
+                Some(Work::Recycle(released, lingering)) => {
+                    jobs.spawn(recycle(released, lingering));
                 }
             },
             Some(_) = jobs.join_next() => {}
@@ -179,11 +176,14 @@ async fn refill(tree: Weak<TemplateTree>, function: Weak<Function>) {
 
 /// The worker's process is ending, because its channel is closed, or because it was told to. A sandbox that cannot be cleaned is dropped,
 /// which ends it.
-async fn recycle(function: Weak<Function>, released: Box<Released>, lingering: Option<Lingering>) {
-    let Some(mut sandbox) = released.after_grace().await.vacated().await else {
+async fn recycle(released: Box<Released>, lingering: Lingering) {
+    let vacated = released.after_grace().await.vacated().await;
+    let function = Arc::downgrade(&lingering.function);
+    let has_room = lingering.function.spare_count() < SPARES_MAX;
+    drop(lingering);
+    let Some(mut sandbox) = vacated.filter(|_| has_room && function.strong_count() > 0) else {
         return;
     };
-    drop(lingering);
     if !descriptors::has_spare() || sandbox.clean().await.is_err() {
         return;
     }
