@@ -426,6 +426,42 @@ fn with_all_places_taken_idle_workers_make_room_and_requests_wait_or_are_told_to
     assert_eq!(running.receive("POST").ok().json(), 8);
 }
 
+/// A server that takes three seconds to end.
+const ENDS_SLOWLY: &str = r#"
+import http.server, os, signal, sys, time
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    def log_message(self, *_): pass
+    def do_GET(self):
+        self.send_response(200); self.send_header("Content-Length", "2"); self.end_headers(); self.wfile.write(b"ok")
+
+def end(*_):
+    time.sleep(3)
+    os._exit(0)
+
+signal.signal(signal.SIGTERM, end)
+http.server.HTTPServer(("127.0.0.1", int(os.environ["PORT"])), Handler).serve_forever()
+"#;
+
+#[test]
+fn one_request_takes_one_place_of_a_function_whose_workers_end_slowly() {
+    needs_root!();
+    const PLACES: u32 = 5;
+    let daemon = daemon_with_workers(PLACES);
+    let keys =
+        json!({"runtime": "http", "command": ["python3", "app.py"], "scale": {"idle_s": 600}});
+    daemon.upload_code("slow", &keys, ENDS_SLOWLY);
+    daemon.upload_code("quick", &json!({}), ECHO);
+    daemon.scale("quick", 0);
+    daemon.scale("slow", PLACES);
+    eventually("all places are taken", || {
+        (daemon.workers("slow", "idle") == u64::from(PLACES)).then_some(())
+    });
+    assert_eq!(answer(&daemon, "quick", json!(1)), 1);
+    let left = daemon.workers("slow", "idle");
+    assert_eq!(left, u64::from(PLACES) - 1, "for one request");
+}
+
 #[test]
 fn with_few_descriptors_what_nobody_uses_makes_room() {
     needs_root!();

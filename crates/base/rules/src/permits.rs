@@ -124,6 +124,15 @@ impl<F: Ord + Clone, Q> FairPermits<F, Q> {
             .is_some_and(|share| share.held > share.reserved)
     }
 
+    /// How many requests wait.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.functions
+            .values()
+            .map(|share| share.waiting.len())
+            .sum()
+    }
+
     /// How many waiting requests are of functions that have fewer permits than they are entitled to, up to those permits.
     #[must_use]
     pub fn claims(&self) -> usize {

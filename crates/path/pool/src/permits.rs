@@ -3,6 +3,7 @@
 //! The mutex guards the decisions. It is never held together with the lock of a pool, nor while a permit is handed over.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -13,7 +14,11 @@ use tokio::time::{Instant, timeout};
 
 /// See the module.
 #[derive(Debug)]
-pub(crate) struct WorkerPermits(Mutex<FairPermits<FunctionName, WaitingRequest>>);
+pub(crate) struct WorkerPermits {
+    state: Mutex<FairPermits<FunctionName, WaitingRequest>>,
+    /// Permits of workers that were told to end. They come back.
+    leaving: AtomicUsize,
+}
 
 /// A waiting request: whose it is, and where its permit goes.
 type WaitingRequest = (FunctionName, oneshot::Sender<WorkerPermit>);
@@ -23,6 +28,8 @@ type WaitingRequest = (FunctionName, oneshot::Sender<WorkerPermit>);
 pub(crate) struct WorkerPermit {
     permits: Arc<WorkerPermits>,
     function: FunctionName,
+    /// Its worker was told to end.
+    is_leaving: AtomicBool,
 }
 
 /// A request for a permit. Dropping it gives it up.
@@ -36,14 +43,17 @@ pub(crate) struct Asked {
 
 impl WorkerPermits {
     pub(crate) fn new(permits: usize) -> Arc<Self> {
-        Arc::new(Self(Mutex::new(FairPermits::new(permits))))
+        Arc::new(Self {
+            state: Mutex::new(FairPermits::new(permits)),
+            leaving: AtomicUsize::new(0),
+        })
     }
 
     /// A permit of this function, or a request for one.
     pub(crate) fn ask(self: &Arc<Self>, function: &FunctionName) -> Result<WorkerPermit, Asked> {
         let (sender, answer) = oneshot::channel();
         let handle = || (function.clone(), sender);
-        let ticket = self.0.lock().ask(function, handle);
+        let ticket = self.state.lock().ask(function, handle);
         match ticket {
             None => Ok(self.permit(function.clone())),
             Some(ticket) => Err(Asked {
@@ -57,23 +67,33 @@ impl WorkerPermits {
 
     /// Other functions leave this many permits to this one.
     pub(crate) fn reserve(self: &Arc<Self>, function: &FunctionName, permits: usize) {
-        let granted = self.0.lock().reserve(function, permits);
+        let granted = self.state.lock().reserve(function, permits);
         self.hand_over(granted);
     }
 
     /// Whether this function has fewer permits than it is entitled to.
     pub(crate) fn is_short(&self, function: &FunctionName) -> bool {
-        self.0.lock().is_short(function)
+        self.state.lock().is_short(function)
     }
 
     /// Whether this function may lose an unused permit to another one.
     pub(crate) fn may_lose_one(&self, function: &FunctionName) -> bool {
-        self.0.lock().may_lose_one(function)
+        self.state.lock().may_lose_one(function)
+    }
+
+    /// Permits that will come back soon, because their workers were told to end.
+    pub(crate) fn leaving(&self) -> usize {
+        self.leaving.load(Ordering::Relaxed)
+    }
+
+    /// Whether more requests wait than `coming` permits can serve.
+    pub(crate) fn lacks(&self, coming: usize) -> bool {
+        self.state.lock().waiting() > coming
     }
 
     /// The function that should give a permit up next, if functions wait for more permits than `coming` that are entitled to them.
     pub(crate) fn debtor(&self, coming: usize) -> Option<FunctionName> {
-        let permits = self.0.lock();
+        let permits = self.state.lock();
         let owes = permits.claims() > coming;
         permits.richest().filter(|_| owes).cloned()
     }
@@ -82,6 +102,7 @@ impl WorkerPermits {
         WorkerPermit {
             permits: Arc::clone(self),
             function,
+            is_leaving: AtomicBool::new(false),
         }
     }
 
@@ -93,9 +114,21 @@ impl WorkerPermits {
     }
 }
 
+impl WorkerPermit {
+    /// Its worker was told to end. A server may take its time.
+    pub(crate) fn leaves(&self) {
+        if !self.is_leaving.swap(true, Ordering::Relaxed) {
+            self.permits.leaving.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
 impl Drop for WorkerPermit {
     fn drop(&mut self) {
-        let granted = self.permits.0.lock().release(&self.function);
+        if *self.is_leaving.get_mut() {
+            self.permits.leaving.fetch_sub(1, Ordering::Relaxed);
+        }
+        let granted = self.permits.state.lock().release(&self.function);
         self.permits.hand_over(granted);
     }
 }
@@ -117,7 +150,7 @@ impl Asked {
             look();
         }
         // Leave first: after that, either the permit is in the channel or it never comes.
-        let _handle = self.permits.0.lock().leave(&self.function, self.ticket);
+        let _handle = self.permits.state.lock().leave(&self.function, self.ticket);
         self.answer.try_recv().ok()
     }
 }
@@ -128,7 +161,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 impl Drop for Asked {
     fn drop(&mut self) {
         // Dropped after the lock is released. A permit that was given meanwhile is in the channel and comes back with it.
-        let _handle = self.permits.0.lock().leave(&self.function, self.ticket);
+        let _handle = self.permits.state.lock().leave(&self.function, self.ticket);
     }
 }
 
@@ -167,9 +200,26 @@ mod tests {
             .await;
         assert!(late.is_none());
         drop((permit, next, more));
-        assert_eq!(permits.0.lock().claims(), 0);
+        assert_eq!(permits.state.lock().claims(), 0);
         let again = [permits.ask(&one).unwrap(), permits.ask(&one).unwrap()];
         assert!(permits.ask(&one).is_err());
         drop(again);
+    }
+
+    #[tokio::test]
+    async fn permits_that_come_back_are_counted_until_they_are_back() {
+        let permits = WorkerPermits::new(1);
+        let (one, other) = (name("one"), name("other"));
+        let held = permits.ask(&one).unwrap();
+        let asked = permits.ask(&other).unwrap_err();
+        assert!(permits.lacks(permits.leaving()));
+        held.leaves();
+        held.leaves();
+        assert_eq!(permits.leaving(), 1);
+        assert!(!permits.lacks(permits.leaving()), "one for one");
+        drop(held);
+        let permit = asked.within(Duration::ZERO, || {}).await.unwrap();
+        assert_eq!((permit.function.as_str(), permits.leaving()), ("other", 0));
+        assert!(!permits.lacks(0));
     }
 }

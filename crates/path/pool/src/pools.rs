@@ -280,11 +280,12 @@ impl PoolsInner {
         while matches!(result, Err(StartError::Full { .. })) && tokio::time::Instant::now() < until
         {
             let pools = self.pools();
-            let mut evicted = 0;
-            while evicted < EVICTED_AT_ONCE && memory::evict_oldest(&pools, &self.permits) {
-                evicted += 1;
+            // Those that are still ending have what they use.
+            let mut ending = self.permits.leaving();
+            while ending < EVICTED_AT_ONCE && memory::evict_oldest(&pools, &self.permits) {
+                ending += 1;
             }
-            if evicted == 0 {
+            if ending == 0 {
                 memory::drop_templates(&pools, memory::Share::Some);
             }
             tokio::time::sleep(ROOM_LOOK_EVERY).await;
@@ -296,12 +297,14 @@ impl PoolsInner {
     /// All permits are taken, and this function waits for one. Returns whether it is entitled to one.
     fn make_room(&self, function: &FunctionName) -> bool {
         let pools = self.pools();
-        let evicted = memory::evict_oldest(&pools, &self.permits);
+        let draining: usize = pools.iter().map(|pool| pool.draining()).sum();
+        let coming = draining + self.permits.leaving();
+        let lacks = self.permits.lacks(coming);
+        let evicted = lacks && memory::evict_oldest(&pools, &self.permits);
         let entitled = self.permits.is_short(function);
         if evicted || !entitled {
             return entitled;
         }
-        let coming = pools.iter().map(|pool| pool.draining()).sum();
         if let Some(debtor) = self.permits.debtor(coming) {
             let theirs = pools
                 .iter()

@@ -608,6 +608,7 @@ impl Pool {
                         .in_background(BackgroundJob::Rest(pooled, stage));
                 }
                 Action::Retire(pooled, reason) => {
+                    pooled.permit.leaves();
                     self.shared
                         .sink
                         .publish(Event::WorkerEnded(Arc::new(WorkerRecord {

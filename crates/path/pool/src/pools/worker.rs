@@ -49,7 +49,7 @@ pub(crate) struct PooledWorker {
     /// The time for which it was throttled, as last read, and its CPU time then. `None`: not yet read.
     throttled: Mutex<Option<(Duration, Duration)>>,
     /// Its permit among the workers of all versions.
-    _permit: WorkerPermit,
+    pub(crate) permit: WorkerPermit,
 }
 
 impl PooledWorker {
@@ -74,7 +74,7 @@ impl PooledWorker {
             shares: Mutex::default(),
             reading: Mutex::default(),
             throttled: Mutex::default(),
-            _permit: permit,
+            permit,
         }
     }
 
