@@ -140,14 +140,16 @@ fn inotify() -> impl Iterator<Item = Attempt> {
         .into_iter()
 }
 
-/// Memory of the kernel that no control group is charged for.
+/// Memory of the kernel that no control group is charged for, and more sockets than it can list soon.
 fn sockets() -> Vec<Attempt> {
     let mut attempts = Vec::new();
-    for worker in ["hostile", "spawned"] {
-        for (what, with) in [
-            ("unaccepted", json!([15])),
-            ("kept_back", json!([15, 2500])),
-        ] {
+    for (workers, what, with) in [
+        (["hostile", "spawned"], "unaccepted", json!([15])),
+        (["hostile", "spawned"], "kept_back", json!([15, 2500])),
+        (["roomy", "roomy-spawned"], "many_sockets", json!([15, 6])),
+    ] {
+        for worker in workers {
+            let with = with.clone();
             attempts.push(Attempt::new(
                 format!("sockets: {worker} with {what} ends, and says why"),
                 move |ground| {

@@ -30,7 +30,6 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -230,7 +229,7 @@ impl Hierarchy {
                 limits: Mutex::new(*limits),
                 before: Mutex::default(),
                 rested: Mutex::new(None),
-                sockets_blamed: AtomicBool::new(false),
+                blamed: Mutex::new(None),
             }),
             Err(error) => {
                 for base in self.inner.layout.folders() {
@@ -405,8 +404,8 @@ pub struct Cgroup {
     before: Mutex<(CpuTime, Duration)>,
     /// How its processes rest. Taken before `limits`.
     rested: Mutex<Option<Rest>>,
-    /// Its processes were ended for what their sockets held.
-    sockets_blamed: AtomicBool,
+    /// Why the daemon has ended its processes, if it has.
+    blamed: Mutex<Option<MemoryShortage>>,
 }
 
 /// The paths and files of a group that are used repeatedly.
@@ -501,17 +500,17 @@ impl Cgroup {
         self.limits.lock().memory_bytes
     }
 
-    /// Its processes are ended, because the sockets in their network held too much memory. From here on this is its shortage.
-    pub(crate) fn blame_sockets(&self) {
-        self.sockets_blamed.store(true, Ordering::Relaxed);
+    /// The daemon ends its processes. From here on this is its shortage.
+    pub(crate) fn blame(&self, shortage: MemoryShortage) {
+        *self.blamed.lock() = Some(shortage);
     }
 
     /// Whether the kernel has killed one of its processes because memory was short, and where it was short. `oom_kill` counts
     /// the victims in this group, whoever had too much.
     #[must_use]
     pub fn shortage(&self) -> Option<MemoryShortage> {
-        if self.sockets_blamed.load(Ordering::Relaxed) {
-            return Some(MemoryShortage::Sockets);
+        if let Some(shortage) = *self.blamed.lock() {
+            return Some(shortage);
         }
         let counts = fs::read_to_string(&self.files.oom).unwrap_or_default();
         if counter(&counts, "oom_kill") == 0 {
@@ -560,7 +559,7 @@ impl Cgroup {
             let _ = peak.write_at(b"0", 0);
         }
         self.reset_cpu();
-        self.sockets_blamed.store(false, Ordering::Relaxed);
+        *self.blamed.lock() = None;
     }
 }
 

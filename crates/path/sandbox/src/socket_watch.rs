@@ -1,4 +1,4 @@
-//! Ends what is in a network namespace whose sockets hold too much memory of the kernel.
+//! Ends what is in a network namespace whose sockets hold too much memory of the kernel, or are too many.
 //!
 //! The kernel charges a control group for sockets that a process has made or accepted, but nobody for what a connection has received
 //! before it is accepted (`inet_csk_accept` in net/ipv4/inet_connection_sock.c), for datagrams that are kept back (`MSG_MORE`), and for
@@ -6,9 +6,11 @@
 //! task looks once a second at the namespaces of all sandboxes in which processes run, and earlier if the memory of the machine's
 //! connections grows fast. The host's is not among them.
 //!
-//! Invocations do not pass here. A look is two small reads for each sandbox; the tables of sockets, which take the kernel some
-//! milliseconds, are read only where there are many ([`SOCKETS_UNREAD_MAX`]).
+//! Invocations do not pass here. A look is two small reads for each sandbox. The tables of sockets are read only where there are many
+//! ([`SOCKETS_UNREAD_MAX`]), as often as [`Paces`] says: reading them takes at most a few percent of a CPU. Where there are more than
+//! [`SOCKETS_MAX`], no table is read.
 
+mod pace;
 mod tables;
 
 use std::collections::HashMap;
@@ -16,12 +18,16 @@ use std::fs;
 use std::os::fd::BorrowedFd;
 use std::os::unix::fs::MetadataExt as _;
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::sys::stat::fstat;
+use nix::time::{ClockId, clock_gettime};
 use parking_lot::Mutex;
+use pilot_model::Seldom;
+use pilot_model::ports::{MemoryShortage, SOCKETS_MAX};
 use tokio::task::JoinHandle;
 
+use self::pace::Paces;
 use self::tables::Held;
 use crate::cgroup::Cgroup;
 use crate::control::Control;
@@ -92,8 +98,9 @@ impl Drop for Watched {
 }
 
 async fn keep_looking(state: Weak<Mutex<WatchedSandboxes>>) {
-    let mut most = Most::Little;
+    let mut paces = Paces::default();
     loop {
+        let most = paces.most();
         let before = tables::machine_tcp_bytes();
         for _ in 0..LOOK_EVERY_TICKS {
             tokio::time::sleep(TICK).await;
@@ -111,59 +118,100 @@ async fn keep_looking(state: Weak<Mutex<WatchedSandboxes>>) {
                 return;
             }
         }
-        most = match tokio::task::spawn_blocking(move || look_at_all(&state)).await {
-            Ok(most) => most,
+        let looked = tokio::task::spawn_blocking(move || {
+            look_at_all(&state, &mut paces);
+            paces
+        });
+        paces = match looked.await {
+            Ok(paces) => paces,
             // The runtime ends.
             Err(_) => return,
         };
     }
 }
 
-/// How much the namespace with the most has.
+/// How much a namespace has that nobody is charged for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Most {
     Little,
     Much,
 }
 
-fn look_at_all(state: &Mutex<WatchedSandboxes>) -> Most {
+/// A namespace in which processes run.
+struct Running {
+    inode: u64,
+    /// One of the processes.
+    pid: u32,
+    /// The limits of all that runs in it, together.
+    charged_bytes_max: u64,
+    /// How many there are.
+    sockets: u64,
+}
+
+fn look_at_all(state: &Mutex<WatchedSandboxes>, paces: &mut Paces) {
     let mut networks: HashMap<u64, Vec<Arc<Cgroup>>> = HashMap::new();
     for sandboxed in state.lock().watched.values() {
         if let Some(cgroup) = sandboxed.cgroup.upgrade() {
             networks.entry(sandboxed.network).or_default().push(cgroup);
         }
     }
-    let looks = networks
+    let running = networks
         .into_iter()
-        .map(|(inode, inside)| look_at(inode, &inside, state));
-    looks.max().unwrap_or(Most::Little)
+        .filter_map(|(inode, inside)| Running::of(inode, &inside));
+    let (too_many, mut running): (Vec<_>, Vec<_>) =
+        running.partition(|network| network.sockets > SOCKETS_MAX);
+    for network in too_many {
+        end_for_number(&network, state);
+    }
+    running.retain(|network| network.sockets > SOCKETS_UNREAD_MAX);
+    let counts = running
+        .iter()
+        .map(|network| (network.inode, network.sockets));
+    for inode in paces.due(counts, Instant::now()) {
+        if let Some(network) = running.iter().find(|network| network.inode == inode) {
+            let before = cpu_time();
+            let most = look_at(network, state);
+            let took = cpu_time().saturating_sub(before);
+            paces.was_read(inode, most, took, Instant::now());
+        }
+    }
 }
 
-fn look_at(inode: u64, inside: &[Arc<Cgroup>], state: &Mutex<WatchedSandboxes>) -> Most {
-    let mut charged_bytes_max = 0_u64;
-    let mut shown_by = None;
-    for cgroup in inside {
-        let threads = cgroup.threads();
-        if !threads.is_empty() {
-            charged_bytes_max = charged_bytes_max.saturating_add(cgroup.memory_bytes_max());
+impl Running {
+    /// `None`: nothing runs in it.
+    fn of(inode: u64, inside: &[Arc<Cgroup>]) -> Option<Self> {
+        let mut charged_bytes_max = 0_u64;
+        let mut shown_by = None;
+        for cgroup in inside {
+            let threads = cgroup.threads();
+            if !threads.is_empty() {
+                charged_bytes_max = charged_bytes_max.saturating_add(cgroup.memory_bytes_max());
+            }
+            shown_by = shown_by.or_else(|| threads.into_iter().find(|pid| is_in(*pid, inode)));
         }
-        shown_by = shown_by.or_else(|| threads.into_iter().find(|pid| is_in(*pid, inode)));
+        let pid = shown_by?;
+        Some(Self {
+            inode,
+            pid,
+            charged_bytes_max,
+            sockets: tables::sockets_used(pid),
+        })
     }
-    let Some(pid) = shown_by else {
-        return Most::Little;
-    };
-    if tables::sockets_used(pid) <= SOCKETS_UNREAD_MAX {
-        return Most::Little;
-    }
-    let held = Held::read(pid, charged_bytes_max);
-    if held.is_too_much(charged_bytes_max) {
-        let sandboxes = end_all(inode, state);
-        tracing::warn!(
-            uncharged_mb = held.uncharged_bytes >> 20,
-            charged_mb = held.charged_bytes >> 20,
-            sandboxes,
-            "the sockets of a function hold too much memory of the kernel: its processes are ended"
-        );
+}
+
+fn look_at(network: &Running, state: &Mutex<WatchedSandboxes>) -> Most {
+    let held = Held::read(network.pid, network.charged_bytes_max);
+    if held.is_too_much(network.charged_bytes_max) {
+        let sandboxes = end_all(network.inode, MemoryShortage::Sockets, state);
+        if let Some(left_out) = ENDED.admit(Instant::now()) {
+            tracing::warn!(
+                uncharged_mb = held.uncharged_bytes >> 20,
+                charged_mb = held.charged_bytes >> 20,
+                sandboxes,
+                left_out,
+                "the sockets of a function hold too much memory of the kernel: its processes are ended"
+            );
+        }
     }
     if held.uncharged_bytes > UNCHARGED_BYTES_MUCH {
         Most::Much
@@ -172,9 +220,30 @@ fn look_at(inode: u64, inside: &[Arc<Cgroup>], state: &Mutex<WatchedSandboxes>) 
     }
 }
 
+fn end_for_number(network: &Running, state: &Mutex<WatchedSandboxes>) {
+    let sandboxes = end_all(network.inode, MemoryShortage::TooManySockets, state);
+    if let Some(left_out) = ENDED.admit(Instant::now()) {
+        tracing::warn!(
+            sockets = network.sockets,
+            sockets_max = SOCKETS_MAX,
+            sandboxes,
+            left_out,
+            "a function has too many sockets: its processes are ended"
+        );
+    }
+}
+
+/// CPU time of this thread. That it waited for a CPU is not what reading costs.
+fn cpu_time() -> Duration {
+    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
+}
+
+/// Ends that are logged per interval, of all functions.
+static ENDED: Seldom = Seldom::new(20);
+
 /// Ends what runs in a network namespace now, which is more than at the beginning of the look if a worker was started meanwhile. All of it
 /// is blamed first: the end of one, a template, is the end of others, and why these ended is asked at once. Returns how many sandboxes.
-fn end_all(inode: u64, state: &Mutex<WatchedSandboxes>) -> usize {
+fn end_all(inode: u64, why: MemoryShortage, state: &Mutex<WatchedSandboxes>) -> usize {
     let mut inside: Vec<Sandboxed> = state.lock().watched.values().cloned().collect();
     inside.retain(|sandboxed| sandboxed.network == inode);
     let running: Vec<(Sandboxed, Arc<Cgroup>)> = inside
@@ -185,7 +254,7 @@ fn end_all(inode: u64, state: &Mutex<WatchedSandboxes>) -> usize {
         })
         .collect();
     for (_, cgroup) in &running {
-        cgroup.blame_sockets();
+        cgroup.blame(why);
     }
     for (sandboxed, _) in &running {
         if let Some(control) = sandboxed.control.upgrade() {

@@ -382,13 +382,14 @@ impl ForkedWorker {
             (ChildEnd::Exited(code), _) => WorkerFault::Exited { code, output },
             // Its template, which would have known, is ended with it for what their sockets hold.
             (ChildEnd::Signalled(SIGKILL), Some(shortage))
-            | (ChildEnd::Unknown, Some(shortage @ MemoryShortage::Sockets)) => {
-                WorkerFault::OutOfMemory {
-                    shortage: *shortage,
-                    limit_bytes: self.memory_bytes_max,
-                    output,
-                }
-            }
+            | (
+                ChildEnd::Unknown,
+                Some(shortage @ (MemoryShortage::Sockets | MemoryShortage::TooManySockets)),
+            ) => WorkerFault::OutOfMemory {
+                shortage: *shortage,
+                limit_bytes: self.memory_bytes_max,
+                output,
+            },
             (ChildEnd::Signalled(signal), _) => WorkerFault::Signalled { signal, output },
             (end, _) => WorkerFault::Protocol {
                 problem: format!("the worker {}", end.in_words()),

@@ -139,6 +139,28 @@ def try_kept_back(seconds, sockets):
     return [True, f"{len(kept_back)} datagrams kept back"]
 
 
+def try_many_sockets(seconds, children):
+    """Binds 4,000 sockets in each of some children, which sleep."""
+    pids, (done, told) = [], os.pipe()
+    for child in range(children):
+        pid = os.fork()
+        if pid == 0:
+            sockets = []
+            for port in range(10_000, 14_000):
+                one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+                one.bind((f"127.0.{child}.1", port))
+                sockets.append(one)
+            os.write(told, b".")
+            time.sleep(seconds)
+            os._exit(0 if sockets else 1)
+        pids.append(pid)
+    for pid in pids:
+        os.read(done, 1)
+    for pid in pids:
+        os.waitpid(pid, 0)
+    return [True, f"{4000 * children} sockets"]
+
+
 def try_serve(connections, seconds):
     """What servers and clients do: many connections, and datagrams, that are accepted and read. Returns how many had an echo."""
     echoes = 0

@@ -331,7 +331,12 @@ pub enum MemoryShortage {
     Outside,
     /// The sockets in the worker's network held too much memory, and the daemon ended it: the kernel limits only a part of it.
     Sockets,
+    /// There were more than [`SOCKETS_MAX`] sockets in the worker's network, and the daemon ended it.
+    TooManySockets,
 }
+
+/// Sockets in the network of a worker, which those of a template share. A message has the number, too.
+pub const SOCKETS_MAX: u64 = 20_000;
 
 impl MemoryShortage {
     fn of_worker(self, limit_bytes: u64) -> String {
@@ -340,7 +345,9 @@ impl MemoryShortage {
                 "the worker used more memory than its limit of {}",
                 Size(limit_bytes)
             ),
-            Self::Sockets => format!("the worker was ended: {}", self.around()),
+            Self::Sockets | Self::TooManySockets => {
+                format!("the worker was ended: {}", self.around())
+            }
             around => format!("the kernel killed the worker: {}", around.around()),
         }
     }
@@ -352,7 +359,9 @@ impl MemoryShortage {
             Self::Own => {
                 format!("{what} took more memory than memory_mb allows; give it more")
             }
-            Self::Sockets => format!("it was ended while {what}: {}", self.around()),
+            Self::Sockets | Self::TooManySockets => {
+                format!("it was ended while {what}: {}", self.around())
+            }
             around => format!("the kernel ended it while {what}: {}", around.around()),
         }
     }
@@ -390,6 +399,10 @@ impl MemoryShortage {
                 "the sockets in its network held more memory than they may. Accept connections, read what arrives, and do not keep \
                  datagrams back (MSG_MORE)"
             }
+            Self::TooManySockets => {
+                "there were more sockets in its network than the 20,000 that may be in it, which the workers of a template share. Close \
+                 those that are no longer used"
+            }
         }
     }
 }
@@ -401,4 +414,15 @@ pub struct WorkerMemory {
     pub pss: u64,
     /// The cgroup's highest charge so far; `None` without a memory cgroup.
     pub peak: Option<u64>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_message_about_too_many_sockets_has_their_limit() {
+        let message = MemoryShortage::TooManySockets.of_worker(0).replace(',', "");
+        assert!(message.contains(&SOCKETS_MAX.to_string()), "{message}");
+    }
 }

@@ -188,7 +188,7 @@ fn v2_group(root: &Path) -> (Cgroup, PathBuf) {
         limits: Mutex::new(LIMITS),
         before: Mutex::default(),
         rested: Mutex::new(None),
-        sockets_blamed: AtomicBool::new(false),
+        blamed: Mutex::new(None),
     };
     (cgroup, group)
 }

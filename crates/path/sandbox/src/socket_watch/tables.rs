@@ -3,6 +3,8 @@
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader};
 
+use pilot_model::ports::SOCKETS_MAX;
+
 use super::UNCHARGED_BYTES_MAX;
 
 /// Memory that the sockets of a namespace hold.
@@ -37,7 +39,8 @@ pub(super) fn machine_tcp_bytes() -> u64 {
 }
 
 impl Held {
-    /// Stops when it is too much.
+    /// Stops when it is too much, and when there are more than [`SOCKETS_MAX`] by now: who makes sockets faster than they are read would
+    /// otherwise keep it reading.
     pub(super) fn read(pid: u32, charged_bytes_max: u64) -> Self {
         let mut held = Self::default();
         for (table, kind) in TABLES {
@@ -45,10 +48,14 @@ impl Held {
             let Ok(file) = File::open(format!("/proc/{pid}/net/{table}")) else {
                 continue;
             };
-            for line in BufReader::with_capacity(READ_BYTES, file).lines().skip(1) {
+            let lines = BufReader::with_capacity(READ_BYTES, file).lines().skip(1);
+            for (number, line) in lines.enumerate() {
                 let Ok(line) = line else { break };
                 held.add(kind, &line);
-                if held.is_too_much(charged_bytes_max) {
+                let is_over = held.is_too_much(charged_bytes_max)
+                    || (number % LINES_PER_COUNT == LINES_PER_COUNT - 1
+                        && sockets_used(pid) > SOCKETS_MAX);
+                if is_over {
                     return held;
                 }
             }
@@ -129,8 +136,11 @@ const SOCKET_BYTES: u64 = 4096;
 /// At least, on every architecture.
 const PAGE_BYTES: u64 = 4096;
 
-/// Read at once.
+/// Read at once. The kernel gives a page of it (`seq_read_iter` in fs/seq_file.c).
 const READ_BYTES: usize = 64 * 1024;
+
+/// Lines that are read until the sockets are counted again.
+const LINES_PER_COUNT: usize = 4096;
 
 #[cfg(test)]
 mod tests {
