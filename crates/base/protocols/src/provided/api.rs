@@ -12,6 +12,7 @@ use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use http::{Method, Request, StatusCode};
 use http_body::Body;
 use hyper::body::Incoming;
+use pilot_model::log_line::one_line;
 use pilot_model::{Seldom, Version};
 use serde::Serialize;
 
@@ -285,6 +286,9 @@ async fn extension_next(site: &Worksite, socket: &Socket, request: &Request<Inco
 /// Errors of extensions that are logged per interval, of all functions.
 static EXTENSION_ERRORS: Seldom = Seldom::new(20);
 
+/// Of the type of such an error, in the log.
+const KIND_CHARS_MAX: usize = 128;
+
 /// An extension reports an error and stops. Unlike in Lambda, the function continues without it; the log says so.
 fn extension_error(site: &Worksite, request: &Request<Incoming>) -> Reply {
     match extension(site, request) {
@@ -292,10 +296,11 @@ fn extension_error(site: &Worksite, request: &Request<Incoming>) -> Reply {
             let kind = request
                 .headers()
                 .get("lambda-extension-function-error-type")
-                .map(|kind| String::from_utf8_lossy(kind.as_bytes()));
+                .map(|kind| one_line(&String::from_utf8_lossy(kind.as_bytes()), KIND_CHARS_MAX));
+            let name = extension.name();
             if let Some(left_out) = EXTENSION_ERRORS.admit(std::time::Instant::now()) {
                 tracing::warn!(
-                    worker = %site.id, function = %site.version.config.name, ?extension, ?kind, left_out,
+                    worker = %site.id, function = %site.version.config.name, extension = name, ?kind, left_out,
                     "an extension reported an error and stops; the function continues without it"
                 );
             }

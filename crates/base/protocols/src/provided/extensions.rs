@@ -8,11 +8,12 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
 use pilot_model::calendar::unix_ms;
+use pilot_model::{FunctionName, Seldom, WorkerId};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 use tokio::time::timeout;
@@ -139,6 +140,10 @@ impl Extensions {
                 "Empty extension name".to_owned(),
             );
         }
+        if name.len() > NAME_LEN_MAX {
+            let message = format!("Extension name is longer than {NAME_LEN_MAX} bytes");
+            return reject("Extension.InvalidExtensionName", message);
+        }
         let registration: Registration = match serde_json::from_slice(body) {
             Ok(registration) => registration,
             Err(error) => return reject("InvalidRequestFormat", error.to_string()),
@@ -218,8 +223,8 @@ impl Extensions {
         }
     }
 
-    /// Waits until the extensions are done with the last invocation, but not beyond its deadline.
-    pub(super) async fn done_with_the_last(&self) {
+    /// Waits until the extensions of this worker are done with the last invocation, but not beyond its deadline.
+    pub(super) async fn done_with_the_last(&self, worker: WorkerId, function: &FunctionName) {
         if self.working().is_none() {
             return;
         }
@@ -233,9 +238,11 @@ impl Extensions {
             return;
         }
         for extension in self.registered.lock().iter() {
-            if extension.fall_behind() {
+            if extension.fall_behind()
+                && let Some(left_out) = FELL_BEHIND.admit(Instant::now())
+            {
                 tracing::warn!(
-                    extension = %extension.name,
+                    %worker, %function, extension = %extension.name, left_out,
                     "an extension did not ask for its next event before the last invocation's deadline; it is not waited for until \
                      it does"
                 );
@@ -283,6 +290,10 @@ enum EventKind {
 }
 
 impl Extension {
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
     /// Waits for the next event. A request that finds none means that the extension is done with the earlier ones.
     pub(super) async fn next(&self) -> Bytes {
         loop {
@@ -374,6 +385,12 @@ fn identifier(number: u64) -> String {
 
 /// Most extensions of one worker, as in Lambda.
 const EXTENSIONS_MAX: usize = 10;
+
+/// Bytes of an extension's name, which is in messages and in the daemon's log.
+const NAME_LEN_MAX: usize = 128;
+
+/// Extensions that took too long and are logged, per interval, of all functions.
+static FELL_BEHIND: Seldom = Seldom::new(20);
 
 /// Most events that wait for one extension.
 const EVENTS_MAX: usize = 64;
@@ -482,7 +499,7 @@ mod tests {
         // Its deadline is long past.
         extensions.tell_of_invocation(&invoke_notice("1", "arn", 1, None));
         assert!(extensions.working().is_some());
-        extensions.done_with_the_last().await;
+        extensions.done_with_the_last(WORKER, &function()).await;
         extensions.tell_of_invocation(&invoke_notice("2", "arn", u64::MAX, None));
         assert_eq!(extensions.working(), None);
         for _ in 0..2 {
@@ -491,6 +508,54 @@ mod tests {
         assert!(slow.next().now_or_never().is_none());
         extensions.tell_of_invocation(&invoke_notice("3", "arn", u64::MAX, None));
         assert!(extensions.working().is_some());
+    }
+
+    const WORKER: WorkerId = WorkerId(7);
+
+    fn function() -> FunctionName {
+        "late".parse().unwrap()
+    }
+
+    /// Counts the messages of the daemon's log.
+    #[derive(Debug, Default, Clone)]
+    struct Messages(Arc<AtomicU64>);
+
+    impl tracing::Subscriber for Messages {
+        fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+            *metadata.level() <= tracing::Level::INFO
+        }
+
+        fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+            tracing::span::Id::from_u64(1)
+        }
+
+        fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+        fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+        fn event(&self, _: &tracing::Event<'_>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+
+        fn enter(&self, _: &tracing::span::Id) {}
+
+        fn exit(&self, _: &tracing::span::Id) {}
+    }
+
+    #[tokio::test]
+    async fn one_that_always_takes_too_long_does_not_fill_the_log() {
+        let messages = Messages::default();
+        let _logged = tracing::subscriber::set_default(messages.clone());
+        let extensions = Extensions::default();
+        let slow = registered(&extensions, "slow", Registers::InTime);
+        for _ in 0..500 {
+            extensions.tell_of_invocation(&invoke_notice("1", "arn", 1, None));
+            assert!(extensions.working().is_some());
+            extensions.done_with_the_last(WORKER, &function()).await;
+            while slow.next().now_or_never().is_some() {}
+        }
+        let messages = messages.0.load(Ordering::Relaxed);
+        assert!((1..100).contains(&messages), "{messages}");
     }
 
     #[test]
@@ -508,15 +573,21 @@ mod tests {
             kind("", r#"{"events": []}"#),
             "Extension.InvalidExtensionName"
         );
+        assert_eq!(
+            kind(&"a".repeat(NAME_LEN_MAX + 1), r#"{"events": []}"#),
+            "Extension.InvalidExtensionName"
+        );
         assert_eq!(kind("a", "no json"), "InvalidRequestFormat");
         assert_eq!(
             kind("a", r#"{"events": ["OTHER"]}"#),
             "Extension.InvalidEventType"
         );
-        for number in 0..EXTENSIONS_MAX {
+        let longest = "a".repeat(NAME_LEN_MAX);
+        assert_eq!(kind(&longest, "{}"), "");
+        for number in 1..EXTENSIONS_MAX {
             assert_eq!(kind(&number.to_string(), "{}"), "");
         }
-        assert_eq!(kind("0", "{}"), "Extension.InvalidExtensionState");
+        assert_eq!(kind("1", "{}"), "Extension.InvalidExtensionState");
         assert_eq!(kind("a", "{}"), "Extension.TooManyExtensions");
     }
 }

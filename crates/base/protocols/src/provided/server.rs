@@ -4,12 +4,13 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
+use pilot_model::Seldom;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{JoinSet, yield_now};
 use tokio::time::{sleep, timeout};
@@ -58,7 +59,10 @@ async fn take_in(
                     connections.spawn(connection(Arc::clone(site), stream));
                 }
                 Err(error) => {
-                    tracing::warn!(worker = %site.id, %error, "a worker's connection cannot be accepted");
+                    if let Some(left_out) = NOT_ACCEPTED.admit(Instant::now()) {
+                        let function = &site.version.config.name;
+                        tracing::warn!(worker = %site.id, %function, %error, left_out, "a worker's connection cannot be accepted");
+                    }
                     sleep(ACCEPT_PAUSE).await;
                 }
             },
@@ -106,6 +110,9 @@ const BUFFER_LEN: usize = 64 * 1024;
 
 /// How often a connection that wakes itself is polled in a row: once for each piece of a streamed answer that has arrived.
 const POLLS_MAX: usize = 64;
+
+/// Failed accepts that are logged per interval, of all workers.
+static NOT_ACCEPTED: Seldom = Seldom::new(5);
 
 /// Pause after a failed accept (for example out of descriptors).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(10);

@@ -33,7 +33,8 @@ impl Worksite {
         if !self.queue.is_up() {
             self.extensions.at_rest().await;
         } else if self.version.config.concurrency == 1 {
-            self.extensions.done_with_the_last().await;
+            let function = &self.version.config.name;
+            self.extensions.done_with_the_last(self.id, function).await;
         }
         let taken = self.queue.poll().await?;
         self.pace.allow_more();

@@ -14,7 +14,9 @@ use parking_lot::Mutex;
 use pilot_model::ports::{PrewarmedRuntime, RuntimeHost, StartError, TemplateMemory};
 use pilot_model::runtime_key::RuntimeKey;
 use pilot_model::status::{RuntimeCounts, RuntimeStart, RuntimeStatus};
-use pilot_model::{Event, FunctionName, Instant, RuntimeOrigin, Version, VersionId, WorkerId};
+use pilot_model::{
+    Event, FunctionName, Instant, RuntimeOrigin, Seldom, Version, VersionId, WorkerId,
+};
 use tokio::sync::Notify;
 
 use super::state::{Acquired, KeyedState, Limits, Look, Near};
@@ -315,7 +317,9 @@ impl Driver {
                 Some(Acquired::Near(near, runtime)) => {
                     let hold = Hold::new(self, near.id, runtime);
                     if let Err(problem) = hold.adapt(key).await {
-                        tracing::warn!(from = %near.from, to = %key, problem, "a runtime could not be adapted: it is ended");
+                        if let Some(left_out) = NOT_ADAPTED.admit(std::time::Instant::now()) {
+                            tracing::warn!(from = %near.from, to = %key, problem, left_out, "a runtime could not be adapted: it is ended");
+                        }
                         failures += 1;
                         look = match failures {
                             ADAPTATIONS_MAX.. => Look::Nowhere,
@@ -402,3 +406,6 @@ fn closed() -> StartError {
 
 /// The number of runtimes that are adapted for one request before a fresh one is started.
 const ADAPTATIONS_MAX: u32 = 2;
+
+/// Runtimes that could not be adapted and are logged, per interval.
+static NOT_ADAPTED: Seldom = Seldom::new(20);

@@ -1,8 +1,9 @@
 //! The sandbox pre-warmer: makes spare sandboxes for active functions in the background, and cleans those that workers release.
 
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use pilot_model::Seldom;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::timeout;
@@ -11,6 +12,9 @@ use super::TemplateTree;
 use super::nodes::Function;
 use crate::descriptors;
 use crate::worker::{Released, SandboxOwner};
+
+/// Spare sandboxes that could not be made and are logged, per interval.
+static NOT_MADE: Seldom = Seldom::new(20);
 
 /// Spare sandboxes of a function that has just started a worker.
 const SPARES: usize = 2;
@@ -166,7 +170,10 @@ async fn refill(tree: Weak<TemplateTree>, function: Weak<Function>) {
         match tree.worker_sandbox(&function).await {
             Ok(sandbox) => function.keep_spare(sandbox, SPARES_MAX),
             Err(error) => {
-                tracing::warn!(%error, function = %function.version().config.name, "a spare sandbox could not be made");
+                if let Some(left_out) = NOT_MADE.admit(Instant::now()) {
+                    let function = &function.version().config.name;
+                    tracing::warn!(%error, %function, left_out, "a spare sandbox could not be made");
+                }
                 break;
             }
         }

@@ -4,7 +4,9 @@
 //! Dropping does not spawn: it may happen inside [`Tasks::spawn`](crate::tasks::Tasks::spawn), which is not reentrant.
 
 use std::sync::Arc;
+use std::time::Instant;
 
+use pilot_model::Seldom;
 use pilot_model::ports::PrewarmedRuntime;
 use pilot_model::runtime_key::RuntimeKey;
 use tokio::sync::oneshot;
@@ -183,9 +185,14 @@ impl Hold {
             Ok(Err(error)) => error.to_string(),
             Err(_) => format!("it takes longer than {} s", bound.as_secs_f64()),
         };
-        tracing::warn!(key = %self.runtime.key(), problem, "a runtime could not be cleaned: it is ended");
+        if let Some(left_out) = NOT_CLEANED.admit(Instant::now()) {
+            tracing::warn!(key = %self.runtime.key(), problem, left_out, "a runtime could not be cleaned: it is ended");
+        }
     }
 }
+
+/// Runtimes that could not be cleaned and are logged, per interval.
+static NOT_CLEANED: Seldom = Seldom::new(20);
 
 impl Drop for Hold {
     fn drop(&mut self) {
