@@ -61,6 +61,7 @@ impl Connection {
         };
         let (sender, driver) = http1::Builder::new()
             .max_buf_size(BUFFER_LEN)
+            .max_headers(HEADERS_MAX)
             .handshake(TokioIo::new(stream))
             .await
             .map_err(|error| error.to_string())?;
@@ -157,6 +158,12 @@ pub(super) fn in_words(error: &hyper::Error) -> String {
     if error.is_incomplete_message() || error.is_canceled() || error.is_closed() {
         return CLOSED.to_owned();
     }
+    if error.is_parse_too_large() {
+        return format!(
+            "the head of the response of the function's server has more than {HEADERS_MAX} headers or {} KiB",
+            BUFFER_LEN >> 10
+        );
+    }
     match std::error::Error::source(error) {
         Some(source) => format!("the function's server: {error}: {source}"),
         None => format!("the function's server: {error}"),
@@ -204,6 +211,9 @@ impl HeadBytes {
 const BODY: usize = usize::MAX;
 /// With what may come of the body before the head is noticed.
 const HEADS_LEN_MAX: usize = 3 * BUFFER_LEN;
+/// Headers of a response, as many as those of other interfaces may have. While hyper parses a head it takes 64 bytes for each, which it gives
+/// back behind it.
+const HEADERS_MAX: usize = 1000;
 /// The memory of a connection for what it reads and writes.
 const BUFFER_LEN: usize = 64 * 1024;
 

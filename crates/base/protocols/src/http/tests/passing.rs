@@ -276,6 +276,36 @@ async fn an_answer_that_is_no_http_is_a_fault() {
 }
 
 #[tokio::test]
+async fn a_response_has_at_most_1000_headers() {
+    let rig = rig().await;
+    let mut server = rig.accept().await;
+    for (count, accepted) in [(1000, true), (1001, false)] {
+        let response = rig.pass(get("/"));
+        server.read().await;
+        let headers = "X: 1\r\n".repeat(count - 1);
+        server
+            .write(format!(
+                "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n{headers}\r\nok"
+            ))
+            .await;
+        match response.await.unwrap() {
+            Ok(response) => {
+                assert!(accepted);
+                assert_eq!(response.headers().len(), count);
+                assert_eq!(text(response).await, "ok");
+            }
+            Err(fault) => {
+                assert!(!accepted, "{fault}");
+                assert!(
+                    fault.to_string().contains("1000 headers or 64 KiB"),
+                    "{fault}"
+                );
+            }
+        }
+    }
+}
+
+#[tokio::test]
 async fn an_answer_in_another_transfer_coding_is_a_fault() {
     let rig = rig().await;
     let mut server = rig.accept().await;
