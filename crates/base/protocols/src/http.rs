@@ -1,8 +1,8 @@
 //! A worker that is an HTTP server. The daemon is its client and keeps connections open.
 //!
 //! There is no task per connection: whoever waits for a response, or reads its body, drives the connection. A kept connection
-//! is checked before it is used again. If nothing of a request was sent, the request is repeated on a new connection; no other
-//! request is ever sent twice.
+//! is checked before it is used again. A request is sent again, on a new connection, if nothing of it was sent, or if the server closed
+//! a kept connection without a byte of a response and the request is idempotent and has no body. No other request is ever sent twice.
 
 mod connection;
 mod event;
@@ -142,6 +142,7 @@ impl HttpWorker {
                 Ok(response)
             }
             Err(Unanswered::Server(problem)) => Err(site.fault(problem).await),
+            Err(Unanswered::Closed(problem)) => Err(site.closed(problem).await),
         }
     }
 }

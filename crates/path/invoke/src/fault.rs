@@ -122,7 +122,7 @@ impl Failure {
         let told = match fault {
             WorkerFault::Protocol { problem, output } => FaultText {
                 outcome: Outcome::Crash,
-                kind: "Runtime.ServerError",
+                kind: SERVER_ERROR,
                 message: problem.clone(),
                 output,
             },
@@ -148,6 +148,9 @@ impl Failure {
         FaultText::of(fault).into_failure(id)
     }
 }
+
+/// The type of the error of a function's own server.
+const SERVER_ERROR: &str = "Runtime.ServerError";
 
 /// The description of a fault.
 struct FaultText<'a> {
@@ -196,6 +199,12 @@ impl<'a> FaultText<'a> {
                 Outcome::Crash,
                 "Runtime.ProtocolError",
                 format!("Runtime violated the protocol: {problem}"),
+                output,
+            ),
+            WorkerFault::Unanswered { problem, output } => (
+                Outcome::FunctionError,
+                SERVER_ERROR,
+                problem.clone(),
                 output,
             ),
         };
@@ -284,7 +293,8 @@ pub(crate) fn output_of(fault: WorkerFault) -> Bytes {
         WorkerFault::Exited { output, .. }
         | WorkerFault::Signalled { output, .. }
         | WorkerFault::OutOfMemory { output, .. }
-        | WorkerFault::Protocol { output, .. } => output,
+        | WorkerFault::Protocol { output, .. }
+        | WorkerFault::Unanswered { output, .. } => output,
         WorkerFault::NotTaken(fault) => output_of(*fault),
     }
 }

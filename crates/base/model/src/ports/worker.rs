@@ -294,6 +294,14 @@ pub enum WorkerFault {
         /// What it printed.
         output: Bytes,
     },
+    /// A server that runs on closed a connection that it had kept, and did not answer the request on it. It may have executed it.
+    #[error("{problem}")]
+    Unanswered {
+        /// What it did.
+        problem: String,
+        /// What it printed.
+        output: Bytes,
+    },
 }
 
 impl WorkerFault {
@@ -314,6 +322,7 @@ impl WorkerFault {
             },
             Self::NotTaken(fault) => Self::NotTaken(Box::new(fault.with_output(output))),
             Self::Protocol { problem, .. } => Self::Protocol { problem, output },
+            Self::Unanswered { problem, .. } => Self::Unanswered { problem, output },
         }
     }
 }

@@ -37,6 +37,8 @@ pub(super) enum Sent {
     Answered(Response<Incoming>, Connection),
     /// Nothing was sent: the connection was already closed.
     Unused(Request<StreamedBody>, String),
+    /// At least a part was sent, and the connection ended before a byte of a response came.
+    Closed(String),
     /// At least a part was sent, and no response came.
     Lost(String),
     /// The request's body failed.
@@ -93,10 +95,14 @@ impl Connection {
             }
         })
         .await;
-        let too_long = self.heads.end();
+        let heads = self.heads.end();
+        let lost = match heads {
+            Heads::None => Sent::Closed,
+            Heads::Some | Heads::TooLong => Sent::Lost,
+        };
         match answered {
-            _ if too_long => Sent::Lost(ENDLESS.to_owned()),
-            None => Sent::Lost(CLOSED.to_owned()),
+            _ if heads == Heads::TooLong => Sent::Lost(ENDLESS.to_owned()),
+            None => lost(CLOSED.to_owned()),
             Some(Ok(response)) => {
                 if response.status() == http::StatusCode::SWITCHING_PROTOCOLS && !over {
                     // The driver hands over the socket when it ends. Whoever takes the upgrade sees an error.
@@ -110,7 +116,7 @@ impl Connection {
             Some(Err(mut unsent)) => match unsent.take_message() {
                 Some(request) => Sent::Unused(request, in_words(unsent.error())),
                 None if unsent.error().is_user() => Sent::BodyFailed,
-                None => Sent::Lost(in_words(unsent.error())),
+                None => lost(in_words(unsent.error())),
             },
         }
     }
@@ -187,9 +193,13 @@ impl HeadBytes {
         self.0.store(HEADS_LEN_MAX, Ordering::Relaxed);
     }
 
-    /// The head has arrived, or none will. Whether it was too long.
-    fn end(&self) -> bool {
-        self.0.swap(BODY, Ordering::Relaxed) == 0
+    /// The head has arrived, or none will.
+    fn end(&self) -> Heads {
+        match self.0.swap(BODY, Ordering::Relaxed) {
+            HEADS_LEN_MAX => Heads::None,
+            0 => Heads::TooLong,
+            _ => Heads::Some,
+        }
     }
 
     fn came(&self, bytes: usize) -> io::Result<()> {
@@ -205,6 +215,14 @@ impl HeadBytes {
             _ => Ok(()),
         }
     }
+}
+
+/// What came of heads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Heads {
+    None,
+    Some,
+    TooLong,
 }
 
 /// Nothing is counted.

@@ -6,6 +6,7 @@ use bytes::{Bytes, BytesMut};
 use http::header::{CONTENT_TYPE, HOST, HeaderMap, HeaderValue};
 use http::{Method, Request, StatusCode};
 use http_body_util::{BodyExt, Full};
+use pilot_model::Instant;
 use pilot_model::ports::{Answer, Done, StreamedBody, WorkerFault};
 use serde::de::IgnoredAny;
 
@@ -34,6 +35,13 @@ pub(super) async fn call(
     let (response, connection) = match site.while_alive(site.exchange(request)).await {
         Ok(answered) => answered,
         Err(Unanswered::Server(problem)) => return Err(site.fault(problem).await),
+        Err(Unanswered::Closed(problem)) => match site.closed(problem).await {
+            WorkerFault::Unanswered { problem, output } => {
+                let body = error_body("Runtime.ServerError", &problem);
+                return Ok(Answer::Error(body, done(started, now(), output)));
+            }
+            fault => return Err(fault),
+        },
         Err(Unanswered::RequestBody) => return Err(site.life.fault("the event was not sent")),
     };
     let first_byte = now();
@@ -42,13 +50,7 @@ pub(super) async fn call(
     let read = site
         .while_alive(async { Ok(read(response.into_body(), &site.answers).await) })
         .await;
-    let done = || Done {
-        started,
-        returned: first_byte,
-        first_byte,
-        output: Bytes::new(),
-        is_last: false,
-    };
+    let done = || done(started, first_byte, Bytes::new());
     match read {
         Ok(Ok(body)) if status.is_success() => Ok(Answer::Result(as_json(body), done())),
         Ok(Ok(body)) => Ok(Answer::Error(status_error(status, &body), done())),
@@ -57,6 +59,16 @@ pub(super) async fn call(
             Some(end) => Err(site.life.fault_of(end)),
             None => Ok(Answer::Error(truncated(), done())),
         },
+    }
+}
+
+fn done(started: Instant, first_byte: Instant, output: Bytes) -> Done {
+    Done {
+        started,
+        returned: first_byte,
+        first_byte,
+        output,
+        is_last: false,
     }
 }
 

@@ -127,7 +127,7 @@ async fn once(site: &Arc<Site>, uri: Option<&Uri>) -> Result<(), Seen> {
                 let response = PassedBody::response(site, response, connection, None);
                 Ok(skip_body(response).await)
             }
-            Sent::Unused(_, problem) | Sent::Lost(problem) => Err(problem),
+            Sent::Unused(_, problem) | Sent::Closed(problem) | Sent::Lost(problem) => Err(problem),
             Sent::BodyFailed => Err("the request was not sent".to_owned()),
         }
     });

@@ -4,12 +4,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::Response;
 use http::header::HeaderValue;
-use hyper::body::Incoming;
+use http_body_util::{BodyExt as _, Empty};
+use hyper::body::{Body as _, Incoming};
 use parking_lot::Mutex;
 use pilot_model::Instant;
-use pilot_model::ports::{PassedRequest, WorkerFault};
+use pilot_model::ports::{PassedRequest, StreamedBody, WorkerFault};
 use pilot_sys::clock::monotonic_ns;
 use tokio::time::timeout;
 
@@ -42,19 +44,24 @@ pub(super) struct Site {
 pub(super) enum Unanswered {
     /// The server failed, or could not be reached.
     Server(String),
+    /// The server closed a kept connection. It may have been about to, and have nothing against the request.
+    Closed(String),
     /// The request's own body failed: the client closed its connection, or sent too much.
     RequestBody,
 }
 
 impl Site {
-    /// Sends one request and waits for the response's head. Uses a kept connection if one still works.
+    /// Sends one request and waits for the response's head. Uses a kept connection if one still works. A server may close it just then,
+    /// and nobody knows whether it has read the request: it is sent again, on a new connection, if it has the same effect twice.
     pub(super) async fn exchange(
         &self,
         mut request: PassedRequest,
     ) -> Result<(Response<Incoming>, Connection), Unanswered> {
+        let mut use_kept = true;
         loop {
-            let kept = self.kept();
+            let kept = if use_kept { self.kept() } else { None };
             let was_kept = kept.is_some();
+            let again = if was_kept { again(&request) } else { None };
             let connection = match kept {
                 Some(connection) => connection,
                 None => self.connect().await.map_err(Unanswered::Server)?,
@@ -66,7 +73,11 @@ impl Site {
                 }
                 // The server had closed the kept connection. Each retry uses one up, so this loop ends.
                 Sent::Unused(unsent, _) if was_kept => request = unsent,
-                Sent::Unused(_, problem) | Sent::Lost(problem) => {
+                Sent::Closed(problem) if was_kept => match again {
+                    Some(again) => (request, use_kept) = (again, false),
+                    None => return Err(Unanswered::Closed(problem)),
+                },
+                Sent::Unused(_, problem) | Sent::Closed(problem) | Sent::Lost(problem) => {
                     return Err(Unanswered::Server(problem));
                 }
                 Sent::BodyFailed => return Err(Unanswered::RequestBody),
@@ -137,6 +148,33 @@ impl Site {
             None => self.life.fault(problem),
         }
     }
+
+    /// As [`Site::fault`], of one that closed a kept connection.
+    pub(super) async fn closed(&self, problem: String) -> WorkerFault {
+        match self.life.ended_soon().await {
+            Some(end) => self.life.fault_of(end),
+            // What it prints is followed.
+            None => WorkerFault::Unanswered {
+                problem,
+                output: Bytes::new(),
+            },
+        }
+    }
+}
+
+/// The same request, if its method is idempotent (RFC 9110, section 9.2.2) and it has no body.
+fn again(request: &PassedRequest) -> Option<PassedRequest> {
+    if !request.method().is_idempotent() || !request.body().is_end_stream() {
+        return None;
+    }
+    let body = Empty::new().map_err(|never| match never {});
+    let mut again = PassedRequest::new(StreamedBody::new(body));
+    *again.method_mut() = request.method().clone();
+    *again.uri_mut() = request.uri().clone();
+    *again.version_mut() = request.version();
+    *again.headers_mut() = request.headers().clone();
+    *again.extensions_mut() = request.extensions().clone();
+    Some(again)
 }
 
 pub(super) fn now() -> Instant {

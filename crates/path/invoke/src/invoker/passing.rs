@@ -57,7 +57,8 @@ pub(super) async fn pass(
         Ok(Err(fault)) => Ok(failed(held, &fault)),
         Err(_) => {
             let failure = Failure::timeout(&held.invocation().id, patience, b"");
-            Ok(refused(held, failure))
+            let then = Then::Ends(failure.reason);
+            Ok(refused(held, failure, then))
         }
     }
 }
@@ -106,13 +107,17 @@ fn upgraded(mut held: Held, response: PassedResponse) -> Response {
 fn failed(held: Held, fault: &WorkerFault) -> Response {
     let Invocation { id, version, .. } = held.invocation();
     let failure = Failure::server(&version.config.name, id, fault);
-    refused(held, failure)
+    // A server that closes a connection may serve on others.
+    let then = match fault {
+        WorkerFault::Unanswered { .. } => Then::ServesOn,
+        _ => Then::Ends(failure.reason),
+    };
+    refused(held, failure, then)
 }
 
-/// There is no response, and the worker must not be used again.
-fn refused(mut held: Held, failure: Failure) -> Response {
+/// There is no response.
+fn refused(mut held: Held, failure: Failure, then: Then) -> Response {
     held.sent(failure.body.len());
-    let then = Then::Ends(failure.reason);
     let record = held.end(then, failure.outcome, failure.output);
     let body = ResponseBody::FunctionError(failure.body);
     Shown::of(&held).response(failure.outcome, record, body)

@@ -320,6 +320,27 @@ async fn a_server_that_fails_before_its_head_is_an_error_that_names_the_function
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_server_that_closes_a_kept_connection_serves_on() {
+    let fixture = Fixture::new();
+    fixture.engine.serve_http(move |_| {
+        let fault = WorkerFault::Unanswered {
+            problem: "the connection was closed".to_owned(),
+            output: Bytes::new(),
+        };
+        Box::pin(std::future::ready(Err(fault)))
+    });
+    fixture.deploy(server);
+    let answer = fixture.pass(get()).await.unwrap();
+    assert_eq!(answer.outcome, Outcome::FunctionError);
+    let error = function_error(Ok(answer));
+    assert_eq!(error["errorType"], "Runtime.ServerError");
+    let message = error["errorMessage"].as_str().unwrap();
+    assert!(message.contains("function 'f'"), "{message}");
+    pass(ms(1)).await;
+    assert_eq!(fixture.engine.alive(), 1);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_server_that_breaks_its_body_off_serves_on_unless_it_is_gone() {
     let gone = WorkerFault::Exited {
         code: 3,

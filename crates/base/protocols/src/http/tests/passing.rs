@@ -234,10 +234,13 @@ async fn a_failure_in_the_middle_of_a_body_is_an_error_of_the_body() {
 #[tokio::test]
 async fn a_server_that_goes_before_it_answers_is_a_fault() {
     let rig = rig().await;
-    let mut server = rig.accept().await;
     let response = rig.pass(get("/"));
-    server.read().await;
-    drop(server);
+    // The first connection was kept since the worker was ready.
+    for _ in 0..2 {
+        let mut server = rig.accept().await;
+        server.read().await;
+        drop(server);
+    }
     let fault = response.await.unwrap().unwrap_err();
     assert!(
         matches!(&fault, WorkerFault::Protocol { problem, .. } if problem.contains("before it answered")),
@@ -262,6 +265,53 @@ async fn a_server_that_goes_before_it_answers_is_a_fault() {
     assert_eq!(rig.worker.take_output(), "panic");
     assert!(!rig.worker.is_alive());
     drop(server);
+}
+
+/// The server reads the request on a kept connection and closes it, as if the request had come a moment too late.
+#[tokio::test]
+async fn a_kept_connection_that_the_server_closes_repeats_what_may_be_repeated() {
+    let rig = rig().await;
+    let mut server = rig.accept().await;
+    let put = Request::put("/").body(streamed("")).unwrap();
+    for request in [get("/?again"), put] {
+        let response = rig.pass(request);
+        let first = server.read().await;
+        drop(server);
+        server = rig.accept().await;
+        let second = server.read().await;
+        assert_eq!(
+            (&first.line, &first.headers),
+            (&second.line, &second.headers)
+        );
+        server
+            .write("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+            .await;
+        assert_eq!(text(response.await.unwrap().unwrap()).await, "ok");
+    }
+    // Not what may have an effect twice, or has a body, or has been answered in part.
+    let post = Request::post("/").body(streamed("")).unwrap();
+    let put = Request::put("/").body(streamed("body")).unwrap();
+    for (request, part) in [(post, ""), (put, ""), (get("/"), "HTTP/1.1 200 OK\r\n")] {
+        let response = rig.pass(request);
+        server.read().await;
+        server.write(part).await;
+        drop(server);
+        match response.await.unwrap().unwrap_err() {
+            WorkerFault::Unanswered { problem, .. } if part.is_empty() => {
+                assert!(problem.contains("before it answered"), "{problem}");
+            }
+            WorkerFault::Protocol { .. } if !part.is_empty() => {}
+            other => panic!("{other:?}"),
+        }
+        let response = rig.pass(get("/"));
+        server = rig.accept().await;
+        server.read().await;
+        server
+            .write("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+            .await;
+        assert_eq!(text(response.await.unwrap().unwrap()).await, "ok");
+    }
+    assert!(rig.worker.is_alive());
 }
 
 #[tokio::test]
