@@ -19,6 +19,8 @@ use tokio::sync::watch;
 pub enum Reaction {
     /// After a delay, prints the last text and returns this body.
     Return(Duration, Bytes, Bytes),
+    /// See [`Reaction::denies`].
+    Deny(Duration),
     /// Raises an exception: Lambda's error body.
     Raise(Duration, Bytes),
     /// The worker ends after this delay.
@@ -51,6 +53,12 @@ impl Reaction {
             Bytes::from_static(body.as_bytes()),
             Bytes::new(),
         )
+    }
+
+    /// Returns `{}` after this delay, has computed all the time, and says that it has taken none.
+    #[must_use]
+    pub fn denies(time: Duration) -> Self {
+        Self::Deny(time)
     }
 
     /// Returns `{}` after this delay.
@@ -94,6 +102,8 @@ pub struct FakeWorker {
     calls: Mutex<Vec<Call>>,
     streams: Mutex<HashMap<u32, Stream>>,
     printed: Mutex<Bytes>,
+    /// CPU time besides that of all calls.
+    computed: Mutex<Duration>,
     dead: watch::Sender<bool>,
 }
 
@@ -142,6 +152,7 @@ impl FakeWorker {
             calls: Mutex::new(Vec::new()),
             streams: Mutex::new(HashMap::new()),
             printed: Mutex::default(),
+            computed: Mutex::default(),
             dead: watch::Sender::new(false),
         })
     }
@@ -183,6 +194,15 @@ impl FakeWorker {
                 spend(time).await;
                 let done = self.done(started, self.clock.now(), output);
                 Ok(Answer::Result(body, done))
+            }
+            Reaction::Deny(time) => {
+                spend(time).await;
+                *self.computed.lock() += time;
+                let done = Done {
+                    returned: started,
+                    ..self.done(started, started, Bytes::new())
+                };
+                Ok(Answer::Result(Bytes::from_static(b"{}"), done))
             }
             Reaction::Raise(time, body) => {
                 spend(time).await;
@@ -334,7 +354,7 @@ impl Resources for FakeWorker {
     fn cpu(&self) -> Option<CpuTime> {
         let calls = u32::try_from(self.calls.lock().len()).unwrap_or(u32::MAX);
         Some(CpuTime {
-            user: Self::CPU_PER_CALL.user * calls,
+            user: Self::CPU_PER_CALL.user * calls + *self.computed.lock(),
             system: Self::CPU_PER_CALL.system * calls,
         })
     }

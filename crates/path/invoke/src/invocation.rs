@@ -26,6 +26,7 @@ use pilot_protocols::MemoryBudget;
 use tokio::sync::Notify;
 use tokio::time::Instant as Deadline;
 
+use crate::duration::{self, Ran};
 use crate::fault::LastOutput;
 use crate::passed::upload::{Watch, watched};
 use crate::request::Request;
@@ -467,13 +468,41 @@ impl Invocation {
         });
     }
 
-    /// Takes the worker's stamps. They come from the function's own process, so the order is enforced.
+    /// Takes the worker's stamps. They come from the function's own process, so the order is enforced, and that the handler ran for as long
+    /// as it takes to use the CPU time that was measured.
     pub(crate) fn done(&mut self, done: &Done, now: Instant) {
         let before = self.ready().min(now);
         let started = done.started.clamp(before, now);
-        self.timeline.started = Some(started);
-        self.timeline.returned = Some(done.returned.clamp(started, now));
-        self.timeline.first_byte = Some(done.first_byte.clamp(started, now));
+        let said = Ran {
+            started,
+            returned: done.returned.clamp(started, now),
+        };
+        let ran = match self.cpu_alone() {
+            Some(cpu) => {
+                let least = duration::least(cpu, &self.version.config);
+                let called = self.called_at(now).max(before);
+                said.for_at_least(least, called, now)
+            }
+            None => said,
+        };
+        self.timeline.started = Some(ran.started);
+        self.timeline.returned = Some(ran.returned);
+        self.timeline.first_byte = Some(done.first_byte.clamp(ran.started, now));
+    }
+
+    /// The CPU time that was measured, if no other invocation can have used it.
+    fn cpu_alone(&self) -> Option<Duration> {
+        let alone = self.shared.is_none_or(|shared| shared.alone);
+        Some(self.cpu.filter(|_| alone)?.total())
+    }
+
+    /// When the worker got the request. `now`: it has not.
+    fn called_at(&self, now: Instant) -> Instant {
+        let elapsed = self
+            .called
+            .map_or(Duration::ZERO, |called| called.elapsed());
+        let ran = u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX);
+        Instant(now.0.saturating_sub(ran))
     }
 
     /// When its worker was there and awake, as far as known.
@@ -495,12 +524,11 @@ impl Invocation {
     /// The handler has been ended: by its timeout, by the end of its worker, because the client hung up. Does nothing if it has
     /// returned, or was never called.
     pub(crate) fn stopped(&mut self, now: Instant) {
-        let Some(called) = self.called.filter(|_| self.timeline.returned.is_none()) else {
+        if self.called.is_none() || self.timeline.returned.is_some() {
             return;
-        };
+        }
         let before = self.ready().min(now);
-        let ran = u64::try_from(called.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        let started = Instant(now.0.saturating_sub(ran)).clamp(before, now);
+        let started = self.called_at(now).clamp(before, now);
         self.timeline.started.get_or_insert(started);
         self.timeline.returned = Some(now);
     }

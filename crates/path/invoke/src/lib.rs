@@ -5,6 +5,7 @@
 //! ([`Invoker::pass`]). It contains no code for sockets or processes.
 
 mod body;
+mod duration;
 mod elsewhere;
 mod error;
 mod fault;

@@ -246,6 +246,21 @@ async fn records_have_the_cpu_time_of_the_invocation_and_of_the_worker() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_was_computed_counts_whatever_the_worker_says() {
+    let fixture = Fixture::new();
+    fixture.engine.serve(|_| Reaction::denies(ms(900)));
+    for concurrency in [1, 2] {
+        fixture.deploy(|config| config.concurrency = concurrency);
+        fixture.call().await.unwrap();
+    }
+    for record in fixture.sink.records() {
+        let ran = record.timeline.handler().unwrap();
+        // The test machine's CPUs may be many, but the function has one.
+        assert!(ran > ms(600) && ran <= ms(900), "{ran:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_invocation_alone_in_a_worker_for_several_has_all_of_its_cpu_time() {
     let fixture = Fixture::new();
     fixture.deploy(|config| config.concurrency = 2);
