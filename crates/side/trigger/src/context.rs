@@ -10,6 +10,7 @@ use pilot_model::{FunctionName, InvocationId};
 use tokio::sync::watch;
 
 use crate::connections::Connections;
+use crate::file_calls::FileCalls;
 use crate::status::{Status, shown};
 
 /// What all triggers share.
@@ -18,6 +19,7 @@ pub(crate) struct TriggerPorts {
     pub(crate) store: Arc<dyn TriggerStore>,
     pub(crate) runner: Arc<dyn AsyncRunner>,
     pub(crate) connections: Arc<Connections>,
+    pub(crate) file_calls: FileCalls,
 }
 
 /// One trigger.

@@ -3,6 +3,8 @@
 //! received is stored with their invocations in one transaction, so each state of a file is received once.
 //!
 //! Only regular files in the folder itself count. No link is followed: neither in it, nor on the way from the operator's folder to it.
+//!
+//! Every call to the folder's file system is one of [`Lane`], because the file system may not answer.
 
 mod watch;
 
@@ -24,6 +26,7 @@ use serde_json::json;
 use uuid::Uuid;
 
 use crate::context::Context;
+use crate::file_calls::{Lane, Progress};
 use crate::status::now_ms;
 use watch::{Seen, Watch};
 
@@ -43,6 +46,7 @@ pub(crate) async fn run(mut context: Context, spec: FolderSpec) {
         root: root.to_owned(),
         path,
         suffix: spec.suffix.unwrap_or_default(),
+        lane: context.shared.file_calls.lane(&context.scope),
     };
     let Some(known) = known(&mut context).await else {
         return;
@@ -72,6 +76,8 @@ struct Watched {
     /// The folder of the trigger, which is in it.
     path: PathBuf,
     suffix: String,
+    /// For calls to its file system.
+    lane: Lane,
 }
 
 /// What tells one state of a file from another.
@@ -107,10 +113,12 @@ async fn known(context: &mut Context) -> Option<HashMap<String, String>> {
 /// Listens until something fails. `Ok`: it must end.
 async fn listen(context: &mut Context, watched: &Watched, files: &mut Files) -> Result<(), String> {
     let wanted = watched.clone();
-    let opened = tokio::task::spawn_blocking(move || open(&wanted)).await;
-    let folder = Arc::new(opened.map_err(|error| error.to_string())??);
-    let mut watch = Watch::begin(&through(&folder))
-        .map_err(|error| format!("cannot watch {}: {error}", watched.path.display()))?;
+    let opened = watched.call(move |_| open(&wanted)).await?;
+    let folder = Arc::new(opened?);
+    let at = Arc::clone(&folder);
+    let watch = watched.call(move |_| Watch::begin(&through(&at))).await?;
+    let mut watch =
+        watch.map_err(|error| format!("cannot watch {}: {error}", watched.path.display()))?;
     let mut young = read_all(context, watched, &folder, files).await?;
     loop {
         hand_on(context, watched, files).await?;
@@ -122,16 +130,32 @@ async fn listen(context: &mut Context, watched: &Watched, files: &mut Files) -> 
             })?,
             () = tokio::time::sleep(SETTLED_AFTER), if young => Seen::Lost,
             // A folder that is open is not deleted for inotify.
-            () = tokio::time::sleep(DELETED_EVERY) => match is_deleted(&folder) {
-                true => Seen::Gone,
-                false => continue,
-            },
+            () = tokio::time::sleep(DELETED_EVERY) => {
+                let at = Arc::clone(&folder);
+                match watched.call(move |_| is_deleted(&at)).await? {
+                    true => Seen::Gone,
+                    false => continue,
+                }
+            }
         };
         match seen {
             Seen::Names(names) => look(context, watched, &folder, files, names).await?,
             Seen::Lost => young = read_all(context, watched, &folder, files).await?,
             Seen::Gone => return Err(format!("{} is gone", watched.path.display())),
         }
+    }
+}
+
+impl Watched {
+    /// Makes a call to its file system.
+    ///
+    /// # Errors
+    /// The folder does not answer.
+    async fn call<T: Send + 'static>(
+        &self,
+        call: impl FnOnce(&Progress) -> T + Send + 'static,
+    ) -> Result<T, String> {
+        self.lane.call(&self.path, call).await
     }
 }
 
@@ -174,8 +198,8 @@ async fn read_all(
     files: &mut Files,
 ) -> Result<bool, String> {
     let (folder, suffix) = (Arc::clone(folder), watched.suffix.clone());
-    let read = tokio::task::spawn_blocking(move || all(&folder, &suffix));
-    let read = read.await.map_err(|error| error.to_string())?;
+    let read = watched.call(move |progress| all(&folder, &suffix, progress));
+    let read = read.await?;
     let found = read.map_err(|error| format!("cannot read {}: {error}", watched.path.display()))?;
     let settled_ns = i128::from(now_ms() - SETTLED_AFTER_MS) * 1_000_000;
     let mut young = false;
@@ -210,18 +234,19 @@ async fn look(
     names: BTreeSet<String>,
 ) -> Result<(), String> {
     let (at, suffix) = (Arc::clone(folder), watched.suffix.clone());
-    let looked = tokio::task::spawn_blocking(move || {
+    let looked = watched.call(move |progress| {
         let names = names.into_iter().filter(|name| name.ends_with(&suffix));
         let folder = through(&at);
         names
             .map(|name| {
                 let signature = signature(&folder.join(&name));
+                progress.made();
                 (name, signature)
             })
             .collect::<Vec<_>>()
     });
     let mut gone = BTreeSet::new();
-    for (name, signature) in looked.await.map_err(|error| error.to_string())? {
+    for (name, signature) in looked.await? {
         match signature {
             None => _ = gone.insert(name),
             Some(signature) if files.known.get(&name) == Some(&signature.to_string()) => {}
@@ -296,10 +321,11 @@ fn too_many(watched: &Watched) -> String {
 }
 
 /// The regular files of a folder.
-fn all(folder: &File, suffix: &str) -> io::Result<HashMap<String, Signature>> {
+fn all(folder: &File, suffix: &str, progress: &Progress) -> io::Result<HashMap<String, Signature>> {
     let mut found = HashMap::new();
     for entry in fs::read_dir(through(folder))? {
         let entry = entry?;
+        progress.made();
         // Names that are no UTF-8 cannot be in an event.
         let Ok(name) = entry.file_name().into_string() else {
             continue;
@@ -395,7 +421,20 @@ const IN_KEY: &AsciiSet = &NON_ALPHANUMERIC
 
 #[cfg(test)]
 mod tests {
+    use parking_lot::Mutex;
+    use pilot_model::FunctionName;
+    use pilot_model::ports::{
+        AsyncRequest, AsyncRunner, AsyncTarget, AttemptEnd, BoxFuture, NoTarget, NotAccepted,
+        TriggerStore,
+    };
+    use pilot_model::trigger::{FaasTrigger, TriggerConfig, TriggerInfo, TriggerState};
+    use tokio::sync::watch::{self, Sender};
+    use tokio::task::JoinHandle;
+
     use super::*;
+    use crate::connections::{ConnectionConfig, ConnectionKind, Connections};
+    use crate::context::{Stop, TriggerPorts};
+    use crate::file_calls::FileCalls;
 
     fn watched(root: &Path, path: &Path) -> Watched {
         Watched {
@@ -403,6 +442,7 @@ mod tests {
             root: root.to_owned(),
             path: path.to_owned(),
             suffix: String::new(),
+            lane: FileCalls::default().lane("lab"),
         }
     }
 
@@ -417,7 +457,10 @@ mod tests {
         fs::write(inbox.join("a.csv"), "1").unwrap();
         std::os::unix::fs::symlink(&secret, inbox.join("link.csv")).unwrap();
         let opened = open(&watched(&inbox, &inbox)).unwrap();
-        let names: Vec<String> = all(&opened, ".csv").unwrap().into_keys().collect();
+        let names: Vec<String> = all(&opened, ".csv", &Progress::default())
+            .unwrap()
+            .into_keys()
+            .collect();
         assert_eq!(names, ["a.csv"]);
     }
 
@@ -448,5 +491,132 @@ mod tests {
         assert_eq!(record["eventTime"], "2024-02-29T23:59:59.007Z");
         assert_eq!(record["pilot"]["path"], "/srv/in/a b+ü.csv");
         assert_eq!(record["pilot"]["key"], "in/a b+ü.csv");
+    }
+    /// The names of the files that were accepted.
+    #[derive(Debug, Default)]
+    struct Accepted(Mutex<BTreeSet<String>>);
+
+    impl TriggerStore for Accepted {
+        fn accept_marked(
+            &self,
+            _: AsyncRequest,
+            mark: Option<Mark>,
+        ) -> BoxFuture<'static, Result<(), NotAccepted>> {
+            self.0.lock().extend(mark.map(|mark| mark.key));
+            Box::pin(async { Ok(()) })
+        }
+
+        fn bury(
+            &self,
+            _: AsyncRequest,
+            _: u32,
+            _: String,
+        ) -> BoxFuture<'static, Result<(), NotAccepted>> {
+            Box::pin(async { Ok(()) })
+        }
+
+        fn marks(&self, _: &str) -> BoxFuture<'static, Result<Vec<(String, String)>, String>> {
+            Box::pin(async { Ok(Vec::new()) })
+        }
+
+        fn change(&self, _: Vec<Mark>) -> BoxFuture<'static, Result<(), String>> {
+            Box::pin(async { Ok(()) })
+        }
+
+        fn forget(&self, _: &str, _: Vec<String>) {}
+    }
+
+    #[derive(Debug)]
+    struct Nobody;
+
+    impl AsyncRunner for Nobody {
+        fn target(&self, _: &FunctionName, _: Option<&str>) -> Result<AsyncTarget, NoTarget> {
+            Err(NoTarget::Gone)
+        }
+
+        fn run(&self, _: AsyncRequest) -> BoxFuture<'static, AttemptEnd> {
+            Box::pin(async { AttemptEnd::Stopping })
+        }
+    }
+
+    /// A trigger that runs.
+    struct Listening {
+        context: Context,
+        spec: FolderSpec,
+        _stop: Sender<Stop>,
+        task: JoinHandle<()>,
+    }
+
+    impl Listening {
+        fn begin(path: &Path, file_calls: FileCalls) -> Self {
+            let connection = ConnectionConfig {
+                name: "in".to_owned(),
+                functions: vec!["*".to_owned()],
+                kind: ConnectionKind::Folder {
+                    path: path.to_owned(),
+                },
+            };
+            let shared = Arc::new(TriggerPorts {
+                store: Arc::new(Accepted::default()),
+                runner: Arc::new(Nobody),
+                connections: Arc::new(Connections::new(vec![connection])),
+                file_calls,
+            });
+            let spec = FolderSpec {
+                path: path.display().to_string(),
+                suffix: None,
+            };
+            let (stop, stopped) = watch::channel(Stop::No);
+            let context = Context {
+                shared,
+                function: "lab".parse().unwrap(),
+                owner: "me".to_owned(),
+                trigger: FaasTrigger::Datasource,
+                timeout: Duration::from_secs(1),
+                scope: "lab".to_owned(),
+                status: Arc::default(),
+                stop: stopped,
+                failures: 0,
+            };
+            let task = tokio::spawn(run(context.clone(), spec.clone()));
+            Self {
+                context,
+                spec,
+                _stop: stop,
+                task,
+            }
+        }
+
+        fn info(&self) -> TriggerInfo {
+            let config = TriggerConfig::Folder(self.spec.clone());
+            self.context.status.info(&self.context.function, &config)
+        }
+    }
+
+    impl Drop for Listening {
+        fn drop(&mut self) {
+            self.task.abort();
+        }
+    }
+
+    #[tokio::test]
+    async fn a_folder_that_does_not_answer_is_said_and_looked_at_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let calls = FileCalls::new(Duration::from_millis(20));
+        let (answer, answered) = std::sync::mpsc::channel::<()>();
+        // A call that a trigger before it has left behind.
+        let hangs = calls.lane("lab");
+        let hangs = hangs.call(folder.path(), move |_| answered.recv().is_ok());
+        assert!(hangs.await.is_err());
+        let listening = Listening::begin(folder.path(), calls);
+        while listening.info().state != TriggerState::Failing {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        let problem = listening.info().last_error.unwrap();
+        assert!(problem.contains("does not answer"), "{problem}");
+        answer.send(()).unwrap();
+        while listening.info().state != TriggerState::Active {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
     }
 }

@@ -14,6 +14,7 @@ mod batch;
 mod connections;
 mod context;
 mod deliver;
+mod file_calls;
 mod folder;
 mod http;
 mod mqtt;

@@ -18,6 +18,7 @@ use tokio::time::Instant;
 
 use crate::connections::Connections;
 use crate::context::{Context, Stop, TriggerPorts};
+use crate::file_calls::FileCalls;
 use crate::status::Status;
 use crate::{folder, mqtt, redis, schedule, sqs};
 
@@ -78,6 +79,7 @@ impl Triggers {
             store: Arc::clone(&self.store),
             runner,
             connections: Arc::clone(&self.connections),
+            file_calls: FileCalls::default(),
         });
         state.shared = Some(Arc::clone(&shared));
         for (function, deployed) in &mut state.functions {

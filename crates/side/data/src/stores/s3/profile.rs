@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use object_store::CredentialProvider;
 use object_store::aws::AwsCredential;
 use parking_lot::Mutex;
+use tokio::task::spawn_blocking;
 
 use super::ProfileConfig;
 
@@ -25,18 +26,21 @@ pub(super) struct Said {
     pub(super) endpoint: Option<String>,
 }
 
-/// The keys of a profile, and what the files were like when they were read.
+/// The keys of a profile.
 #[derive(Debug)]
 pub(super) struct ProfileKeys {
     profile: ProfileConfig,
-    read: Mutex<Read>,
+    /// The last ones. Guarded for one look or one change.
+    keys: Arc<Mutex<Arc<AwsCredential>>>,
+    /// Who looks at the files has it: one request, and the others use the last keys.
+    looked: Arc<tokio::sync::Mutex<Looked>>,
 }
 
+/// What the files were like when they were read, and when somebody looked.
 #[derive(Debug)]
-struct Read {
-    keys: Arc<AwsCredential>,
+struct Looked {
     state: [Option<FileIdentity>; 2],
-    looked: Instant,
+    at: Instant,
 }
 
 /// Changes with the content of a file.
@@ -53,36 +57,48 @@ impl ProfileKeys {
     /// # Errors
     /// What is wrong with the profile, and in which file.
     pub(super) fn open(profile: &ProfileConfig) -> Result<(Self, Said), String> {
-        let state = states(profile);
+        let looked = Looked {
+            state: states(profile),
+            at: Instant::now(),
+        };
         let (keys, said) = read(profile)?;
-        let read = Mutex::new(Read {
-            keys: Arc::new(keys),
-            state,
-            looked: Instant::now(),
-        });
-        let profile = profile.clone();
-        Ok((Self { profile, read }, said))
+        let opened = Self {
+            profile: profile.clone(),
+            keys: Arc::new(Mutex::new(Arc::new(keys))),
+            looked: Arc::new(tokio::sync::Mutex::new(looked)),
+        };
+        Ok((opened, said))
     }
 
-    /// The keys of now. What cannot be read is perhaps being written: then the last ones are used.
-    fn keys(&self) -> Arc<AwsCredential> {
-        let mut last = self.read.lock();
-        if last.looked.elapsed() >= LOOK_EVERY {
-            last.looked = Instant::now();
-            let state = states(&self.profile);
-            if state != last.state {
-                match read(&self.profile) {
-                    Ok((keys, _)) => {
-                        last.keys = Arc::new(keys);
-                        last.state = state;
-                    }
-                    Err(problem) => {
-                        tracing::warn!(problem, "the keys of a profile cannot be read again");
-                    }
+    /// The keys of now. What cannot be read is perhaps being written, and a file system may not answer: then the last ones are used.
+    async fn keys(&self) -> Arc<AwsCredential> {
+        if let Ok(mut looked) = Arc::clone(&self.looked).try_lock_owned()
+            && looked.at.elapsed() >= LOOK_EVERY
+        {
+            let (profile, keys) = (self.profile.clone(), Arc::clone(&self.keys));
+            let look = spawn_blocking(move || looked.look(&profile, &keys));
+            let _ = tokio::time::timeout(LOOK_MAX, look).await;
+        }
+        Arc::clone(&self.keys.lock())
+    }
+}
+
+impl Looked {
+    /// Reads the keys again if a file has changed.
+    fn look(&mut self, profile: &ProfileConfig, keys: &Mutex<Arc<AwsCredential>>) {
+        let state = states(profile);
+        if state != self.state {
+            match read(profile) {
+                Ok((read, _)) => {
+                    *keys.lock() = Arc::new(read);
+                    self.state = state;
+                }
+                Err(problem) => {
+                    tracing::warn!(problem, "the keys of a profile cannot be read again");
                 }
             }
         }
-        Arc::clone(&last.keys)
+        self.at = Instant::now();
     }
 }
 
@@ -96,7 +112,7 @@ impl CredentialProvider for ProfileKeys {
         'a: 'b,
         Self: 'b,
     {
-        Box::pin(std::future::ready(Ok(self.keys())))
+        Box::pin(async { Ok(self.keys().await) })
     }
 }
 
@@ -310,6 +326,8 @@ const NOT_SUPPORTED: [(&str, &str); 6] = [
 const PROCESS: (&str, &str) = ("credential_process", "a program that prints keys");
 /// Requests in this time use the same keys.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How long a request waits for the files.
+const LOOK_MAX: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {
@@ -422,23 +440,47 @@ mod tests {
         assert!(found.contains("chmod 600"), "{found}");
     }
 
-    #[test]
-    fn keys_are_read_again_when_a_file_has_changed() {
+    #[tokio::test]
+    async fn keys_are_read_again_when_a_file_has_changed() {
         let (_folder, profile) = written(&format!("[work]\n{PLAIN}"), "");
         let (provider, _) = ProfileKeys::open(&profile).unwrap();
-        let later = || {
-            let mut last = provider.read.lock();
-            last.looked = last.looked.checked_sub(2 * LOOK_EVERY).unwrap();
-            drop(last);
-            provider.keys().key_id.clone()
+        let later = async || {
+            let mut looked = provider.looked.lock().await;
+            looked.at = looked.at.checked_sub(2 * LOOK_EVERY).unwrap();
+            drop(looked);
+            provider.keys().await.key_id.clone()
         };
-        assert_eq!(later(), "AKIA1");
+        assert_eq!(later().await, "AKIA1");
         let put = |text: &str| fs::write(&profile.credentials_file, text).unwrap();
         // It is being written.
         put("[work]\naws_access_key_id = AKIA22\n");
-        assert_eq!(later(), "AKIA1");
+        assert_eq!(later().await, "AKIA1");
         put(&format!("[work]\n{}", PLAIN.replace("AKIA1", "AKIA22")));
-        assert_eq!(later(), "AKIA22");
+        assert_eq!(later().await, "AKIA22");
+    }
+
+    #[tokio::test]
+    async fn files_that_do_not_answer_leave_requests_with_the_last_keys() {
+        let (_folder, profile) = written(&format!("[work]\n{PLAIN}"), "");
+        let (provider, _) = ProfileKeys::open(&profile).unwrap();
+        // The open of a pipe waits for somebody who writes.
+        fs::remove_file(&profile.credentials_file).unwrap();
+        let mode = nix::sys::stat::Mode::S_IRWXU;
+        nix::unistd::mkfifo(&profile.credentials_file, mode).unwrap();
+        let mut looked = provider.looked.lock().await;
+        looked.at = looked.at.checked_sub(2 * LOOK_EVERY).unwrap();
+        drop(looked);
+        for _ in 0..3 {
+            assert_eq!(provider.keys().await.key_id, "AKIA1");
+        }
+        fs::write(
+            &profile.credentials_file,
+            format!("[work]\n{}", PLAIN.replace("AKIA1", "AKIA22")),
+        )
+        .unwrap();
+        while provider.keys().await.key_id != "AKIA22" {
+            tokio::task::yield_now().await;
+        }
     }
 
     #[test]
