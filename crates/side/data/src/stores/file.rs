@@ -1,10 +1,13 @@
 //! Folders of the daemon's machine.
 
+mod calls;
+
 use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
@@ -13,8 +16,8 @@ use nix::errno::Errno;
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
 use pilot_model::BoxFuture;
 use pilot_model::ports::InputFaultKind as Kind;
-use tokio::task::spawn_blocking;
 
+use self::calls::{Calls, OpenFile};
 use super::{Got, Object, Store, StoreError, Validator};
 
 /// A folder.
@@ -26,7 +29,10 @@ pub struct FileConfig {
 
 /// A folder. It is opened once: what is renamed or mounted later does not change what functions can read.
 #[derive(Debug)]
-pub(crate) struct FileStore(std::sync::Arc<OwnedFd>);
+pub(crate) struct FileStore {
+    folder: Arc<OwnedFd>,
+    calls: Calls,
+}
 
 impl FileStore {
     /// # Errors
@@ -40,7 +46,10 @@ impl FileStore {
                 false => Err(io::ErrorKind::NotADirectory.into()),
             });
         let folder = folder.map_err(|error| format!("path: {}: {error}", config.path.display()))?;
-        Ok(Self(std::sync::Arc::new(folder.into())))
+        Ok(Self {
+            folder: Arc::new(folder.into()),
+            calls: Calls::default(),
+        })
     }
 }
 
@@ -54,17 +63,26 @@ impl Store for FileStore {
         key: &'a str,
         known: Option<&'a Validator>,
     ) -> BoxFuture<'a, Result<Got, StoreError>> {
-        let (folder, key) = (std::sync::Arc::clone(&self.0), PathBuf::from(key));
+        let (folder, key) = (Arc::clone(&self.folder), PathBuf::from(key));
+        let known = known.cloned();
         Box::pin(async move {
-            let opened = spawn_blocking(move || open(&folder, &key)).await;
-            let (file, len, state) = opened.map_err(|_| stopping())??;
-            let validator = state.map(Validator::File);
-            if validator.is_some() && validator.as_ref() == known {
+            let calls = self.calls.clone();
+            let opened = self.calls.call(move || {
+                let (file, len, state) = open(&folder, &key)?;
+                let (file, validator) = (calls.opened(file), state.map(Validator::File));
+                if validator.is_some() && validator == known {
+                    file.close();
+                    return Ok(None);
+                }
+                Ok(Some((file, len, validator)))
+            });
+            let Some((file, len, validator)) = opened.await? else {
                 return Ok(Got::Unchanged);
-            }
-            let body = stream::try_unfold(file, |file| async move {
-                let read = spawn_blocking(move || read(file)).await;
-                read.map_err(|_| stopping())?
+            };
+            let calls = self.calls.clone();
+            let body = stream::try_unfold(file, move |file| {
+                let calls = calls.clone();
+                async move { calls.call(move || read(file)).await }
             });
             Ok(Got::Object(Object {
                 len: Some(len),
@@ -119,10 +137,13 @@ impl FileState {
     }
 }
 
-fn read(mut file: File) -> Result<Option<(Bytes, File)>, StoreError> {
+fn read(mut file: OpenFile) -> Result<Option<(Bytes, OpenFile)>, StoreError> {
     let mut part = vec![0; PART_LEN];
     match file.read(&mut part) {
-        Ok(0) => Ok(None),
+        Ok(0) => {
+            file.close();
+            Ok(None)
+        }
         Ok(len) => {
             part.truncate(len);
             Ok(Some((part.into(), file)))
@@ -143,10 +164,6 @@ fn failed(error: Errno) -> StoreError {
         }
         error => StoreError::new(Kind::Unavailable, error.desc()),
     }
-}
-
-fn stopping() -> StoreError {
-    StoreError::new(Kind::Unavailable, "the daemon is stopping")
 }
 
 const PART_LEN: usize = 1 << 20;
