@@ -23,6 +23,7 @@ use pilot_model::calendar::Utc;
 use pilot_model::ports::Mark;
 use pilot_model::trigger::FolderSpec;
 use serde_json::json;
+use tokio::time::{Instant, sleep_until};
 use uuid::Uuid;
 
 use crate::context::Context;
@@ -119,18 +120,23 @@ async fn listen(context: &mut Context, watched: &Watched, files: &mut Files) -> 
     let watch = watched.call(move |_| Watch::begin(&through(&at))).await?;
     let mut watch =
         watch.map_err(|error| format!("cannot watch {}: {error}", watched.path.display()))?;
-    let mut young = read_all(context, watched, &folder, files).await?;
+    let mut read_again_at = read_all(context, watched, &folder, files).await?;
+    let mut is_deleted_at = Instant::now() + DELETED_EVERY;
     loop {
         hand_on(context, watched, files).await?;
         context.works();
+        // Points in time, which files that keep arriving do not move.
         let seen = tokio::select! {
             () = context.stopped() => return Ok(()),
             seen = watch.next() => seen.map_err(|error| {
                 format!("cannot watch {}: {error}", watched.path.display())
             })?,
-            () = tokio::time::sleep(SETTLED_AFTER), if young => Seen::Lost,
+            () = sleep_until(read_again_at.unwrap_or(is_deleted_at)), if read_again_at.is_some() => {
+                Seen::Lost
+            }
             // A folder that is open is not deleted for inotify.
-            () = tokio::time::sleep(DELETED_EVERY) => {
+            () = sleep_until(is_deleted_at) => {
+                is_deleted_at = Instant::now() + DELETED_EVERY;
                 let at = Arc::clone(&folder);
                 match watched.call(move |_| is_deleted(&at)).await? {
                     true => Seen::Gone,
@@ -140,7 +146,7 @@ async fn listen(context: &mut Context, watched: &Watched, files: &mut Files) -> 
         };
         match seen {
             Seen::Names(names) => look(context, watched, &folder, files, names).await?,
-            Seen::Lost => young = read_all(context, watched, &folder, files).await?,
+            Seen::Lost => read_again_at = read_all(context, watched, &folder, files).await?,
             Seen::Gone => return Err(format!("{} is gone", watched.path.display())),
         }
     }
@@ -189,14 +195,14 @@ fn through(folder: &File) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", folder.as_raw_fd()))
 }
 
-/// Reads the whole folder. Returns whether files were left out because they were written a moment ago: somebody may still do that, and
-/// nothing tells.
+/// Reads the whole folder. Returns when to read it again if files were left out because they were written a moment ago: somebody may
+/// still do that, and nothing tells.
 async fn read_all(
     context: &mut Context,
     watched: &Watched,
     folder: &Arc<File>,
     files: &mut Files,
-) -> Result<bool, String> {
+) -> Result<Option<Instant>, String> {
     let (folder, suffix) = (Arc::clone(folder), watched.suffix.clone());
     let read = watched.call(move |progress| all(&folder, &suffix, progress));
     let read = read.await?;
@@ -222,7 +228,7 @@ async fn read_all(
         }
     }
     forget(context, files, gone).await?;
-    Ok(young)
+    Ok(young.then(|| Instant::now() + SETTLED_AFTER))
 }
 
 /// Looks at some files.
@@ -541,6 +547,7 @@ mod tests {
 
     /// A trigger that runs.
     struct Listening {
+        accepted: Arc<Accepted>,
         context: Context,
         spec: FolderSpec,
         _stop: Sender<Stop>,
@@ -549,6 +556,7 @@ mod tests {
 
     impl Listening {
         fn begin(path: &Path, file_calls: FileCalls) -> Self {
+            let accepted = Arc::new(Accepted::default());
             let connection = ConnectionConfig {
                 name: "in".to_owned(),
                 functions: vec!["*".to_owned()],
@@ -557,7 +565,7 @@ mod tests {
                 },
             };
             let shared = Arc::new(TriggerPorts {
-                store: Arc::new(Accepted::default()),
+                store: Arc::clone(&accepted) as _,
                 runner: Arc::new(Nobody),
                 connections: Arc::new(Connections::new(vec![connection])),
                 file_calls,
@@ -580,6 +588,7 @@ mod tests {
             };
             let task = tokio::spawn(run(context.clone(), spec.clone()));
             Self {
+                accepted,
                 context,
                 spec,
                 _stop: stop,
@@ -618,5 +627,29 @@ mod tests {
         while listening.info().state != TriggerState::Active {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
+    }
+    #[tokio::test]
+    async fn a_file_that_was_young_at_the_start_is_received_although_others_keep_arriving() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("young"), "1").unwrap();
+        let listening = Listening::begin(folder.path(), FileCalls::default());
+        // From now on, others are seen when they arrive.
+        while listening.info().state != TriggerState::Active {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        let begun_at = Instant::now();
+        let is_accepted = |name: &str| listening.accepted.0.lock().contains(name);
+        let mut count = 0;
+        while !is_accepted("young") {
+            let waited = begun_at.elapsed();
+            assert!(waited < 5 * SETTLED_AFTER, "{count} others were received");
+            let name = format!("other-{count}");
+            fs::write(folder.path().join(&name), "1").unwrap();
+            while !is_accepted(&name) {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            count += 1;
+        }
+        assert!(count > 1, "others arrived");
     }
 }
