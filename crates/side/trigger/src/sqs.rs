@@ -1,13 +1,13 @@
 //! A queue with SQS's API. The queue is durable, so the function is invoked directly, and a message is deleted when it is done. What
 //! failed becomes visible again after the queue's visibility timeout, until `max_receives` or the queue's own rule ends that.
 
+mod backlog;
 pub(crate) mod client;
 pub(crate) mod queues;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::Mutex;
 use pilot_model::trigger::SqsConfig;
 use serde_json::{Map, Value, json};
 use tokio::task::JoinSet;
@@ -16,6 +16,7 @@ use tokio::time::Instant;
 use crate::batch::{self, Item, Reports};
 use crate::context::Context;
 use crate::status::now_ms;
+use backlog::Backlog;
 use client::Queue;
 
 /// Receives until the trigger is stopped.
@@ -35,7 +36,7 @@ pub(crate) async fn run(mut context: Context, config: SqsConfig) {
         queue,
         config,
         context: context.clone(),
-        asked_at: Mutex::default(),
+        backlog: Backlog::new(&context.status),
     });
     let mut batches = JoinSet::new();
     let mut visibility_s = None;
@@ -60,8 +61,7 @@ struct Receiver {
     queue: Queue,
     config: SqsConfig,
     context: Context,
-    /// When the queue was asked how long it is; for one look or one change.
-    asked_at: Mutex<Option<Instant>>,
+    backlog: Backlog,
 }
 
 /// A message, and what deletes it.
@@ -102,8 +102,10 @@ impl Receiver {
             messages = self.receive(visibility_s) => messages?,
         };
         context.works();
+        let oldest_ms = messages.iter().filter_map(|message| message.sent_ms).min();
+        let running = self.backlog.begin(messages.len() as u64, oldest_ms);
         // Those that were received must run all the same.
-        if let Err(problem) = self.say_what_waits(&messages).await {
+        if let Err(problem) = self.ask_what_waits().await {
             context.status.failed(&problem);
         }
         if messages.is_empty() {
@@ -114,7 +116,11 @@ impl Receiver {
         }
         context.status.received(messages.len() as u64);
         let receiver = Arc::clone(self);
-        batches.spawn(async move { receiver.process(messages).await });
+        batches.spawn(async move {
+            let ended = receiver.process(messages).await;
+            drop(running);
+            ended
+        });
         Ok(())
     }
 
@@ -133,17 +139,12 @@ impl Receiver {
         Ok(take(&mut answer, "Attributes"))
     }
 
-    async fn say_what_waits(&self, messages: &[Message]) -> Result<(), String> {
-        let asked_at = *self.asked_at.lock();
-        if asked_at.is_some_and(|at| at.elapsed() < ASK_EVERY) {
-            return Ok(());
+    async fn ask_what_waits(&self) -> Result<(), String> {
+        if self.backlog.is_due() {
+            let attributes = self.attributes(&["ApproximateNumberOfMessages"]).await?;
+            let visible = number(&attributes["ApproximateNumberOfMessages"]).unwrap_or(0);
+            self.backlog.at_the_queue(visible);
         }
-        *self.asked_at.lock() = Some(Instant::now());
-        let attributes = self.attributes(&["ApproximateNumberOfMessages"]).await?;
-        let waiting = number(&attributes["ApproximateNumberOfMessages"]).unwrap_or(0);
-        let waiting = waiting.saturating_add(messages.len() as u64);
-        let oldest_ms = messages.iter().filter_map(|message| message.sent_ms).min();
-        self.context.status.waits(waiting, oldest_ms);
         Ok(())
     }
 
@@ -353,8 +354,6 @@ const VISIBILITY_MAX_S: u64 = 43_200;
 const BATCH_BYTES_MAX: usize = 4 << 20;
 /// About what a record takes besides its body and attributes.
 const ITEM_BYTES: usize = 512;
-/// How often a queue is asked how long it is.
-const ASK_EVERY: Duration = Duration::from_secs(10);
 const DELETE_TRIES: u32 = 3;
 
 #[cfg(test)]
