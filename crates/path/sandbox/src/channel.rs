@@ -65,15 +65,7 @@ impl Channel {
 
     /// Sends raw bytes.
     pub(crate) async fn send_bytes(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
-        let send = || seqpacket::send(self.socket.get_ref().as_fd(), bytes, fds);
-        // First without tokio: the socket is nearly always writable.
-        match send() {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            done => return done,
-        }
-        // Under another descriptor, because one is registered once.
-        let socket = registered(self.socket.get_ref().try_clone()?, Interest::WRITABLE)?;
-        socket.async_io(Interest::WRITABLE, |_| send()).await
+        send_to(self.socket.get_ref(), bytes, fds).await
     }
 
     /// Whether the other end is closed.
@@ -86,6 +78,23 @@ impl Channel {
         let receive = |socket: &OwnedFd| seqpacket::receive(socket);
         self.socket.async_io(Interest::READABLE, receive).await
     }
+}
+
+/// Sends a message to a non-blocking socket. Waits while it is full.
+pub(crate) async fn send_to(
+    socket: &OwnedFd,
+    bytes: &[u8],
+    fds: &[BorrowedFd<'_>],
+) -> io::Result<()> {
+    let send = || seqpacket::send(socket.as_fd(), bytes, fds);
+    // First without tokio: the socket is nearly always writable.
+    match send() {
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+        done => return done,
+    }
+    // Under another descriptor, because one is registered once.
+    let writable = registered(socket.try_clone()?, Interest::WRITABLE)?;
+    writable.async_io(Interest::WRITABLE, |_| send()).await
 }
 
 /// Registers a socket with tokio, for reading or for writing.

@@ -88,6 +88,7 @@ impl Sandbox {
         };
         spawner
             .make(request, theirs, &outer)
+            .await
             .map_err(refused("ask the spawner"))?;
         let (namespaces, users) = ready(&control).await?;
         Ok(Self {

@@ -16,7 +16,7 @@ use pilot_model::ports::StartError;
 use pilot_sys::netlink::{Netlink, Protocol};
 use pilot_sys::seqpacket;
 
-use crate::channel::{Channel, is_closed};
+use crate::channel::{Channel, is_closed, send_to, set_nonblocking};
 use crate::filter::{FilterError, Filters};
 use crate::isolation::Isolation;
 use crate::message::{ANSWER_TIME_MAX, MakeLink, MakeSandbox, SpawnerRequest, TreeReply};
@@ -29,6 +29,7 @@ use crate::socket_watch::SocketWatch;
 /// The daemon's end.
 #[derive(Debug)]
 pub struct Spawner {
+    /// Non-blocking: a spawner that does not read must not hold up the daemon's threads.
     socket: OwnedFd,
     process_ids: ProcessIds,
     socket_watch: SocketWatch,
@@ -74,13 +75,18 @@ impl Spawner {
                     process::run(socket, &filters, user_namespace, network)
                 })
             }
-            pilot_sys::process::Side::Parent(_) => Ok(Self {
-                socket: here,
-                process_ids: ProcessIds::probe(),
-                socket_watch: SocketWatch::default(),
-                _netfilter: netfilter,
-            }),
+            pilot_sys::process::Side::Parent(_) => Ok(Self::on(here, netfilter)?),
         }
+    }
+
+    fn on(socket: OwnedFd, netfilter: Option<OwnedFd>) -> io::Result<Self> {
+        set_nonblocking(&socket)?;
+        Ok(Self {
+            socket,
+            process_ids: ProcessIds::probe(),
+            socket_watch: SocketWatch::default(),
+            _netfilter: netfilter,
+        })
     }
 
     /// Whether the spawner has ended. Then nothing can be started any more, and the daemon cannot make a new one, because it has
@@ -100,16 +106,15 @@ impl Spawner {
     }
 
     /// Requests a sandbox, nested in this PID namespace and this user namespace. The answer comes on the other end of `control`.
-    pub(crate) fn make(
+    pub(crate) async fn make(
         &self,
         request: MakeSandbox,
-        control: impl AsFd,
+        control: OwnedFd,
         nested_in: &[BorrowedFd<'_>],
     ) -> io::Result<()> {
-        let bytes = serde_json::to_vec(&SpawnerRequest::Sandbox(request))?;
         let mut fds = vec![control.as_fd()];
         fds.extend(nested_in);
-        seqpacket::send(self.socket.as_fd(), &bytes, &fds)
+        self.ask(&SpawnerRequest::Sandbox(request), &fds).await
     }
 
     /// Requests a read-only copy of what is mounted at a folder or file of the host.
@@ -123,8 +128,8 @@ impl Spawner {
         let request = SpawnerRequest::Tree {
             host: host.to_owned(),
         };
-        let bytes = serde_json::to_vec(&request).map_err(|error| failed(error.to_string()))?;
-        seqpacket::send(self.socket.as_fd(), &bytes, &[theirs.as_fd()]).map_err(&io)?;
+        let asked = self.ask(&request, &[theirs.as_fd()]).await;
+        asked.map_err(&io)?;
         drop(theirs);
         let mut message = tokio::time::timeout(ANSWER_TIME_MAX, answers.receive())
             .await
@@ -139,15 +144,23 @@ impl Spawner {
     }
 
     /// Requests a link into a network namespace. The answer comes on the other end of `control`.
-    pub(crate) fn make_link(
+    pub(crate) async fn make_link(
         &self,
         request: MakeLink,
-        control: impl AsFd,
-        namespace: impl AsFd,
+        control: OwnedFd,
+        namespace: BorrowedFd<'_>,
     ) -> io::Result<()> {
-        let bytes = serde_json::to_vec(&SpawnerRequest::Link(request))?;
-        let fds = [control.as_fd(), namespace.as_fd()];
-        seqpacket::send(self.socket.as_fd(), &bytes, &fds)
+        let fds = [control.as_fd(), namespace];
+        self.ask(&SpawnerRequest::Link(request), &fds).await
+    }
+
+    /// Sends a request. The socket is nearly always writable, and then this does not wait.
+    async fn ask(&self, request: &SpawnerRequest, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        let bytes = serde_json::to_vec(request)?;
+        let sent = tokio::time::timeout(ANSWER_TIME_MAX, send_to(&self.socket, &bytes, fds));
+        // Not EAGAIN, which says that there is no room for more processes.
+        sent.await
+            .map_err(|_| io::Error::new(io::ErrorKind::TimedOut, "the spawner does not answer"))?
     }
 }
 
@@ -160,5 +173,57 @@ fn put_back() {
             "an earlier daemon was killed and had left IPv4 forwarding enabled; it is disabled again"
         ),
         Err(problem) => tracing::warn!("{problem}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A daemon's end, with the other one.
+    fn pair() -> (Spawner, OwnedFd) {
+        let (socket, there) = seqpacket::pair().unwrap();
+        (Spawner::on(socket, None).unwrap(), there)
+    }
+
+    fn fill(spawner: &Spawner) {
+        while seqpacket::send(spawner.socket.as_fd(), &[0; 1000], &[]).is_ok() {}
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_spawner_that_does_not_read_holds_up_one_start_and_no_thread() {
+        let (spawner, _there) = pair();
+        fill(&spawner);
+        let begun_at = tokio::time::Instant::now();
+        let asked = tokio::spawn(async move { spawner.tree(Path::new("/srv")).await });
+        // The only thread goes on.
+        tokio::time::sleep(ANSWER_TIME_MAX / 2).await;
+        assert!(!asked.is_finished());
+        let problem = match asked.await.unwrap() {
+            Err(StartError::Sandbox { problem }) => problem,
+            other => panic!("{other:?}"),
+        };
+        assert!(
+            problem.ends_with("the spawner does not answer"),
+            "{problem}"
+        );
+        assert_eq!(begun_at.elapsed(), ANSWER_TIME_MAX);
+    }
+
+    #[tokio::test]
+    async fn a_request_is_sent_as_soon_as_the_spawner_reads_on() {
+        let (spawner, there) = pair();
+        fill(&spawner);
+        let reading = std::thread::spawn(move || {
+            loop {
+                let mut message = seqpacket::receive(&there).unwrap().unwrap();
+                if let Some(answers) = message.fds.pop() {
+                    let answer = serde_json::to_vec(&TreeReply::Tree).unwrap();
+                    return seqpacket::send(answers.as_fd(), &answer, &[there.as_fd()]);
+                }
+            }
+        });
+        assert!(spawner.tree(Path::new("/srv")).await.is_ok());
+        reading.join().unwrap().unwrap();
     }
 }

@@ -98,6 +98,7 @@ async fn ask(spawner: &Spawner, sandbox: &Sandbox, request: MakeLink) -> Result<
     let (answers, theirs) = Channel::pair().map_err(io)?;
     spawner
         .make_link(request, theirs, sandbox.network_namespace())
+        .await
         .map_err(io)?;
     let message = tokio::time::timeout(ANSWER_TIME_MAX, answers.receive())
         .await
