@@ -283,6 +283,14 @@ impl Reserved {
         }
     }
 
+    /// Waits until there are `len` bytes in all, which is the most that something needs of which a part has arrived. Those that have a
+    /// part each do not wait for each other for ever: one at a time goes beyond the limits, and then it needs no more.
+    pub async fn grow_to_whole(&mut self, len: usize) {
+        self.grow_arriving_to(len).await;
+        // However long the rest takes, others may go on.
+        self.has_arrived();
+    }
+
     /// What arrived is complete, or nothing else comes.
     pub(crate) fn has_arrived(&mut self) {
         if std::mem::take(&mut self.is_beyond) {

@@ -216,17 +216,21 @@ impl OutputBuffer {
     /// Waits for memory for more bytes.
     async fn reserve(&self) {
         let mut reserved = self.reserved.lock().await;
-        let (needs_memory, wanted) = {
+        let whole = self.len_max + CHUNK_LEN;
+        let (needs_memory, mut wanted) = {
             let kept = self.kept.lock();
-            let wanted = kept
-                .memory_len
-                .saturating_mul(2)
-                .min(self.len_max + CHUNK_LEN);
+            let wanted = kept.memory_len.saturating_mul(2).min(whole);
             (kept.needs_memory(), wanted)
         };
         // It may have been reserved meanwhile, or everything may have been taken.
         if let Some(reserved) = reserved.as_mut().filter(|_| needs_memory) {
-            reserved.grow_to(wanted).await;
+            if reserved.is_empty() {
+                reserved.grow_to(wanted).await;
+            } else if !reserved.try_grow_to(wanted) {
+                // Programs that wait with a part of their answers would wait for each other.
+                wanted = whole;
+                reserved.grow_to_whole(whole).await;
+            }
             self.kept.lock().memory_len = if wanted > self.len_max {
                 usize::MAX
             } else {
@@ -339,18 +343,48 @@ mod tests {
         const LEN: usize = 3 << 20;
         let memory = pilot_protocols::MemoryBudget::for_answers(0, 0);
         let of = memory.of(&"lab".parse().unwrap());
-        let others = of.reserve(5 << 20).await;
+        let others = of.reserve(memory.share_max()).await;
         let (output, mut writer) = Output::pipe_of(6 << 20, Some(&of)).unwrap();
         let mut writing = tokio::task::spawn_blocking(move || writer.write_all(&vec![b'x'; LEN]));
         let early = tokio::time::timeout(Duration::from_millis(100), &mut writing).await;
         assert!(early.is_err(), "the program is held up");
-        assert!(memory.held() < 7 << 20);
+        assert_eq!(memory.held(), memory.share_max());
         drop(others);
         writing.await.unwrap().unwrap();
         let whole = output.whole().await;
         assert_eq!((whole.bytes.len(), whole.dropped), (LEN, 0));
         assert!(memory.held() >= LEN);
         drop(whole);
+        assert_eq!(memory.held(), 0);
+    }
+
+    #[tokio::test]
+    async fn programs_with_a_part_of_their_answers_do_not_wait_for_each_other_for_ever() {
+        const LEN: usize = 5 << 20;
+        let memory = pilot_protocols::MemoryBudget::for_answers(0, 0);
+        let of = memory.of(&"lab".parse().unwrap());
+        let all = (0..4).map(async |_| {
+            let (output, mut writer) = Output::pipe_of(6 << 20, Some(&of)).unwrap();
+            let mut left = LEN;
+            while left > 0 {
+                let part = left.min(64 << 10);
+                left -= part;
+                let written = tokio::task::spawn_blocking(move || {
+                    writer.write_all(&vec![b'x'; part]).map(|()| writer)
+                });
+                writer = written.await.unwrap().unwrap();
+            }
+            drop(writer);
+            let whole = output.whole().await;
+            assert_eq!((whole.bytes.len(), whole.dropped), (LEN, 0));
+            memory.held()
+        });
+        let all = futures_util::future::join_all(all);
+        let held = tokio::time::timeout(Duration::from_secs(20), all).await;
+        let held = held.expect("they wait for each other");
+        // One is beyond the limits at a time.
+        let most = memory.share_max() + (6 << 20) + CHUNK_LEN;
+        assert!(held.iter().all(|held| *held <= most), "{held:?}");
         assert_eq!(memory.held(), 0);
     }
 
