@@ -187,6 +187,17 @@ async fn http_conforms() {
     of_server(Server::http().await, http, true).await;
 }
 
+/// A server that dies in the middle of an answer looks the same as one that announced too much, so it is asked again.
+#[tokio::test]
+async fn an_answer_of_http_that_breaks_off_is_of_a_store_that_is_unavailable() {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let server = Server::http().await;
+    for key in ["fault/truncated", "fault/cut"] {
+        let error = read(&*http(&server.address), key).await.unwrap_err();
+        assert_eq!(error.kind, Kind::Unavailable, "{key}: {}", error.problem);
+    }
+}
+
 #[tokio::test]
 async fn redis_conforms() {
     of_server(Server::redis().await, redis, false).await;

@@ -200,7 +200,8 @@ fn validator(headers: &HeaderMap) -> Option<Validator> {
     (age >= Duration::from_secs(2)).then(|| Validator::Modified(modified.to_owned()))
 }
 
-/// The URL is not part of it: the location says it.
+/// The URL is not part of it: the location says it. An answer that ends before its length is not [`Kind::Broken`]: the end of a server or a
+/// proxy looks the same, and what is asked for again may arrive whole.
 fn failed(error: reqwest::Error) -> StoreError {
     StoreError::new(Kind::Unavailable, &chain(&error.without_url()))
 }

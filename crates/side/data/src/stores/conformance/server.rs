@@ -97,6 +97,10 @@ async fn http(mut stream: Connection, objects: &Objects) -> std::io::Result<()> 
                 let half = "HTTP/1.1 200 OK\r\netag: \"x\"\r\ncontent-length: 10\r\n\r\nhalf!";
                 return stream.write_all(half.as_bytes()).await;
             }
+            ("fault/cut", _) => {
+                let half = "HTTP/1.1 200 OK\r\netag: \"x\"\r\ntransfer-encoding: chunked\r\n\r\na\r\nhalf!";
+                return stream.write_all(half.as_bytes()).await;
+            }
             ("fault/changed", _) => {
                 let other = "HTTP/1.1 200 OK\r\netag: \"x\"\r\ncontent-length: 9\r\nx-amz-checksum-crc32: y/Q5Jg==\r\n\r\n123456780";
                 stream.write_all(other.as_bytes()).await?;
