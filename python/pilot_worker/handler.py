@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .spec import TemplateSpec
 
 _CO_COROUTINE = 0x80  # inspect.CO_COROUTINE; inspect itself is slow to import
+_PARAMETERS = {"asgi": ("scope", "receive", "send"), "wsgi": ("environ", "start_response")}
 
 
 class Function:
@@ -72,6 +73,11 @@ def _find(spec: TemplateSpec) -> Any:
         raise Fault("Runtime.HandlerNotFound", f"Handler '{attribute}' missing on module '{module_name}'") from error
     if not callable(target):
         raise Fault("Runtime.HandlerNotFound", f"Handler '{attribute}' of module '{module_name}' is not callable")
+    interface = _interface_of(target)
+    if interface not in ("", spec.interface):
+        kind = "an ASGI" if interface == "asgi" else "a WSGI"
+        problem = f"Handler '{attribute}' of module '{module_name}' is {kind} application"
+        raise Fault("Runtime.WrongInterface", f'{problem}: set interface = "{interface}" in pilot.toml')
     return target
 
 
@@ -81,9 +87,24 @@ def _with_stack(kind: str, message: str, error: BaseException) -> Fault:
     return Fault(kind, message, stack(error.__traceback__))
 
 
+def _interface_of(target: Any) -> str:
+    """The interface whose parameters the callable has, by the names that its specification uses. Empty: another one."""
+    code = _code_of(target)
+    names = code.co_varnames[: code.co_argcount] if code is not None else ()
+    for interface, parameters in _PARAMETERS.items():
+        if names[-len(parameters) :] == parameters and len(names) <= len(parameters) + 1:  # perhaps `self`
+            return interface
+    return ""
+
+
 def _is_coroutine_function(target: Any) -> bool:
+    code = _code_of(target)
+    return bool(code is not None and code.co_flags & _CO_COROUTINE)
+
+
+def _code_of(target: Any) -> Any:
+    """The code of a function, of a method, or of what an instance is called with. None: it is not written in Python."""
     function = getattr(target, "__func__", target)
     if not hasattr(function, "__code__"):
-        function = vars(type(target)).get("__call__")  # a callable instance
-    code = getattr(function, "__code__", None)
-    return bool(code is not None and code.co_flags & _CO_COROUTINE)
+        function = type(target).__call__  # a callable instance
+    return getattr(function, "__code__", None)

@@ -155,6 +155,38 @@ def test_a_handler_that_cannot_be_found_says_why(
         assert len(error["stackTrace"]) == 1 and "app.py" in error["stackTrace"][0]
 
 
+APPLICATIONS = """
+class Base:
+    async def __call__(self, scope, receive, send): pass
+class Framework(Base): pass
+class Flask:
+    def __call__(self, environ, start_response): pass
+    def method(self, environ, start_response): pass
+class Handler:
+    def __call__(self, event, context): return "handled"
+async def asgi(scope, receive, send): pass
+def wsgi(environ, start_response): pass
+def other(receive, send): pass
+framework, flask, method, handled = Framework(), Flask(), Flask().method, Handler()
+"""
+
+
+@pytest.mark.parametrize("interface", ["event", "asgi", "wsgi"])
+def test_an_application_of_another_interface_is_refused_with_the_right_one(functions: Functions, interface: str) -> None:
+    for name, of in [("asgi", "asgi"), ("framework", "asgi"), ("wsgi", "wsgi"), ("flask", "wsgi"), ("method", "wsgi")]:
+        if of == interface:
+            functions.template(APPLICATIONS, interface=interface, handler=f"app.{name}").close()
+            continue
+        error = functions.refused(APPLICATIONS, interface=interface, handler=f"app.{name}")
+        assert error["errorType"] == "Runtime.WrongInterface", name
+        assert error["errorMessage"].endswith(f'set interface = "{of}" in pilot.toml'), name
+
+
+def test_what_is_called_with_other_names_may_be_a_handler(functions: Functions) -> None:
+    assert functions.worker(APPLICATIONS, handler="app.handled").result({}) == "handled"
+    assert functions.worker(APPLICATIONS, handler="app.other").result({}) is None
+
+
 OUTPUT = """
 import logging, os, sys, subprocess
 print("import")
