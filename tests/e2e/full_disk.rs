@@ -157,9 +157,14 @@ fn a_start_that_needs_room_on_a_full_disk_says_so_and_works_once_there_is() {
     let mut daemon = on_a_small_disk();
     daemon.stop();
     let data = daemon.data_dir();
-    // As at the first start: the files have to be made.
-    for file in ["registry.sqlite", "async.sqlite"] {
-        fs::rename(data.join(file), data.join(format!("{file}.away"))).unwrap();
+    // As at the first start: the files have to be made, and nothing is deployed.
+    let files = ["registry.sqlite", "async.sqlite"];
+    let folders = ["code", "layers", "environments"];
+    for name in files.iter().chain(&folders) {
+        fs::rename(data.join(name), data.join(format!("{name}.away"))).unwrap();
+    }
+    for folder in folders {
+        fs::create_dir(data.join(folder)).unwrap();
     }
     fill_wholly(&daemon);
     let (code, said) = daemon.refuses_to_resume();
@@ -169,8 +174,8 @@ fn a_start_that_needs_room_on_a_full_disk_says_so_and_works_once_there_is() {
         "{said}"
     );
     fs::remove_file(filler(&daemon)).unwrap();
-    for file in ["registry.sqlite", "async.sqlite"] {
-        fs::rename(data.join(format!("{file}.away")), data.join(file)).unwrap();
+    for name in files.iter().chain(&folders) {
+        fs::rename(data.join(format!("{name}.away")), data.join(name)).unwrap();
     }
     daemon.resume();
     assert_eq!(answer(&daemon, "lab", json!(1)), 1);

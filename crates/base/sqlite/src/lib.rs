@@ -55,6 +55,34 @@ pub fn create_private(path: &Path) -> io::Result<()> {
         .map(drop)
 }
 
+/// What is wrong with a file before it is opened. `None`: there is none, or it has something in it. SQLite takes an empty file as a new
+/// database, and removes a write-ahead log that has no database: both would lose what was in them, without an error.
+///
+/// # Errors
+/// Those of stat(2).
+pub fn hollow(path: &Path) -> io::Result<Option<&'static str>> {
+    let bytes = |path: &Path| match fs::metadata(path) {
+        Ok(file) => Ok(Some(file.len())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    };
+    Ok(match bytes(path)? {
+        Some(0) => Some("the file is empty"),
+        None if bytes(&with(path, LOG))?.is_some_and(|bytes| bytes > 0) => {
+            Some("the file is missing, and its log (-wal) is there")
+        }
+        _ => None,
+    })
+}
+
+/// Removes a file that was just created and could not be written, on a full disk for example: the next start would find it [`hollow`].
+pub fn remove_if_empty(path: &Path) {
+    if path.metadata().is_ok_and(|file| file.len() == 0) {
+        // The caller has an error already.
+        let _ = fs::remove_file(path);
+    }
+}
+
 /// Opens a file with `open`, which gets a connection whose commits are durable, and reads or writes something: so the index of the log is
 /// there, or the error is known. If `is_of_the_disk` says that the disk takes nothing, it is tried with the index in memory. `what` names
 /// the file in the daemon's log.
@@ -230,6 +258,26 @@ mod tests {
             .query_row("SELECT count(*) FROM known", [], |row| row.get(0))
             .unwrap();
         assert_eq!(left, 1);
+    }
+
+    #[test]
+    fn an_empty_file_and_a_log_without_its_file_are_known_and_a_new_file_is_not_left_empty() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file.sqlite");
+        assert_eq!(hollow(&path).unwrap(), None);
+        // A log that was cut at an orderly end.
+        fs::write(with(&path, LOG), "").unwrap();
+        assert_eq!(hollow(&path).unwrap(), None);
+        fs::write(with(&path, LOG), "log").unwrap();
+        assert!(hollow(&path).unwrap().unwrap().contains("-wal"));
+        create_private(&path).unwrap();
+        assert!(hollow(&path).unwrap().unwrap().contains("empty"));
+        remove_if_empty(&path);
+        assert!(!path.exists());
+        fs::write(&path, "something").unwrap();
+        remove_if_empty(&path);
+        assert_eq!(hollow(&path).unwrap(), None);
+        assert!(path.exists());
     }
 
     #[test]

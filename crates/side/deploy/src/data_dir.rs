@@ -128,6 +128,19 @@ pub(crate) fn make_dir(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o755).create(path)
 }
 
+/// The folders that have something deployed in them.
+pub(crate) fn deployed(root: &Path) -> io::Result<Vec<&'static str>> {
+    let mut deployed = Vec::new();
+    for folder in [CODE, LAYERS, ENVIRONMENTS] {
+        match fs::read_dir(root.join(folder)) {
+            Ok(mut entries) => deployed.extend(entries.next().map(|_| folder)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(deployed)
+}
+
 const CODE: &str = "code";
 const ENVIRONMENTS: &str = "environments";
 const LAYERS: &str = "layers";

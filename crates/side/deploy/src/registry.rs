@@ -97,9 +97,15 @@ impl Registry {
     /// # Errors
     /// [`RegistryError::Open`], [`RegistryError::Newer`].
     pub fn open(data_dir: &Path) -> Result<Self, RegistryError> {
-        let path = data_dir.join(FILE);
+        Self::open_in(data_dir, data_dir)
+    }
+
+    /// Opens the registry in a folder. What was deployed is in `data_dir`.
+    fn open_in(folder: &Path, data_dir: &Path) -> Result<Self, RegistryError> {
+        let path = folder.join(FILE);
+        open::refuse_lost(&path, data_dir)?;
         let mut connection = open::connect(&path)?;
-        migrate(&mut connection, &path)?;
+        migrate(&mut connection, &path, data_dir)?;
         Ok(Self {
             connection: Mutex::new(connection),
             data_dir: data_dir.to_owned(),
@@ -133,11 +139,10 @@ impl Registry {
             problem: error.to_string(),
         })?;
         if copied.is_none() {
+            open::refuse_lost(&path, data_dir)?;
             return Ok(None);
         }
-        let mut registry = Self::open(scratch).map_err(named)?;
-        // Where the files of its functions are.
-        data_dir.clone_into(&mut registry.data_dir);
+        let registry = Self::open_in(scratch, data_dir).map_err(named)?;
         let functions = registry.functions();
         functions
             .map(Some)
@@ -351,7 +356,7 @@ fn no_report() -> TemplateReport {
 }
 
 /// Migrates the schema, step by step in one transaction.
-fn migrate(connection: &mut Connection, path: &Path) -> Result<(), RegistryError> {
+fn migrate(connection: &mut Connection, path: &Path, data_dir: &Path) -> Result<(), RegistryError> {
     let fail = |error: rusqlite::Error| open::failed(path, &error);
     let known = i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX);
     let transaction = connection.transaction().map_err(fail)?;
@@ -368,6 +373,10 @@ fn migrate(connection: &mut Connection, path: &Path) -> Result<(), RegistryError
     // A start on a full disk must not write.
     if found == known {
         return Ok(());
+    }
+    if found == 0 {
+        // A file that was copied without its log can be so, too.
+        open::refuse_new(path, data_dir, "it has no tables")?;
     }
     for step in MIGRATIONS.iter().skip(usize::try_from(found).unwrap_or(0)) {
         transaction.execute_batch(step).map_err(fail)?;

@@ -1,13 +1,16 @@
 //! Opens the file of the registry, and says what to do if that fails.
+//!
+//! Invariant: where something was deployed, there is no new registry. All of it would count as unused, and the daemon would remove it.
 
 use std::path::Path;
 
-use pilot_sqlite::{create_private, is_of_the_disk};
+use pilot_sqlite::{create_private, is_of_the_disk, remove_if_empty};
 use rusqlite::{Connection, ErrorCode};
 
 use super::RegistryError;
+use crate::data_dir;
 
-/// Opens the file. Creates it if there is none.
+/// Opens the file. Creates it if there is none. Call [`refuse_lost`] before.
 ///
 /// # Errors
 /// [`RegistryError::Open`].
@@ -17,8 +20,49 @@ pub(super) fn connect(path: &Path) -> Result<Connection, RegistryError> {
         problem: format!("{error}: {ACCESS}"),
     })?;
     let opened = pilot_sqlite::open(path, "the registry", is_of_the_disk, prepared);
-    let (connection, _) = opened.map_err(|error| failed(path, &error))?;
+    let (connection, _) = opened.map_err(|error| {
+        remove_if_empty(path);
+        failed(path, &error)
+    })?;
     Ok(connection)
+}
+
+/// Refuses a registry that has lost its content, or is missing although there is something deployed.
+///
+/// # Errors
+/// [`RegistryError::Open`].
+pub(super) fn refuse_lost(path: &Path, data_dir: &Path) -> Result<(), RegistryError> {
+    let failed = |problem| RegistryError::Open {
+        path: path.to_owned(),
+        problem,
+    };
+    match pilot_sqlite::hollow(path) {
+        Ok(None) if path.exists() => Ok(()),
+        Ok(None) => refuse_new(path, data_dir, "it is missing"),
+        Ok(Some(problem)) => Err(failed(format!("{problem}: {DAMAGED}"))),
+        Err(error) => Err(failed(format!("{error}: {ACCESS}"))),
+    }
+}
+
+/// Refuses a registry without content if there is something deployed. `why`: it has none.
+///
+/// # Errors
+/// [`RegistryError::Open`].
+pub(super) fn refuse_new(path: &Path, data_dir: &Path, why: &str) -> Result<(), RegistryError> {
+    let failed = |problem| RegistryError::Open {
+        path: path.to_owned(),
+        problem,
+    };
+    let deployed = data_dir::deployed(data_dir);
+    let deployed = deployed.map_err(|error| failed(format!("{error}: {ACCESS}")))?;
+    if deployed.is_empty() {
+        return Ok(());
+    }
+    let folders = deployed.join(", ");
+    Err(failed(format!(
+        "{why}, but the data directory has what was deployed ({folders}): copy a backup of the registry back, or move these folders \
+         away and deploy all functions again"
+    )))
 }
 
 /// Why the file cannot be used, and what to do.
@@ -43,8 +87,9 @@ fn prepared(connection: Connection) -> rusqlite::Result<Connection> {
 }
 
 /// What to do with a damaged file.
-pub(super) const DAMAGED: &str = "it is damaged; stop here, copy a backup of the data directory back, or move this file and those with \
-                                  -wal and -shm behind its name away and deploy all functions again";
+pub(super) const DAMAGED: &str = "it is damaged; stop here, copy a backup of the data directory back, or move this file, those with -wal \
+                                  and -shm behind its name, and the folders code, layers and environments away and deploy all functions \
+                                  again";
 const DISK: &str = "make room on its disk if it is full, or repair the disk, and start again; nothing that was deployed is lost";
 const ACCESS: &str =
     "its disk must have room, and the daemon's user must be able to write to it and to its folder";

@@ -53,11 +53,10 @@ fn numbers(function: &StoredFunction) -> Vec<u32> {
 #[test]
 fn what_was_committed_is_there_after_a_restart() {
     let folder = tempfile::tempdir().unwrap();
+    let registry = Registry::open(folder.path()).unwrap();
     let stored = version(folder.path(), "invert", 1);
-    Registry::open(folder.path())
-        .unwrap()
-        .commit(&stored, &[])
-        .unwrap();
+    registry.commit(&stored, &[]).unwrap();
+    drop(registry);
     let functions = Registry::open(folder.path()).unwrap().functions().unwrap();
     assert_eq!(
         functions,
@@ -205,6 +204,7 @@ fn node_version(data_dir: &Path, name: &str, number: u32) -> StoredVersion {
 #[test]
 fn environments_of_either_kind_of_both_and_of_neither_come_back() {
     let folder = tempfile::tempdir().unwrap();
+    let registry = Registry::open(folder.path()).unwrap();
     let python = version(folder.path(), "a", 1);
     let node = node_version(folder.path(), "b", 1);
     let mut both = node_version(folder.path(), "c", 1);
@@ -222,7 +222,6 @@ fn environments_of_either_kind_of_both_and_of_neither_come_back() {
         python: None,
         node: None,
     };
-    let registry = Registry::open(folder.path()).unwrap();
     let all = [python, node, both, neither];
     for stored in &all {
         registry.commit(stored, &[]).unwrap();
@@ -432,4 +431,58 @@ fn a_file_that_is_no_database_is_named() {
     let error = Registry::open(folder.path()).unwrap_err().to_string();
     assert!(error.contains("registry.sqlite"), "{error}");
     assert!(error.contains("copy a backup"), "{error}");
+}
+
+#[test]
+fn a_registry_that_lost_its_content_is_refused_where_something_is_deployed() {
+    let folder = tempfile::tempdir().unwrap();
+    let registry = Registry::open(folder.path()).unwrap();
+    registry
+        .commit(&version(folder.path(), "a", 1), &[])
+        .unwrap();
+    drop(registry);
+    let file = folder.path().join(FILE);
+    let whole = fs::read(&file).unwrap();
+    let header = folder.path().join("header");
+    let empty = Connection::open(&header).unwrap();
+    empty
+        .pragma_update(None, "application_id", 1)
+        .and_then(|()| empty.pragma_update(None, "application_id", 0))
+        .unwrap();
+    drop(empty);
+    for (content, said) in [
+        (Some(Vec::new()), "the file is empty: it is damaged"),
+        (None, "it is missing, but"),
+        (Some(fs::read(header).unwrap()), "it has no tables, but"),
+    ] {
+        match &content {
+            Some(content) => fs::write(&file, content).unwrap(),
+            None => fs::remove_file(&file).unwrap(),
+        }
+        let scratch = tempfile::tempdir().unwrap();
+        let examined = Registry::examine(folder.path(), scratch.path()).unwrap_err();
+        let error = Registry::open(folder.path()).unwrap_err().to_string();
+        assert_eq!(examined.to_string(), error);
+        for words in [said, "copy a backup", &file.display().to_string()] {
+            assert!(error.contains(words), "{error}");
+        }
+        let again = Registry::open(folder.path()).unwrap_err().to_string();
+        assert_eq!(again, error, "the refusal changes nothing");
+    }
+    fs::write(&file, whole).unwrap();
+    let functions = Registry::open(folder.path()).unwrap().functions().unwrap();
+    assert_eq!(functions.len(), 1);
+}
+
+#[test]
+fn a_log_without_its_registry_is_refused_and_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("registry.sqlite-wal");
+    fs::write(&log, "what was committed last").unwrap();
+    let scratch = tempfile::tempdir().unwrap();
+    let examined = Registry::examine(folder.path(), scratch.path()).unwrap_err();
+    let error = Registry::open(folder.path()).unwrap_err().to_string();
+    assert_eq!(examined.to_string(), error);
+    assert!(error.contains("(-wal) is there"), "{error}");
+    assert!(fs::metadata(&log).unwrap().len() > 0);
 }
