@@ -1,5 +1,6 @@
 //! Opens the store. A file that is damaged is set aside, with its write-ahead log, and the daemon starts with a new one: what was in it
-//! is not deleted, and everything else works. A write that was torn by a power failure is no damage: SQLite's log has checksums, and its
+//! is not deleted, and everything else works. An empty file, and a write-ahead log without its file, are damage: SQLite would remove the log
+//! with what was accepted. A write that was torn by a power failure is no damage: SQLite's log has checksums, and its
 //! end is cut at the last whole commit.
 
 use std::ffi::OsString;
@@ -8,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use pilot_model::calendar::unix_ms;
-use pilot_sqlite::{Index, create_private, is_damaged, is_of_the_disk};
+use pilot_sqlite::{Index, create_private, hollow, is_damaged, is_of_the_disk, remove_if_empty};
 use rusqlite::{Connection, OpenFlags};
 
 /// Why the store cannot be used.
@@ -101,7 +102,7 @@ pub(crate) fn open(path: &Path) -> Result<Opened, OpenError> {
         problem,
         aside = %aside.display(),
         "the store of asynchronous invocations is damaged and was set aside: invocations that had been accepted and had not run \
-         are in that file; a new store is empty"
+         are in that file, or in the one with -wal behind its name; a new store is empty"
     );
     try_open(path).map_err(|problem| problem.of(path))
 }
@@ -122,11 +123,14 @@ pub enum Examined {
 /// # Errors
 /// The daemon would not start.
 pub fn examine(path: &Path, scratch: &Path) -> Result<Examined, OpenError> {
-    let copied = pilot_sqlite::copy(path, scratch).map_err(|error| OpenError::Open {
+    let unreadable = |error: io::Error| OpenError::Open {
         path: path.to_owned(),
         problem: error.to_string(),
-    })?;
-    let Some(copied) = copied else {
+    };
+    if let Some(problem) = hollow(path).map_err(unreadable)? {
+        return Ok(Examined::Damaged(problem.to_owned()));
+    }
+    let Some(copied) = pilot_sqlite::copy(path, scratch).map_err(unreadable)? else {
         return Ok(Examined::Absent);
     };
     match try_open(&copied) {
@@ -146,12 +150,25 @@ pub(crate) fn reader(path: &Path, index: Index) -> Result<Connection, rusqlite::
 }
 
 fn try_open(path: &Path) -> Result<Opened, Problem> {
+    if let Some(problem) = hollow(path)? {
+        return Err(Problem::Damaged(problem.to_owned()));
+    }
     create_private(path)?;
     let of_the_disk =
         |problem: &Problem| matches!(problem, Problem::Sqlite(error) if is_of_the_disk(error));
     let what = "asynchronous invocations";
-    let (connection, index) = pilot_sqlite::open(path, what, of_the_disk, prepared)?;
+    let opened = pilot_sqlite::open(path, what, of_the_disk, prepared);
+    let (connection, index) = opened.inspect_err(|_| remove_if_empty(path))?;
     Ok(Opened { connection, index })
+}
+
+/// Moves what the write-ahead log has into the file, at an orderly end. The connections that read live longer than the one that writes, so
+/// SQLite does not do it by itself, and a copy of the file alone would have nothing. False: the log stays, and the next start reads it.
+pub(crate) fn merge_log(connection: &Connection) -> bool {
+    let busy = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| {
+        row.get::<_, bool>(0)
+    });
+    matches!(busy, Ok(false))
 }
 
 /// With the schema, and checked.
@@ -184,7 +201,7 @@ fn add_trigger(connection: &Connection) -> Result<(), rusqlite::Error> {
     connection.execute_batch("ALTER TABLE records ADD COLUMN faas_trigger TEXT")
 }
 
-/// Renames the file and its logs. Returns the new name of the file.
+/// Renames the file and its logs, as far as they are there. Returns the new name of the file.
 fn set_aside(path: &Path) -> io::Result<PathBuf> {
     let suffix = format!(".damaged-{}", unix_ms(SystemTime::now()));
     let with = |path: &Path, end: &str| {
@@ -193,13 +210,12 @@ fn set_aside(path: &Path) -> io::Result<PathBuf> {
         PathBuf::from(name)
     };
     let aside = with(path, &suffix);
-    for log in ["-wal", "-shm"] {
-        match std::fs::rename(with(path, log), with(&aside, log)) {
+    for end in ["-wal", "-shm", ""] {
+        match std::fs::rename(with(path, end), with(&aside, end)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
     }
-    std::fs::rename(path, &aside)?;
     Ok(aside)
 }
 
@@ -281,6 +297,34 @@ mod tests {
                 .collect();
             assert!(!names.is_empty(), "{names:?}");
             assert!(names.iter().any(|name| fs::read(name).unwrap() == damage));
+        }
+    }
+
+    #[test]
+    fn a_log_without_its_store_is_set_aside_and_not_removed() {
+        for is_empty in [true, false] {
+            let folder = tempfile::tempdir().unwrap();
+            let scratch = tempfile::tempdir().unwrap();
+            let path = folder.path().join("async.sqlite");
+            if is_empty {
+                fs::write(&path, "").unwrap();
+            }
+            fs::write(folder.path().join("async.sqlite-wal"), "accepted").unwrap();
+            let examined = examine(&path, scratch.path()).unwrap();
+            assert!(matches!(examined, Examined::Damaged(_)), "{examined:?}");
+            drop(open(&path).unwrap());
+            let aside: Vec<_> = fs::read_dir(folder.path())
+                .unwrap()
+                .map(|entry| entry.unwrap().path())
+                .filter(|path| path.to_string_lossy().contains(".damaged-"))
+                .collect();
+            let log = aside
+                .iter()
+                .find(|path| path.to_string_lossy().ends_with("-wal"));
+            assert_eq!(fs::read(log.unwrap()).unwrap(), b"accepted");
+            assert_eq!(aside.len(), 1 + usize::from(is_empty), "{aside:?}");
+            let examined = examine(&path, scratch.path()).unwrap();
+            assert_eq!(examined, Examined::Usable);
         }
     }
 

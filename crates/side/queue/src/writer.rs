@@ -17,6 +17,7 @@ use rusqlite::Connection;
 
 use crate::command::{Change, Command, How};
 use crate::marks;
+use crate::open;
 use crate::schedule::Entry;
 use crate::shared::{Limits, QueueShared};
 use crate::store::{self, Record};
@@ -89,6 +90,11 @@ impl Writer {
             kept = self.commit(batch);
             self.shared.wake.notify_one();
             if stops {
+                if !open::merge_log(&self.connection) {
+                    tracing::warn!(
+                        "the log of the store of asynchronous invocations stays: the next start reads it"
+                    );
+                }
                 return;
             }
         }

@@ -166,7 +166,11 @@ fn what_was_accepted_runs_after_the_next_start_and_leaves_nothing() {
             assert!(!accepted.unwrap().repeated);
         }
         assert_eq!(queue.counts().waiting, 5);
-        stop(queue).await;
+        stop(Arc::clone(&queue)).await;
+        // The connections that read are still there, and everything is in the file.
+        let log = folder.path().join("async.sqlite-wal");
+        assert_eq!(std::fs::metadata(log).map_or(0, |log| log.len()), 0);
+        drop(queue);
 
         let queue = Queue::open(config(folder.path())).unwrap();
         assert_eq!(queue.counts().waiting, 5);
