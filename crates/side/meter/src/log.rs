@@ -3,9 +3,13 @@
 //! that is killed loses no frame that it has written, and a torn frame at the end of a file is recognised and cut off. The writer
 //! synchronises the file at most once per second, so a power cut costs the last second.
 //!
+//! A frame that is damaged costs itself, as far as what comes after it can still be understood; see `read`. A file that has whole frames
+//! behind a damaged one is never cut.
+//!
 //! Each segment can be read alone: it says itself what its indices stand for, and which workers lived when it began.
 
 mod read;
+mod segment;
 pub(crate) mod time;
 
 use std::fs::{self, File, OpenOptions};
@@ -13,6 +17,8 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 pub use read::{Entries, read};
+
+use segment::Tail;
 
 use crate::record::Entry;
 
@@ -52,23 +58,29 @@ pub enum Appended {
 }
 
 impl Writer {
-    /// Opens the log in a folder, and makes the folder if needed. A torn frame at the end is cut off. The log takes at most about
+    /// Opens the log in a folder, and makes the folder if needed. A torn frame at the end is cut off. If more is wrong with the newest
+    /// segment, it stays as it is, and a new one begins. The log takes at most about
     /// `bytes_max` of the disk; the oldest segment is removed for a new one.
     ///
     /// # Errors
     /// The folder or the newest segment cannot be opened or written.
     pub fn open(folder: &Path, bytes_max: u64) -> io::Result<Self> {
         fs::create_dir_all(folder)?;
-        let newest = segments(folder)?.pop();
-        let (number, length) = match newest {
-            Some(number) => (number, read::whole_length(&path(folder, number))?),
-            None => (1, None),
-        };
-        // A file that is no segment of this format is left as it is.
-        let number = if newest.is_some() && length.is_none() {
-            number + 1
-        } else {
-            number
+        let (number, length) = match segments(folder)?.pop() {
+            None => (1, 0),
+            Some(newest) => match segment::tail(&path(folder, newest))? {
+                Tail::Whole { length } => (newest, length),
+                // A file that is no segment of this format is left as it is.
+                Tail::Foreign => (newest + 1, 0),
+                Tail::Damaged { at } => {
+                    tracing::warn!(
+                        file = %path(folder, newest).display(),
+                        at,
+                        "the usage log is damaged: the file is left as it is, and a new one begins"
+                    );
+                    (newest + 1, 0)
+                }
+            },
         };
         let file = OpenOptions::new()
             .create(true)
@@ -79,7 +91,7 @@ impl Writer {
             bytes_max,
             file,
             number,
-            length: length.unwrap_or(0),
+            length,
             dirty: false,
         };
         // The rest is written with the first entries: a daemon starts on a full disk, too.

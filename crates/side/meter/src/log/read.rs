@@ -1,14 +1,18 @@
 //! Reading a usage log, also while it is written.
+//!
+//! A damaged frame is left out, and with it what it may have said of the entries behind it: no record is given to a function that it may
+//! not be of.
 
-use std::fs::File;
-use std::io::{self, BufReader, Read};
+use std::collections::HashSet;
+use std::io;
 use std::path::{Path, PathBuf};
 
-use super::{FRAME_BYTES_MAX, FRAME_HEAD, MAGIC, path, segments};
+use super::segment::{Frame, Lost, Segment};
+use super::{path, segments};
 use crate::record::Entry;
 
-/// The entries of the log in a folder, from the oldest. A segment ends at its first damaged frame; so does one that is being
-/// written. A segment that is removed meanwhile is left out. No folder: no entries.
+/// The entries of the log in a folder, from the oldest. A damaged frame is left out; so is one that is being written. A
+/// segment that is removed meanwhile is left out. No folder: no entries.
 ///
 /// # Errors
 /// The folder cannot be listed.
@@ -26,6 +30,7 @@ pub fn read(folder: &Path) -> io::Result<Entries> {
         frame: Vec::new(),
         at: 0,
         ahead: Ahead::default(),
+        indices: Indices::default(),
     })
 }
 
@@ -35,11 +40,12 @@ pub struct Entries {
     folder: PathBuf,
     /// The numbers of the segments that come, the next one last.
     waiting: Vec<u64>,
-    segment: Option<BufReader<File>>,
+    segment: Option<Segment>,
     /// The content of the frame, and how much of it is read.
     frame: Vec<u8>,
     at: usize,
     ahead: Ahead,
+    indices: Indices,
 }
 
 /// What was read of the call, or of the start or end of a worker, that comes next.
@@ -86,6 +92,44 @@ impl Ahead {
     }
 }
 
+/// Which indices of functions are known to be what the segment says.
+#[derive(Debug, Default)]
+struct Indices {
+    /// Defined since the daemon of the entries is known.
+    defined: HashSet<u32>,
+    /// Something is missing before the entries. Then only those that are `defined` are known.
+    is_damaged: bool,
+}
+
+impl Indices {
+    fn lose(&mut self, lost: Lost) {
+        self.is_damaged = true;
+        if lost == Lost::Anything {
+            // Another daemon may have begun, with other functions.
+            self.defined.clear();
+        }
+    }
+
+    /// Takes what is known from an entry. False: it is not known of which function it is.
+    fn admit(&mut self, entry: &Entry) -> bool {
+        let index = match entry {
+            Entry::Began { .. } | Entry::Daemon(_) => {
+                *self = Self::default();
+                return true;
+            }
+            Entry::Function(function) => {
+                self.defined.insert(function.index);
+                return true;
+            }
+            Entry::Call(call) => call.function,
+            Entry::WorkerStarted { function, .. } => *function,
+            Entry::WorkerEnded(end) => end.function,
+            _ => return true,
+        };
+        !self.is_damaged || self.defined.contains(&index)
+    }
+}
+
 impl Iterator for Entries {
     type Item = io::Result<Entry>;
 
@@ -96,8 +140,8 @@ impl Iterator for Entries {
                 if let Ok((entry, after)) = postcard::take_from_bytes(rest) {
                     self.at = self.frame.len() - after.len();
                     match self.ahead.complete(entry) {
-                        Some(entry) => return Some(Ok(entry)),
-                        None => continue,
+                        Some(entry) if self.indices.admit(&entry) => return Some(Ok(entry)),
+                        _ => continue,
                     }
                 }
                 // A whole frame that has something else in it was written by a later version: the rest of it is left out.
@@ -106,22 +150,24 @@ impl Iterator for Entries {
             }
             let Some(segment) = &mut self.segment else {
                 let number = self.waiting.pop()?;
-                match open(&path(&self.folder, number)) {
+                match Segment::open(&path(&self.folder, number)) {
                     Ok(opened) => {
                         self.segment = opened;
                         self.ahead = Ahead::default();
+                        self.indices = Indices::default();
                     }
                     Err(error) => return Some(Err(error)),
                 }
                 continue;
             };
             self.at = 0;
-            match frame(segment, &mut self.frame) {
-                Ok(true) => {}
-                Ok(false) => {
-                    self.frame.clear();
-                    self.segment = None;
+            match segment.read(&mut self.frame) {
+                Ok(Frame::Whole) => {}
+                Ok(Frame::Lost(lost)) => {
+                    self.ahead = Ahead::default();
+                    self.indices.lose(lost);
                 }
+                Ok(Frame::End) => self.segment = None,
                 Err(error) => {
                     self.frame.clear();
                     self.segment = None;
@@ -130,58 +176,4 @@ impl Iterator for Entries {
             }
         }
     }
-}
-
-/// Opens a segment and reads its beginning. `None`: it is gone, or is no segment.
-fn open(path: &Path) -> io::Result<Option<BufReader<File>>> {
-    let file = match File::open(path) {
-        Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(error),
-    };
-    let mut reader = BufReader::with_capacity(256 << 10, file);
-    let mut magic = [0; MAGIC.len()];
-    let whole = fill(&mut reader, &mut magic)?;
-    Ok((whole && &magic == MAGIC).then_some(reader))
-}
-
-/// Reads the next frame's content. False: there is no whole one.
-fn frame(reader: &mut impl Read, content: &mut Vec<u8>) -> io::Result<bool> {
-    let mut head = [0; FRAME_HEAD];
-    if !fill(reader, &mut head)? {
-        return Ok(false);
-    }
-    let [a, b, c, d, e, f, g, h] = head;
-    let length = u32::from_le_bytes([a, b, c, d]) as usize;
-    let sum = u32::from_le_bytes([e, f, g, h]);
-    if length == 0 || length > FRAME_BYTES_MAX {
-        return Ok(false);
-    }
-    content.resize(length, 0);
-    Ok(fill(reader, content)? && crc32fast::hash(content) == sum)
-}
-
-/// Reads as many bytes as there is room for. False: the file has fewer.
-fn fill(reader: &mut impl Read, room: &mut [u8]) -> io::Result<bool> {
-    match reader.read_exact(room) {
-        Ok(()) => Ok(true),
-        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
-        Err(error) => Err(error),
-    }
-}
-
-/// Length of a segment up to its last whole frame. `None`: it is no segment. An empty file has length 0.
-pub(super) fn whole_length(path: &Path) -> io::Result<Option<u64>> {
-    if std::fs::metadata(path)?.len() < MAGIC.len() as u64 {
-        return Ok(Some(0));
-    }
-    let Some(mut reader) = open(path)? else {
-        return Ok(None);
-    };
-    let mut length = MAGIC.len() as u64;
-    let mut content = Vec::new();
-    while frame(&mut reader, &mut content)? {
-        length += (FRAME_HEAD + content.len()) as u64;
-    }
-    Ok(Some(length))
 }

@@ -204,3 +204,113 @@ fn what_is_stored_before_a_call_is_read_with_it_and_older_calls_have_none() {
         ]
     );
 }
+
+/// A daemon with functions of these indices, and a frame for each call.
+fn written_by_a_daemon(folder: &Path, indices: &[u32], calls: std::ops::Range<u64>) -> Vec<u64> {
+    let file = path(folder, 1);
+    let mut writer = Writer::open(folder, ROOMY).unwrap();
+    let clock = Entry::Clock(crate::record::Clock {
+        at_ms: 1,
+        unix_ms: 1,
+    });
+    let daemon = Entry::Daemon(crate::record::Daemon {
+        began_unix_ms: 1,
+        boot: 1,
+        began_ms: calls.start,
+    });
+    let mut begins = vec![fs::metadata(&file).unwrap().len().max(MAGIC.len() as u64)];
+    writer.append(&[daemon, clock.clone()]).unwrap();
+    begins.push(fs::metadata(&file).unwrap().len());
+    let define = |index: &u32| {
+        Entry::Function(crate::record::Function {
+            index: *index,
+            name: "f".to_owned(),
+            owner: "us".to_owned(),
+            version: 1,
+            memory_bytes: 1,
+            cpu_milli: 1,
+        })
+    };
+    let definitions: Vec<Entry> = [clock.clone()]
+        .into_iter()
+        .chain(indices.iter().map(define))
+        .collect();
+    writer.append(&definitions).unwrap();
+    for number in calls {
+        begins.push(fs::metadata(&file).unwrap().len());
+        writer.append(&[clock.clone(), call(number)]).unwrap();
+    }
+    begins
+}
+
+/// A byte is damaged in each place of the log of two daemons: what can still be understood is read, nothing else, and the next daemon removes
+/// nothing.
+#[test]
+fn a_damaged_byte_costs_its_frame_and_no_later_one_is_removed() {
+    let folder = tempfile::tempdir().unwrap();
+    let first = written_by_a_daemon(folder.path(), &[0], 1..5);
+    let second = written_by_a_daemon(folder.path(), &[0], 5..9);
+    let file = path(folder.path(), 1);
+    let whole = fs::read(&file).unwrap();
+    for at in MAGIC.len()..whole.len() {
+        for flip in [1, 0x80] {
+            let mut bytes = whole.clone();
+            bytes[at] ^= flip;
+            fs::write(&file, &bytes).unwrap();
+            let left = times(folder.path());
+            let frame_of = |begins: &[u64]| begins.iter().rposition(|begin| *begin <= at as u64);
+            let (daemon, frame) = match frame_of(&second) {
+                Some(frame) => (1, frame),
+                None => (0, frame_of(&first).unwrap()),
+            };
+            // Behind the daemon and the definitions.
+            let damaged = frame
+                .checked_sub(2)
+                .map(|call| 1 + 4 * daemon + call as u64);
+            let begin = if daemon == 0 {
+                first[frame]
+            } else {
+                second[frame]
+            };
+            // The length, and the first byte of the content, which says that no other daemon begins.
+            let says_what_it_is = [0, 1, 2, 3, 8].contains(&(at as u64 - begin));
+            for number in 1..9 {
+                let is_of_other = (number > 4) != (daemon == 1);
+                let is_before = number <= 4 && daemon == 1;
+                let must_be_there = is_before
+                    || (is_of_other && frame != 0)
+                    || (!says_what_it_is
+                        && damaged.is_some_and(|damaged| damaged != number && !is_of_other));
+                let is_there = left.contains(&number);
+                assert!(is_there || !must_be_there, "{number} of {left:?} at {at}");
+                assert!(!is_there || damaged != Some(number), "{left:?} at {at}");
+            }
+            // Of a daemon that is not known, nothing is given to the functions of the one before.
+            if daemon == 1 && frame == 0 {
+                let later = left.iter().filter(|number| **number > 4).count();
+                assert!(later == 0 || later == 4, "{left:?} at {at}");
+            }
+            let is_last = daemon == 1 && frame + 1 == second.len();
+            drop(Writer::open(folder.path(), ROOMY).unwrap());
+            if !is_last {
+                assert_eq!(fs::read(&file).unwrap(), bytes, "at {at}");
+                assert_eq!(times(folder.path()), left, "at {at}");
+                fs::remove_file(path(folder.path(), 2)).unwrap();
+            }
+        }
+    }
+}
+
+#[test]
+fn a_long_damaged_end_is_left_and_a_new_segment_begins() {
+    let folder = tempfile::tempdir().unwrap();
+    drop(written_by_a_daemon(folder.path(), &[0], 1..3));
+    let file = path(folder.path(), 1);
+    let mut bytes = fs::read(&file).unwrap();
+    bytes.resize(bytes.len() + 2 * FRAME_BYTES_MAX, 0);
+    fs::write(&file, &bytes).unwrap();
+    let mut writer = Writer::open(folder.path(), ROOMY).unwrap();
+    writer.append(&[call(3)]).unwrap();
+    assert_eq!(fs::read(&file).unwrap(), bytes);
+    assert_eq!(times(folder.path()), [1, 2, 3]);
+}
