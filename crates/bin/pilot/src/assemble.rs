@@ -182,6 +182,7 @@ pub(crate) fn assemble(
     let platform = Arc::new(Triggered {
         invoker: Arc::clone(&invoker),
         triggers: Arc::clone(&triggers),
+        queue: Arc::clone(&queue),
     });
     let deployer = Deployer::open(
         deploy_config(config, &engines, reserve, held)?,

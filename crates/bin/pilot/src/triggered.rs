@@ -1,4 +1,4 @@
-//! Keeps the triggers at the versions that are live: the port of deployment, over the invoker.
+//! Keeps the triggers and the queue at the versions that are live: the port of deployment, over the invoker.
 
 use std::sync::Arc;
 
@@ -7,13 +7,15 @@ use pilot_model::deployment::TemplateReport;
 use pilot_model::ports::{Platform, Scaling, StartError, TriggerControl};
 use pilot_model::status::{ForecastStatus, PoolStatus, RuntimeStatus};
 use pilot_model::{BoxFuture, FunctionName, Version};
+use pilot_queue::Queue;
 use pilot_trigger::Triggers;
 
-/// The invoker and the triggers, as deployment uses them.
+/// The invoker, the triggers and the queue, as deployment uses them.
 #[derive(Debug)]
 pub(crate) struct Triggered {
     pub(crate) invoker: Arc<Invoker>,
     pub(crate) triggers: Arc<Triggers>,
+    pub(crate) queue: Arc<Queue>,
 }
 
 impl Platform for Triggered {
@@ -48,6 +50,7 @@ impl Platform for Triggered {
     fn remove(&self, name: &FunctionName) {
         self.triggers.remove(name);
         self.invoker.remove(name);
+        self.queue.forget_keys(name);
     }
 
     fn renew(&self, name: &FunctionName) {

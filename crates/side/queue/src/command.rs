@@ -1,5 +1,6 @@
 //! What the writer is told to do.
 
+use pilot_model::FunctionName;
 use pilot_model::asynchronous::{DeadLetters, DeadLettersChanged};
 use pilot_model::ports::{Accepted, AsyncFault, Mark, MayTouch, NotAccepted};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
@@ -46,6 +47,10 @@ pub(crate) enum Command {
     Forget {
         beginning: String,
         kept: Vec<String>,
+    },
+    /// A function is gone, and its idempotency keys with it.
+    ForgetKeys {
+        function: FunctionName,
     },
     Stop,
 }

@@ -12,7 +12,6 @@ use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 
 use parking_lot::Mutex;
-use pilot_model::BoxFuture;
 use pilot_model::asynchronous::{
     AsyncCounts, AsyncInfo, AsyncShown, DeadLetters, DeadLettersChanged,
 };
@@ -21,6 +20,7 @@ use pilot_model::ports::{
     Accepted, AsyncControl, AsyncFault, AsyncFilter, AsyncQueue, AsyncRequest, AsyncRunner, Clock,
     Deliver, MayTouch, NotAccepted,
 };
+use pilot_model::{BoxFuture, FunctionName};
 use tokio::sync::{Notify, Semaphore};
 
 use crate::command::{Command, How};
@@ -107,6 +107,13 @@ impl Queue {
     pub fn hold(&self) {
         self.shared.stopping.store(true, Ordering::Relaxed);
         self.shared.wake.notify_one();
+    }
+
+    /// A function was removed: the next one of its name accepts the idempotency keys that this one had, except those of events that wait.
+    pub fn forget_keys(&self, function: &FunctionName) {
+        let function = function.clone();
+        // After the end of the writer, nothing is accepted either.
+        let _ = self.shared.commands.send(Command::ForgetKeys { function });
     }
 
     /// [`Queue::hold`]s, waits at most `grace` for the attempts that run, and ends the writer. What was cut runs again after the next

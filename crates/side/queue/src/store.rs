@@ -185,6 +185,28 @@ pub(crate) fn forget_keys(connection: &Connection, now_ms: i64) -> Result<usize>
         .execute([now_ms])
 }
 
+/// Removes the key of an invocation that has not run and will not run. Returns how many there were. The record must still be there.
+pub(crate) fn forget_key(connection: &Connection, seq: i64) -> Result<usize> {
+    connection
+        .prepare_cached(
+            "DELETE FROM keys WHERE scope = (SELECT owner || '/' || function FROM records WHERE seq = ?1)
+             AND key = (SELECT key FROM records WHERE seq = ?1) AND id = (SELECT id FROM records WHERE seq = ?1)",
+        )?
+        .execute([seq])
+}
+
+/// Removes the keys of a function, of all owners, and returns how many there were. Those of invocations that wait or run stay: they end
+/// later.
+pub(crate) fn forget_keys_of(connection: &Connection, function: &FunctionName) -> Result<usize> {
+    // The name of a function has no slash.
+    connection
+        .prepare_cached(
+            "DELETE FROM keys WHERE substr(scope, -length(?1)) = ?1
+             AND NOT EXISTS (SELECT 1 FROM records WHERE records.id = keys.id AND condition IS NULL)",
+        )?
+        .execute([format!("/{function}")])
+}
+
 /// How many keys there are.
 pub(crate) fn keys(connection: &Connection) -> Result<u64> {
     let count: i64 = connection.query_row("SELECT count(*) FROM keys", [], |row| row.get(0))?;

@@ -18,6 +18,7 @@ use rusqlite::Connection;
 use crate::command::{Change, Command, How};
 use crate::marks;
 use crate::open;
+use crate::rules::Condition;
 use crate::schedule::Entry;
 use crate::shared::{Limits, QueueShared};
 use crate::store::{self, Record};
@@ -151,7 +152,7 @@ impl Writer {
         };
         if now_ms - self.keys_checked_ms > KEYS_CHECKED_EVERY_MS {
             let forgotten = store::forget_keys(&transaction, now_ms)?;
-            work.held.keys = work.held.keys.saturating_sub(forgotten as u64);
+            work.held.forget_keys(forgotten);
             self.keys_checked_ms = now_ms;
         }
         let outcomes = batch.iter().map(|command| work.apply(command));
@@ -247,7 +248,7 @@ impl Writer {
                 let _ = reply.send(Err(AsyncFault::Store { problem }));
             }
             Command::Marks { reply, .. } => _ = reply.send(Err(problem)),
-            Command::Forget { .. } => return Some(command),
+            Command::Forget { .. } | Command::ForgetKeys { .. } => return Some(command),
             Command::Stop => {}
         }
         None
@@ -296,6 +297,11 @@ impl Work<'_> {
             Command::Forget { beginning, kept } => {
                 marks::forget(self.connection, beginning, kept).map(|()| Outcome::Nothing)
             }
+            Command::ForgetKeys { function } => {
+                let forgotten = store::forget_keys_of(self.connection, function)?;
+                self.held.forget_keys(forgotten);
+                Ok(Outcome::Nothing)
+            }
             Command::Stop => Ok(Outcome::Nothing),
         }
     }
@@ -324,9 +330,7 @@ impl Work<'_> {
             return refused(NotAccepted::Full { problem });
         }
         if let Some(key) = &request.key {
-            let expires_ms = self.now_ms.saturating_add(KEY_KEPT_MS);
-            store::insert_key(self.connection, record, key, expires_ms)?;
-            self.held.keys += 1;
+            self.insert_key(record, key)?;
         }
         if let Some(mark) = &record.mark {
             marks::set(self.connection, mark)?;
@@ -345,6 +349,19 @@ impl Work<'_> {
         Ok(Outcome::Accepted(Ok(accepted), Some((seq, record.entry()))))
     }
 
+    fn insert_key(&mut self, record: &Record, key: &str) -> rusqlite::Result<()> {
+        let expires_ms = self.now_ms.saturating_add(KEY_KEPT_MS);
+        store::insert_key(self.connection, record, key, expires_ms)?;
+        self.held.keys += 1;
+        Ok(())
+    }
+
+    fn forget_key(&mut self, seq: i64) -> rusqlite::Result<()> {
+        let forgotten = store::forget_key(self.connection, seq)?;
+        self.held.forget_keys(forgotten);
+        Ok(())
+    }
+
     fn settle(&mut self, seq: i64, entry: &Entry, change: &Change) -> rusqlite::Result<Outcome> {
         let (dead, then) = match change {
             Change::Again {
@@ -361,6 +378,10 @@ impl Work<'_> {
         self.held.remove(&entry.function, entry.bytes);
         match dead {
             Some(dead) => {
+                // The event is for a function that is gone. The next one of this name may accept it.
+                if entry.keyed && dead.condition == Condition::FunctionNotFound {
+                    self.forget_key(seq)?;
+                }
                 store::bury(self.connection, seq, dead)?;
                 self.held.bury(entry.bytes);
             }
@@ -415,9 +436,21 @@ impl Work<'_> {
             return Ok(Outcome::Cancelled(Err(AsyncFault::Running { id })));
         }
         self.cancelled.push(found.seq);
+        self.forget_key(found.seq)?;
         store::remove(self.connection, found.seq)?;
         self.held.remove(&found.info.function, found.bytes);
         Ok(Outcome::Cancelled(Ok(found.seq)))
+    }
+
+    /// The key of a dead letter that waits again, if it was forgotten and nobody has used it since: whoever sends its event again learns of it.
+    fn remember_key(&mut self, seq: i64) -> rusqlite::Result<()> {
+        if let Some(record) = store::load(self.connection, seq)?
+            && let Some(key) = &record.request.key
+            && store::key(self.connection, &record, key)?.is_none()
+        {
+            self.insert_key(&record, key)?;
+        }
+        Ok(())
     }
 
     fn dead_letters(
@@ -461,6 +494,7 @@ impl Work<'_> {
                         break;
                     }
                     store::revive(self.connection, found.seq, self.now_ms)?;
+                    self.remember_key(found.seq)?;
                     self.held.add(function, found.bytes);
                     entries.push((found.seq, found.revived(self.now_ms)));
                 }

@@ -308,6 +308,52 @@ fn a_key_is_accepted_once_and_with_one_payload() {
 }
 
 #[test]
+fn a_key_does_not_outlive_an_invocation_that_never_runs_or_its_function() {
+    let folder = tempfile::tempdir().unwrap();
+    let runtime = tokio();
+    let queue = Queue::open(config(folder.path())).unwrap();
+    let keyed = |function: &str, id: &str, key: &str| AsyncRequest {
+        payload: Bytes::from_static(b"1"),
+        ..request(function, id, Some(key))
+    };
+    let is_new = |function: &str, id: &str, key: &str| {
+        let accepted = runtime.block_on(queue.accept(keyed(function, id, key)));
+        !accepted.unwrap().repeated
+    };
+    assert!(is_new("f", "a", "k"));
+    queue.cancel("a", anything()).unwrap();
+    assert!(is_new("f", "b", "k"), "its event was cancelled");
+
+    // Of a function that is removed: what has ended, and what waits.
+    assert!(is_new("gone", "c", "waits"));
+    assert!(is_new("ff", "d", "k"));
+    queue.forget_keys(&"gone".parse().unwrap());
+    queue.forget_keys(&"f".parse().unwrap());
+    assert!(!is_new("gone", "e", "waits"), "its event still waits");
+    // A dead letter that waits again: its key is known again.
+    let letter = keyed("f", "dead", "letter");
+    let buried = queue.bury(letter, 1, "poison".to_owned());
+    runtime.block_on(buried).unwrap();
+    queue.forget_keys(&"f".parse().unwrap());
+    let redriven = queue.redrive(DeadLetters::default(), anything()).unwrap();
+    assert_eq!(redriven.changed, 1);
+    assert!(!is_new("f", "f", "letter"));
+
+    let runner = runner(quick(), |_, _| done());
+    runtime.block_on(async {
+        queue.dispatch(Arc::clone(&runner) as _);
+        settled(&queue).await;
+    });
+    assert_eq!(queue.counts().dead, 1, "that of the function that is gone");
+    assert!(is_new("gone", "g", "waits"), "its event did not run");
+    assert!(!is_new("f", "h", "k"), "its event ran");
+    queue.forget_keys(&"f".parse().unwrap());
+    assert!(is_new("f", "i", "k"), "of another function of this name");
+    assert!(!is_new("ff", "j", "k"), "a name that ends alike");
+    runtime.block_on(stop(queue));
+}
+
+#[test]
 fn an_interrupted_attempt_with_a_key_is_not_repeated_and_one_without_is() {
     let folder = tempfile::tempdir().unwrap();
     tokio().block_on(async {
@@ -613,6 +659,7 @@ proptest! {
                     let ids: Vec<_> = model.waiting.keys().chain(model.dead.keys()).cloned().collect();
                     let id = if ids.is_empty() { id } else { ids[which % ids.len()].clone() };
                     let result = queue.cancel(&id, anything());
+                    model.keys.retain(|_, of| *of != id || !model.waiting.contains_key(&id));
                     match (model.waiting.remove(&id).is_some(), model.dead.contains_key(&id)) {
                         (true, _) => prop_assert_eq!(result, Ok(())),
                         (_, true) => prop_assert_eq!(result, Err(AsyncFault::Dead { id })),

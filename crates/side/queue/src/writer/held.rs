@@ -94,6 +94,10 @@ impl Held {
         }
     }
 
+    pub(super) fn forget_keys(&mut self, forgotten: usize) {
+        self.keys = self.keys.saturating_sub(forgotten as u64);
+    }
+
     pub(super) fn bury(&mut self, bytes: u64) {
         self.dead.add(bytes);
     }

@@ -108,6 +108,8 @@ pub(super) struct World {
     over: BTreeSet<String>,
     /// By function and key: the id, and when it was accepted.
     keys: BTreeMap<(String, String), (String, i64)>,
+    /// Ids of invocations whose keys were given up, because they never ran.
+    freed: BTreeSet<String>,
     requests: u64,
     /// The latest time that a transaction has seen. A later daemon's clock may show less.
     latest_ms: i64,
@@ -157,6 +159,7 @@ impl World {
             known: BTreeMap::new(),
             over: BTreeSet::new(),
             keys: BTreeMap::new(),
+            freed: BTreeSet::new(),
             requests: 0,
             latest_ms: shown_ms,
             log: vec![format!("world {seed}")],

@@ -22,7 +22,9 @@ impl World {
         let holder = key.as_ref().and_then(|key| self.keys.get(key)).cloned();
         match result {
             Ok(accepted) if accepted.repeated => {
-                let is_holder = holder.is_some_and(|(holder, _)| holder == accepted.id.as_str());
+                // One that was freed may have held it, too: before that, or as a dead letter that waits again.
+                let is_holder = self.freed.contains(accepted.id.as_str())
+                    || holder.is_some_and(|(holder, _)| holder == accepted.id.as_str());
                 self.holds(is_holder, || format!("{id} repeats {}", accepted.id));
             }
             Ok(_) => {
@@ -53,6 +55,12 @@ impl World {
             return;
         }
         let before = std::mem::replace(&mut self.rows, rows.clone());
+        let waits = |id: &str| rows.values().any(|row| row.id == id && !row.is_dead);
+        let freed = self
+            .known
+            .keys()
+            .filter(|id| plan.iter().any(|planned| planned.frees(id)) && !waits(id));
+        self.freed.extend(freed.cloned());
         for (seq, row) in rows {
             if before.contains_key(seq) {
                 continue;
@@ -63,10 +71,9 @@ impl World {
             self.holds(is_asked, || format!("nobody asked for {row:?}"));
             if let Some(key) = &row.key {
                 let key = (row.function.clone(), key.clone());
-                let is_free = self
-                    .keys
-                    .get(&key)
-                    .is_none_or(|(_, at)| at + DAY_MS < self.latest_ms);
+                let is_free = self.keys.get(&key).is_none_or(|(holder, at)| {
+                    at + DAY_MS < self.latest_ms || self.freed.contains(holder)
+                });
                 self.holds(is_free, || {
                     format!("a second invocation with its key: {row:?}")
                 });
@@ -148,7 +155,7 @@ impl World {
         let config = config_of(&function);
         let row = before.values().find(|row| row.id == *id);
         let delivers = row.is_some_and(|row| row.delivers);
-        let Ends { dies, then } = ends;
+        let Ends { dies, then, .. } = ends;
         if !matches!(last, Some(AttemptEnd::Done { .. })) {
             let is_kept = *dies || (then.is_some() && !config.dead_letter && !delivers);
             self.holds(is_kept, || {

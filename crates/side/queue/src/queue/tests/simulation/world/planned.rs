@@ -1,6 +1,7 @@
 //! What the commands of a transaction may do.
 
 use crate::command::{Change, Command, How};
+use crate::rules::Condition;
 
 use super::Rows;
 
@@ -19,6 +20,8 @@ pub(super) enum Planned {
 pub(super) struct Ends {
     /// It becomes a dead letter.
     pub(super) dies: bool,
+    /// Its function is gone.
+    pub(super) is_gone: bool,
     /// The record for its destination, and whether that is a dead letter.
     pub(super) then: Option<(String, bool)>,
 }
@@ -35,6 +38,9 @@ impl Planned {
                     Change::Again { .. } => None,
                     Change::End { dead, then } => Some(Ends {
                         dies: dead.is_some(),
+                        is_gone: dead
+                            .as_ref()
+                            .is_some_and(|dead| dead.condition == Condition::FunctionNotFound),
                         then: then
                             .as_ref()
                             .map(|then| (then.request.id.to_string(), then.dead.is_some())),
@@ -93,6 +99,18 @@ impl Planned {
                 id,
                 ends: Some(ends),
             } => id == of && !ends.dies,
+            _ => false,
+        }
+    }
+
+    /// Whether it may end an invocation that never runs, so that its key is free.
+    pub(super) fn frees(&self, of: &str) -> bool {
+        match self {
+            Self::Cancel { id } => id == of,
+            Self::Settle {
+                id,
+                ends: Some(ends),
+            } => id == of && ends.is_gone,
             _ => false,
         }
     }
