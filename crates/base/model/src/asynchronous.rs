@@ -297,6 +297,9 @@ pub struct DeadLetters {
 pub struct DeadLettersChanged {
     /// How many dead letters are waiting again, or are removed.
     pub changed: u64,
+    /// How many stay as they are, because the queue has no room for them.
+    #[serde(default)]
+    pub left: u64,
 }
 
 /// What the queue has, and what it did since the daemon's start.

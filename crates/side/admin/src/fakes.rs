@@ -417,6 +417,7 @@ impl AsyncControl for FakeQueue {
     fn purge(&self, _: DeadLetters, may: MayTouch) -> Result<DeadLettersChanged, AsyncFault> {
         Ok(DeadLettersChanged {
             changed: visible(&may).len() as u64,
+            left: 0,
         })
     }
 

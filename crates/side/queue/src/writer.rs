@@ -30,7 +30,7 @@ enum Outcome {
     Accepted(Result<Accepted, NotAccepted>, Option<(i64, Entry)>),
     Settled(Option<(i64, Entry)>),
     Cancelled(Result<i64, AsyncFault>),
-    Changed(u64, Vec<(i64, Entry)>),
+    Changed(DeadLettersChanged, Vec<(i64, Entry)>),
     Nothing,
 }
 
@@ -224,7 +224,7 @@ impl Writer {
                 for (seq, entry) in entries {
                     schedule.add(seq, entry);
                 }
-                let _ = reply.send(Ok(DeadLettersChanged { changed }));
+                let _ = reply.send(Ok(changed));
             }
             // `Work::apply` has an outcome of its own for each command.
             _ => {}
@@ -481,7 +481,7 @@ impl Work<'_> {
                 .as_ref()
                 .is_none_or(|wanted| wanted == function)
         };
-        let (mut changed, mut entries) = (0, Vec::new());
+        let (mut done, mut entries) = (DeadLettersChanged::default(), Vec::new());
         for found in found
             .into_iter()
             .filter(|found| is_of(&found.info.function))
@@ -491,7 +491,9 @@ impl Work<'_> {
                 How::Redrive => {
                     let function = &found.info.function;
                     if !self.held.has_room(function, found.bytes, self.limits) {
-                        break;
+                        // Those of other functions may have room.
+                        done.left += 1;
+                        continue;
                     }
                     store::revive(self.connection, found.seq, self.now_ms)?;
                     self.remember_key(found.seq)?;
@@ -500,9 +502,9 @@ impl Work<'_> {
                 }
             }
             self.held.unbury(found.bytes);
-            changed += 1;
+            done.changed += 1;
         }
-        Ok(Outcome::Changed(changed, entries))
+        Ok(Outcome::Changed(done, entries))
     }
 }
 

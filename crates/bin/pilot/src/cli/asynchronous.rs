@@ -160,16 +160,38 @@ fn change(client: &Client, how: &str, done: &str, which: &WhichArgs) -> anyhow::
         function: which.function.clone(),
     };
     let changed: DeadLettersChanged = client.post(&format!("{DLQ}/{how}"), &request)?;
-    ensure!(
-        changed.changed > 0 || which.id.is_none(),
-        "there is no dead letter {}: `pilot dlq list` lists them",
-        which.id.as_deref().unwrap_or_default()
-    );
-    if changed.changed == 0 {
+    if changed.changed == 0 && changed.left == 0 {
         client.warn_of_unknown(&which.function);
     }
+    let said = said(&changed, which.id.as_deref(), done)?;
+    output::print(&said)?;
+    all_had_room(&changed)
+}
+
+/// # Errors
+/// Some dead letters had no room in the queue.
+fn all_had_room(changed: &DeadLettersChanged) -> anyhow::Result<()> {
+    ensure!(
+        changed.left == 0,
+        "the queue has no room for {}: redrive again when events have run, or raise limits.async_records or limits.async_mb in \
+         pilotd.toml",
+        output::count(changed.left, "dead letter")
+    );
+    Ok(())
+}
+
+/// What was changed. `id`: of the one dead letter that was named.
+///
+/// # Errors
+/// There is no such dead letter.
+fn said(changed: &DeadLettersChanged, id: Option<&str>, done: &str) -> anyhow::Result<String> {
+    ensure!(
+        changed.changed > 0 || changed.left > 0 || id.is_none(),
+        "there is no dead letter {}: `pilot dlq list` lists them",
+        id.unwrap_or_default()
+    );
     let letters = output::count(changed.changed, "dead letter");
-    output::print(&format!("{letters} {done}\n"))
+    Ok(format!("{letters} {done}\n"))
 }
 
 /// The beginning of an error, as one line without control characters. Of an error of the function, its type and message.
@@ -191,6 +213,22 @@ const ERROR_CHARS_MAX: usize = 60;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_dead_letter_without_room_is_not_one_that_does_not_exist() {
+        let changed = |changed, left| DeadLettersChanged { changed, left };
+        let told = said(&changed(0, 1), Some("a"), "waiting again").unwrap();
+        assert_eq!(told, "0 dead letters waiting again\n");
+        let error = all_had_room(&changed(3, 2)).unwrap_err().to_string();
+        assert!(error.contains("no room for 2 dead letters"), "{error}");
+        all_had_room(&changed(3, 0)).unwrap();
+        let error = said(&changed(0, 0), Some("a"), "removed").unwrap_err();
+        assert!(error.to_string().contains("no dead letter a"), "{error}");
+        assert_eq!(
+            said(&changed(0, 0), None, "removed").unwrap(),
+            "0 dead letters removed\n"
+        );
+    }
 
     #[test]
     fn an_error_of_a_function_is_its_type_and_message() {

@@ -143,7 +143,7 @@ pub(crate) async fn cancel(
     post, path = "/_pilot/v1/dlq/redrive", operation_id = "redrive_dead_letters", tag = "async",
     request_body = DeadLetters,
     responses(
-        (status = 200, description = "How many wait again", body = DeadLettersChanged),
+        (status = 200, description = "How many wait again, and how many have no room", body = DeadLettersChanged),
         (status = 400, description = "The request is invalid", body = ApiError),
     ),
 )]

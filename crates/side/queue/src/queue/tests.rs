@@ -22,6 +22,7 @@ use tokio::runtime::Runtime;
 
 use super::{Queue, QueueConfig};
 
+mod dead_letters;
 mod simulation;
 
 type Answer = dyn Fn(&AsyncRequest, usize) -> AttemptEnd + Send + Sync;
