@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use pilot_model::ports::{AsyncRunner, AsyncTarget, AttemptEnd, NoTarget};
 use pilot_model::{AsyncConfig, FunctionName, Seldom};
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
 
 use crate::command::{Change, Command};
 use crate::destination;
@@ -32,12 +32,12 @@ pub(crate) async fn run(shared: Arc<QueueShared>, runner: Arc<dyn AsyncRunner>) 
         tokio::select! {
             () = shared.wake.notified() => {}
             () = tokio::time::sleep(wait) => {}
-            Some(_) = attempts.join_next() => {}
-            Some(_) = deliveries.join_next() => {}
+            Some(ended) = attempts.join_next() => log_panic(ended),
+            Some(ended) = deliveries.join_next() => log_panic(ended),
         }
     }
     let delivered = async {
-        let all = async { while deliveries.join_next().await.is_some() {} };
+        let all = ended(&mut deliveries);
         if tokio::time::timeout(LAST_DELIVERIES, all).await.is_err() {
             let cut = shared.schedule.lock().running_of(Work::Delivery);
             tracing::info!(
@@ -47,8 +47,24 @@ pub(crate) async fn run(shared: Arc<QueueShared>, runner: Arc<dyn AsyncRunner>) 
             deliveries.shutdown().await;
         }
     };
-    let ran = async { while attempts.join_next().await.is_some() {} };
-    tokio::join!(delivered, ran);
+    tokio::join!(delivered, ended(&mut attempts));
+}
+
+/// Waits until all have ended.
+async fn ended(running: &mut JoinSet<()>) {
+    while let Some(one) = running.join_next().await {
+        log_panic(one);
+    }
+}
+
+/// A panic is a mistake of the daemon. Its attempt is made again, see [`Place`].
+fn log_panic(ended: Result<(), JoinError>) {
+    if let Err(error) = ended
+        && error.is_panic()
+        && let Some(left_out) = PANICS.admit(std::time::Instant::now())
+    {
+        tracing::error!(%error, left_out, "an attempt of an asynchronous invocation panicked");
+    }
 }
 
 /// The next attempt that may begin now.
@@ -70,6 +86,12 @@ pub(crate) fn next(shared: &Arc<QueueShared>, runner: &Arc<dyn AsyncRunner>) -> 
     };
     let (seq, entry) = schedule.take(now_ms, places)?;
     Some(Attempt {
+        place: Place {
+            shared: Arc::clone(shared),
+            seq,
+            is_given_up: false,
+            has_begun: false,
+        },
         shared: Arc::clone(shared),
         runner: Arc::clone(runner),
         seq,
@@ -98,14 +120,46 @@ pub(crate) struct Attempt {
     runner: Arc<dyn AsyncRunner>,
     seq: i64,
     entry: Entry,
+    place: Place,
+}
+
+/// The place of an attempt in the schedule. If the attempt panics, the invocation waits again.
+struct Place {
+    shared: Arc<QueueShared>,
+    seq: i64,
+    /// The invocation waits again already, or the writer has the end of the attempt.
+    is_given_up: bool,
+    /// It is stored that an attempt with a key has begun.
+    has_begun: bool,
+}
+
+impl Place {
+    /// The invocation waits again.
+    fn release_after(&mut self, ms: i64) {
+        let due_ms = self.shared.times.now_ms() + ms;
+        self.shared.schedule.lock().release(self.seq, due_ms);
+        self.is_given_up = true;
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if self.is_given_up {
+            return;
+        }
+        if self.has_begun {
+            // As after a crash: the handler may have run.
+            self.shared.schedule.lock().interrupt(self.seq);
+        }
+        self.release_after(PANICKED_WAIT_MS);
+    }
 }
 
 impl Attempt {
     /// Runs it to its end, and until its end is stored.
-    pub(crate) async fn run(self) {
+    pub(crate) async fn run(mut self) {
         let Some(record) = self.load().await else {
-            let due_ms = self.shared.times.now_ms() + UNREADABLE_WAIT_MS;
-            self.shared.schedule.lock().release(self.seq, due_ms);
+            self.place.release_after(UNREADABLE_WAIT_MS);
             return;
         };
         let target = self.target(&record);
@@ -129,8 +183,7 @@ impl Attempt {
                 }
             }
             Next::Unchanged => {
-                let due_ms = self.shared.times.now_ms() + NOT_STARTED_WAIT_MS;
-                self.shared.schedule.lock().release(self.seq, due_ms);
+                self.place.release_after(NOT_STARTED_WAIT_MS);
                 return;
             }
             Next::Again {
@@ -145,6 +198,8 @@ impl Attempt {
             },
             Next::End(condition) => self.ended(&record, target.as_ref(), &config, &end, condition),
         };
+        // The writer keeps it until it is written.
+        self.place.is_given_up = true;
         let (seq, entry) = (self.seq, self.entry);
         let settled = self.shared.tell(|reply| Command::Settle {
             seq,
@@ -188,7 +243,7 @@ impl Attempt {
 
     /// Runs it, if it may be run.
     async fn attempt(
-        &self,
+        &mut self,
         record: &Record,
         target: &Result<AsyncTarget, NoTarget>,
         config: &AsyncConfig,
@@ -230,10 +285,11 @@ impl Attempt {
     }
 
     /// Stores that the attempt begins. False: it cannot be stored.
-    async fn starts(&self) -> bool {
+    async fn starts(&mut self) -> bool {
         let seq = self.seq;
         let started = self.shared.tell(|reply| Command::Start { seq, reply });
-        started.await.unwrap_or(false)
+        self.place.has_begun = started.await.unwrap_or(false);
+        self.place.has_begun
     }
 
     /// What is stored at its end.
@@ -296,6 +352,7 @@ fn error_text(end: &AttemptEnd) -> String {
 
 static UNREADABLE: Seldom = Seldom::new(5);
 static DROPPED: Seldom = Seldom::new(5);
+static PANICS: Seldom = Seldom::new(5);
 /// Deliveries to destinations that are no functions, which are running at the same time: of all functions, and of one. Each holds its
 /// record, up to 1 MiB, in memory.
 const DELIVERIES_MAX: usize = 64;
@@ -309,4 +366,5 @@ const LOOK_AGAIN_MS: i64 = 60_000;
 const BLOCKED_LOOK_AGAIN_MS: i64 = 1000;
 const UNREADABLE_WAIT_MS: i64 = 30_000;
 const NOT_STARTED_WAIT_MS: i64 = 1000;
+const PANICKED_WAIT_MS: i64 = 30_000;
 const ERROR_CHARS_MAX: usize = 1000;

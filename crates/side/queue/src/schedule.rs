@@ -37,7 +37,7 @@ pub(crate) struct Entry {
     pub(crate) bytes: u64,
     /// It has an idempotency key: the beginning of each attempt is stored, too.
     pub(crate) keyed: bool,
-    /// An attempt had begun when an earlier daemon ended.
+    /// An attempt had begun when an earlier daemon ended, or when it panicked.
     pub(crate) interrupted: bool,
     pub(crate) running: bool,
 }
@@ -138,6 +138,13 @@ impl Schedule {
         if let Some(entry) = self.entries.get(&seq) {
             let progress = entry.progress;
             self.again(seq, due_ms, progress.attempts, progress.waits);
+        }
+    }
+
+    /// An attempt of an invocation with a key has begun, and nobody knows how it ended.
+    pub(crate) fn interrupt(&mut self, seq: i64) {
+        if let Some(entry) = self.entries.get_mut(&seq) {
+            entry.interrupted = true;
         }
     }
 

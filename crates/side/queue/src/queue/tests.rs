@@ -23,6 +23,7 @@ use tokio::runtime::Runtime;
 use super::{Queue, QueueConfig};
 
 mod dead_letters;
+mod panics;
 mod simulation;
 
 type Answer = dyn Fn(&AsyncRequest, usize) -> AttemptEnd + Send + Sync;
