@@ -1,7 +1,7 @@
 //! A project on disk: the functions of a folder or of a `pilot.toml`, and where their code is.
 
 use std::fs;
-use std::io;
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
@@ -55,14 +55,9 @@ impl Project {
         } else {
             return Err(no_project(path).into());
         };
-        match fs::read_to_string(&manifest) {
-            Ok(text) => Self::of_manifest(path, &manifest, &text),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Self::of_folder(path, name),
-            Err(error) if error.kind() == io::ErrorKind::InvalidData => Err(Failure::usage(
-                format!("{}: is not UTF-8; save it as UTF-8", manifest.display()),
-            )
-            .into()),
-            Err(error) => Err(error).with_context(|| manifest.display().to_string()),
+        match text_of(&manifest)? {
+            Some(text) => Self::of_manifest(path, &manifest, &text),
+            None => Self::of_folder(path, name),
         }
     }
 
@@ -204,6 +199,34 @@ impl Project {
     }
 }
 
+/// The text of a manifest. `None`: there is none, and no link that should lead to one. Then a function gets the defaults.
+fn text_of(manifest: &Path) -> anyhow::Result<Option<String>> {
+    let wrong = |problem: &str| Failure::usage(format!("{}: {problem}", manifest.display()));
+    let metadata = match fs::metadata(manifest) {
+        Ok(metadata) => metadata,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return match fs::symlink_metadata(manifest) {
+                Ok(_) => Err(wrong("is a symbolic link to a file that does not exist").into()),
+                Err(_) => Ok(None),
+            };
+        }
+        Err(error) => return Err(error).with_context(|| manifest.display().to_string()),
+    };
+    // Opening a pipe would wait for a writer, and a device may have no end.
+    if !metadata.is_file() {
+        return Err(wrong("is not a regular file").into());
+    }
+    let mut bytes = Vec::new();
+    fs::File::open(manifest)
+        .and_then(|file| file.take(MANIFEST_BYTES_MAX + 1).read_to_end(&mut bytes))
+        .with_context(|| manifest.display().to_string())?;
+    if bytes.len() as u64 > MANIFEST_BYTES_MAX {
+        return Err(wrong("has more than 1 MB, which is the most").into());
+    }
+    let text = String::from_utf8(bytes).map_err(|_| wrong("is not UTF-8; save it as UTF-8"))?;
+    Ok(Some(text))
+}
+
 fn name_of(folder: &Path) -> anyhow::Result<FunctionName> {
     let real = fs::canonicalize(folder).with_context(|| folder.display().to_string())?;
     let name = real.file_name().unwrap_or_default().to_string_lossy();
@@ -237,6 +260,7 @@ fn not_there(path: &Path, error: &io::Error) -> Failure {
 
 /// The manifest's name.
 const MANIFEST: &str = "pilot.toml";
+const MANIFEST_BYTES_MAX: u64 = 1 << 20;
 /// The files that make a folder without a manifest a function, with its runtime and its handler. The first one that exists counts.
 const APPS: [(&str, Option<&str>, Option<&str>); 6] = [
     ("app.py", None, None),
@@ -319,6 +343,34 @@ mod tests {
             problem.ends_with("pilot.toml: is not UTF-8; save it as UTF-8"),
             "{problem}"
         );
+    }
+
+    #[test]
+    fn a_manifest_that_is_no_regular_file_is_refused_and_not_taken_as_missing() {
+        let refused = |make: &dyn Fn(&Path), wanted: &str| {
+            let dir = folder(&[("app.py", "")]);
+            make(&dir.path().join("pilot.toml"));
+            let problem = Project::read(dir.path(), None).unwrap_err().to_string();
+            assert!(problem.contains(wanted), "{problem}");
+        };
+        let link =
+            |to: &'static str| move |path: &Path| std::os::unix::fs::symlink(to, path).unwrap();
+        refused(&link("gone.toml"), "pilot.toml: is a symbolic link to");
+        refused(&link("/dev/zero"), "pilot.toml: is not a regular file");
+        let pipe = |path: &Path| {
+            nix::unistd::mkfifo(path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        };
+        refused(&pipe, "pilot.toml: is not a regular file");
+        refused(
+            &|path| fs::create_dir(path).unwrap(),
+            "is not a regular file",
+        );
+        let long = |path: &Path| fs::write(path, "#".repeat((1 << 20) + 1)).unwrap();
+        refused(&long, "pilot.toml: has more than 1 MB");
+        let dir = folder(&[("app.py", ""), ("real.toml", "[functions.a]\n")]);
+        std::os::unix::fs::symlink("real.toml", dir.path().join("pilot.toml")).unwrap();
+        let project = Project::read(dir.path(), None).unwrap();
+        assert_eq!(project.one(None).unwrap().name, name("a"));
     }
 
     #[test]
