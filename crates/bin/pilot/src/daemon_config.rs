@@ -218,9 +218,12 @@ impl DaemonConfig {
         let calls = calls(listen, &file)?;
         let level = args.log_level.clone().or(file.log.level);
         let level = level.unwrap_or_else(|| "info".to_owned());
-        let data_dir = match args.data_dir.clone().or(file.data_dir) {
-            Some(dir) => std::path::absolute(&dir)?,
-            None => default_data_dir()?,
+        let data_dir = match (&args.data_dir, &file.data_dir, &args.config) {
+            (Some(dir), _, _) => absolute(dir, "--data-dir")?,
+            (None, Some(dir), Some(file)) => {
+                absolute(dir, &format!("{}: data_dir", file.display()))?
+            }
+            _ => default_data_dir()?,
         };
         let runtime_directory = std::env::var("RUNTIME_DIRECTORY").ok();
         let control_socket =
@@ -366,6 +369,14 @@ pub(crate) fn tokens_of(path: &Path) -> anyhow::Result<ConfiguredTokens> {
 
 /// The longest token.
 const TOKEN_BYTES_MAX: usize = 256;
+
+/// The absolute path of a data directory. `named`: where it is from.
+fn absolute(dir: &Path, named: &str) -> anyhow::Result<PathBuf> {
+    if dir.as_os_str().is_empty() {
+        bail!("{named} is empty: name a folder, or leave it out");
+    }
+    std::path::absolute(dir).with_context(|| named.to_owned())
+}
 
 fn parse(text: &str, path: &Path) -> anyhow::Result<File> {
     let at = |error: &toml::de::Error, problem: String| {
@@ -566,6 +577,25 @@ mod tests {
             problem.ends_with("pilotd.toml: is not UTF-8; save it as UTF-8"),
             "{problem}"
         );
+    }
+
+    #[test]
+    fn an_empty_data_directory_names_its_file_and_key() {
+        let folder = tempfile::tempdir().unwrap();
+        let config = folder.path().join("pilotd.toml");
+        fs::write(&config, "data_dir = \"\"\n").unwrap();
+        let mut args = ServeArgs {
+            config: Some(config),
+            ..ServeArgs::default()
+        };
+        let problem = DaemonConfig::load(&args).unwrap_err().to_string();
+        assert!(
+            problem.contains("pilotd.toml: data_dir is empty"),
+            "{problem}"
+        );
+        args.data_dir = Some(PathBuf::new());
+        let problem = DaemonConfig::load(&args).unwrap_err().to_string();
+        assert!(problem.starts_with("--data-dir is empty"), "{problem}");
     }
 
     #[test]
