@@ -1,5 +1,6 @@
 //! `pilot async` and `pilot dlq`: asynchronous invocations that wait or run, and dead letters.
 
+use std::cmp::Ordering;
 use std::time::{Duration, SystemTime};
 
 use anyhow::ensure;
@@ -116,7 +117,12 @@ pub(super) fn dlq(client: &Client, args: &DlqArgs) -> anyhow::Result<()> {
 fn list(client: &Client, path: &str, args: &ListArgs) -> anyhow::Result<()> {
     let function = args.function.as_ref();
     let query = function.map_or_else(String::new, |name| format!("&function={name}"));
-    let infos: Vec<AsyncInfo> = client.fetch(&format!("{path}?limit={}{query}", args.limit))?;
+    let (asked, limit) = (asked(args.limit), args.limit as usize);
+    let mut infos: Vec<AsyncInfo> = client.fetch(&format!("{path}?limit={asked}{query}"))?;
+    if let Some(more) = more(infos.len(), args.limit, args.function.is_some()) {
+        output::note(&more);
+    }
+    infos.truncate(limit);
     if infos.is_empty() {
         client.warn_of_unknown(function);
     }
@@ -146,6 +152,30 @@ fn list(client: &Client, path: &str, args: &ListArgs) -> anyhow::Result<()> {
         ]);
     }
     output::print(&table.render())
+}
+
+/// How many are asked for, to know whether there are more: one more than are printed, if the daemon gives so many.
+fn asked(limit: u32) -> u32 {
+    limit.saturating_add(1).min(LISTED_MAX)
+}
+
+/// What is said if a list may have more than is printed.
+fn more(found: usize, limit: u32, is_of_function: bool) -> Option<String> {
+    let there = match found.cmp(&(limit as usize)) {
+        Ordering::Less => return None,
+        // Nobody knows whether there are more.
+        Ordering::Equal if asked(limit) == limit => "there may be more",
+        Ordering::Equal => return None,
+        Ordering::Greater => "there are more",
+    };
+    let raise = format!("--limit N (at most {LISTED_MAX})");
+    let how = match (limit < LISTED_MAX, is_of_function) {
+        (true, true) => format!("{raise} prints them"),
+        (true, false) => format!("{raise} prints them, --function NAME those of one function"),
+        (false, false) => "--function NAME prints those of one function".to_owned(),
+        (false, true) => "they follow when older ones have ended".to_owned(),
+    };
+    Some(format!("the oldest {limit} are listed, {there}: {how}"))
 }
 
 fn show(client: &Client, args: &ShowArgs) -> anyhow::Result<()> {
@@ -213,6 +243,21 @@ const ERROR_CHARS_MAX: usize = 60;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_list_that_is_cut_says_so_and_how_to_see_the_rest() {
+        assert_eq!((asked(100), asked(LISTED_MAX)), (101, LISTED_MAX));
+        assert_eq!(more(100, 100, false), None);
+        assert_eq!(
+            more(101, 100, false).unwrap(),
+            "the oldest 100 are listed, there are more: --limit N (at most 1000) prints them, --function NAME those of one function"
+        );
+        let most = LISTED_MAX as usize;
+        assert_eq!(more(most - 1, LISTED_MAX, false), None);
+        let said = more(most, LISTED_MAX, false).unwrap();
+        assert!(said.contains("there may be more: --function"), "{said}");
+        assert!(more(most, LISTED_MAX, true).is_some());
+    }
 
     #[test]
     fn a_dead_letter_without_room_is_not_one_that_does_not_exist() {
