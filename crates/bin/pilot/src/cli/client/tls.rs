@@ -113,10 +113,16 @@ pub(in crate::cli) fn explained(endpoint: &str, error: &TlsError) -> String {
 
 fn certificate_problem(endpoint: &str, error: &CertificateError) -> String {
     match error {
-        // The latter: another authority has the same name.
-        CertificateError::UnknownIssuer | CertificateError::BadSignature => format!(
+        // The latter two: another authority has the same name, with a key of the same or of another kind.
+        CertificateError::UnknownIssuer
+        | CertificateError::BadSignature
+        | CertificateError::UnsupportedSignatureAlgorithmForPublicKeyContext { .. } => format!(
             "the certificate of {endpoint} is from an authority that is not trusted here: name the authority's certificate with \
              --cacert FILE or PILOT_CACERT"
+        ),
+        CertificateError::UnsupportedSignatureAlgorithmContext { .. } => format!(
+            "the certificate of {endpoint}, or one of its issuers, is signed in a way that is not supported: sign it with ECDSA, Ed25519 or \
+             RSA and SHA-256 or longer, or name the authority's certificate with --cacert FILE or PILOT_CACERT if it is from another one"
         ),
         CertificateError::NotValidForName => {
             format!(
@@ -146,7 +152,10 @@ fn certificate_problem(endpoint: &str, error: &CertificateError) -> String {
                  `-addext basicConstraints=critical,CA:FALSE`, or let the authority sign another one"
             )
         }
-        error => format!("the certificate of {endpoint} is not accepted: {error}"),
+        error => format!(
+            "the certificate of {endpoint} is not accepted: {error}; if its authority is not one of the system's, name the authority's \
+             certificate with --cacert FILE or PILOT_CACERT"
+        ),
     }
 }
 
@@ -163,5 +172,27 @@ mod tests {
         fs::write(&file, "no").unwrap();
         let problem = config(Some(&file)).unwrap_err().to_string();
         assert!(problem.contains("ca.pem has no certificate"), "{problem}");
+    }
+
+    /// A certificate whose authority has the name of a trusted one, and a key of another kind.
+    #[test]
+    fn another_authority_of_the_same_name_is_told_as_one_that_is_not_trusted() {
+        let error = CertificateError::UnsupportedSignatureAlgorithmForPublicKeyContext {
+            signature_algorithm_id: vec![6, 8],
+            public_key_algorithm_id: vec![6, 9],
+        };
+        let same = explained("https://h", &CertificateError::UnknownIssuer.into());
+        assert_eq!(explained("https://h", &error.into()), same);
+        for error in [
+            CertificateError::UnsupportedSignatureAlgorithmContext {
+                signature_algorithm_id: vec![6, 8],
+                supported_algorithms: Vec::new(),
+            },
+            CertificateError::BadEncoding,
+        ] {
+            let said = explained("https://h", &error.into());
+            assert!(said.contains("--cacert"), "{said}");
+            assert!(!said.contains("algorithm_id"), "{said}");
+        }
     }
 }
