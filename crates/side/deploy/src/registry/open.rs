@@ -39,9 +39,15 @@ pub(super) fn refuse_lost(path: &Path, data_dir: &Path) -> Result<(), RegistryEr
     match pilot_sqlite::hollow(path) {
         Ok(None) if path.exists() => Ok(()),
         Ok(None) => refuse_new(path, data_dir, "it is missing"),
+        // A first start was killed in the middle, perhaps.
+        Ok(Some(_)) if path.exists() && nothing_is_deployed(data_dir) => Ok(()),
         Ok(Some(problem)) => Err(failed(format!("{problem}: {DAMAGED}"))),
         Err(error) => Err(failed(format!("{error}: {ACCESS}"))),
     }
+}
+
+fn nothing_is_deployed(data_dir: &Path) -> bool {
+    data_dir::deployed(data_dir).is_ok_and(|folders| folders.is_empty())
 }
 
 /// Refuses a registry without content if there is something deployed. `why`: it has none.

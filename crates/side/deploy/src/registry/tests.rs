@@ -475,6 +475,14 @@ fn a_registry_that_lost_its_content_is_refused_where_something_is_deployed() {
 }
 
 #[test]
+fn an_empty_registry_is_a_new_one_where_nothing_is_deployed() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join(FILE), "").unwrap();
+    let registry = Registry::open(folder.path()).unwrap();
+    assert!(registry.functions().unwrap().is_empty());
+}
+
+#[test]
 fn a_log_without_its_registry_is_refused_and_kept() {
     let folder = tempfile::tempdir().unwrap();
     let log = folder.path().join("registry.sqlite-wal");
