@@ -2,7 +2,8 @@
 //!
 //! The timeout counts from the call, as in Lambda; a start before it and the queue have limits of their own. A worker that timed
 //! out is killed at once. With `concurrency` above 1, it is killed when its other invocations have ended. If the caller hangs up,
-//! the worker is killed as well, except an HTTP server: its connection is closed, and it can still be used.
+//! the worker is killed as well, except an HTTP server: its connection is closed, and it can still be used; and except a worker of
+//! several that can be told: it ends this exchange, and serves the others.
 //!
 //! A worker may end before it has read its call. Then the call was not executed, and another worker gets it, once.
 
