@@ -1,5 +1,7 @@
 //! What the logs say, and what a function cannot make them say: the log of a function, and the daemon's own log.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use pilot_harness::{
     Daemon, DaemonOptions, Request, eventually, eventually_within, groups_of, needs_root,
 };
@@ -76,6 +78,50 @@ def wsgi(environ, start_response):
             });
         }
     }
+}
+
+#[test]
+fn no_caller_gets_what_another_one_s_invocation_printed_in_the_same_worker() {
+    const CODE: &str = "
+import threading
+together = threading.Barrier(3)
+
+def handler(event, context):
+    print('secret of', event)
+    together.wait(20)
+";
+    let daemon = daemon_with(DaemonOptions::default());
+    let keys = json!({"concurrency": 3, "scale": {"max": 1}, "timeout_s": 30});
+    daemon.upload_code("lab", &keys, CODE);
+    let mut connections: Vec<_> = (0..3).map(|_| daemon.connect()).collect();
+    for (number, connection) in connections.iter_mut().enumerate() {
+        let request = Request::new("POST", "/2015-03-31/functions/lab/invocations");
+        connection.send(
+            &request
+                .header("x-amz-log-type", "Tail")
+                .body(number.to_string()),
+        );
+    }
+    for mut connection in connections {
+        let response = connection.receive("POST").ok();
+        let tail = response.header("x-amz-log-result").unwrap_or_default();
+        let tail = String::from_utf8(STANDARD.decode(tail).unwrap()).unwrap();
+        assert!(tail.contains("REPORT"), "{tail}");
+        assert!(!tail.contains("secret"), "{tail}");
+    }
+    eventually("all of it is in the log, and nobody's", || {
+        let json = lines(&daemon.cli_ok(&["logs", "lab", "--json"]));
+        let secrets: Vec<_> = json
+            .iter()
+            .filter(|line| {
+                line["text"]
+                    .as_str()
+                    .is_some_and(|text| text.starts_with("secret"))
+            })
+            .collect();
+        assert!(secrets.iter().all(|line| line["request_id"].is_null()));
+        (secrets.len() == 3).then_some(())
+    });
 }
 
 /// A worker of one request, and of several.

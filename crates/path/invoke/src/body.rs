@@ -14,7 +14,7 @@ use pilot_pool::Lease;
 use tokio::time::{Instant as Deadline, timeout, timeout_at};
 
 use crate::error::InvokeError;
-use crate::fault::{Failure, LAST_WORDS, LastOutput};
+use crate::fault::{Failure, LAST_WORDS};
 use crate::invocation::Invocation;
 use crate::traffic::TunnelTraffic;
 
@@ -280,9 +280,7 @@ impl Streaming {
             lease.over(now, &done);
         }
         self.invocation.done(&done, now);
-        self.record = Some(
-            self.invocation
-                .end(now, outcome, LastOutput::printed(done.output)),
-        );
+        let output = self.invocation.printed(done.output);
+        self.record = Some(self.invocation.end(now, outcome, output));
     }
 }

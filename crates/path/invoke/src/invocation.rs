@@ -533,6 +533,20 @@ impl Invocation {
         self.timeline.returned = Some(now);
     }
 
+    /// What its worker printed until the answer. If others ran there meanwhile, nobody knows whose it is: it is published without an id, so
+    /// that no caller gets the lines of another one. [`Invocation::measure`] comes before.
+    pub(crate) fn printed(&self, output: Bytes) -> LastOutput {
+        if output.is_empty() || self.shared.is_none_or(|shared| shared.alone) {
+            return LastOutput::printed(output);
+        }
+        self.context.sink.publish(Event::Printed {
+            version: Arc::clone(&self.version),
+            output,
+            at: self.now(),
+        });
+        LastOutput::default()
+    }
+
     /// The output for the record: of an HTTP server what it has printed, followed by `output`.
     pub(crate) fn output(&mut self, lease: &Lease, output: LastOutput) -> LastOutput {
         if self.output_published.is_none() {

@@ -27,7 +27,7 @@ use super::calls::{self, Caller};
 use super::{join, refused};
 use crate::body::{HttpBody, Streaming};
 use crate::error::InvokeError;
-use crate::fault::{Failure, LAST_WORDS, LastOutput, output_of};
+use crate::fault::{Failure, LAST_WORDS, output_of};
 use crate::invocation::{Invocation, Serving};
 use crate::request::{Payload, Request};
 use crate::response::{Response, ResponseBody};
@@ -289,7 +289,7 @@ fn finish(
 ) -> Response {
     let now = invocation.now();
     invocation.measure(&lease, now);
-    let output = LastOutput::printed(done.output.clone());
+    let output = invocation.printed(done.output.clone());
     let output = invocation.output(&lease, output);
     lease.over(now, &done);
     invocation.done(&done, now);
