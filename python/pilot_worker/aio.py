@@ -53,6 +53,22 @@ def new_loop() -> Tuple[asyncio.AbstractEventLoop, Optional[FrameSelector]]:
     return loop, made[0] if is_ours else None
 
 
+def run(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None]) -> None:
+    """As `loop.run_until_complete`. If user code ends the process, `work` is cancelled first, as `asyncio.run` does: threads of
+    anyio end with this task, and the end of the process waits for them. Other tasks are not cancelled, because their callers
+    would get an answer that says so."""
+    task = loop.create_task(work)
+    try:
+        loop.run_until_complete(task)
+    except (SystemExit, KeyboardInterrupt):
+        task.cancel()
+        try:
+            loop.run_until_complete(task)
+        except BaseException:  # CancelledError, or another task ends the process, too
+            pass
+        raise
+
+
 class AsyncChannel:
     """Reads and writes without blocking the loop. The socket itself stays blocking; each call uses MSG_DONTWAIT."""
 
@@ -83,8 +99,8 @@ class AsyncChannel:
                 self._loop.remove_reader(self._socket)
             else:
                 self._selector.forget()
-            for task in self._tasks:
-                task.cancel()
+        for task in self._tasks:
+            task.cancel()
 
     def serve_once(self, call: Call) -> None:
         """Begins a task for each frame that has arrived."""

@@ -94,7 +94,7 @@ class InheritedLoop:
         asyncio.set_event_loop(self._loop)
         self._selector.when_waiting(instead_of_waiting)
         try:
-            self._loop.run_until_complete(self._serve(ready, fail))
+            aio.run(self._loop, self._serve(ready, fail))
         except _Stopped as stopped:
             return stopped.returned
         return None

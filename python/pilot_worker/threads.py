@@ -6,6 +6,7 @@ that many requests at a time, which limits the queue. If user code has replaced 
 
 from __future__ import annotations
 
+import _socket
 import queue
 import threading
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 class Pool:
     """Threads that answer frames with `call`. `told` gets kind, stream and body of frames about responses, if there can be any.
-    `fail` gets what `call` raised, and must end the process."""
+    `fail` gets what `call` raised in a process that user code has forked, and must end that process."""
 
     def __init__(
         self,
@@ -37,9 +38,21 @@ class Pool:
         self._frames: queue.SimpleQueue[wire.Frame] = queue.SimpleQueue()
         self._idle = threading.Semaphore(0)
         self._started = 0
+        self._raised: Optional[BaseException] = None
 
     def serve(self, channel: Channel) -> None:
-        """Serves until the daemon closes the channel. Running invocations are then abandoned: their callers are gone."""
+        """Serves until the daemon closes the channel. Running invocations are then abandoned: their callers are gone.
+
+        Raises what a call has raised: SystemExit of a handler, or that the channel is closed. Only the main thread can wait for
+        all others, as at the end of the interpreter."""
+        self._channel = channel
+        try:
+            self._read(channel)
+        finally:
+            if self._raised is not None:
+                raise self._raised
+
+    def _read(self, channel: Channel) -> None:
         are_green = threads_are_green()
         while True:
             if are_green:
@@ -54,7 +67,11 @@ class Pool:
                 continue
             if not self._idle.acquire(blocking=False) and self._started < self._threads_max:
                 self._started += 1
-                threading.Thread(target=self._work, name=f"invocation-{self._started}", daemon=True).start()
+                thread = threading.Thread(target=self._work, name=f"invocation-{self._started}", daemon=True)
+                thread.start()
+                if not are_green:
+                    # Threads that a handler starts inherit it. They are waited for at the end, and this one is not.
+                    thread._daemonic = False  # type: ignore[attr-defined]
             self._frames.put(frame)
 
     def _work(self) -> None:
@@ -62,5 +79,8 @@ class Pool:
             while True:
                 self._call(*self._frames.get())
                 self._idle.release()
-        except BaseException as error:  # SystemExit of a handler, or the channel was closed
-            self._fail(error)
+        except BaseException as error:
+            if threading.current_thread() is threading.main_thread():  # the only one, in a process that user code has forked
+                self._fail(error)
+            self._raised = error
+            self._channel.socket.shutdown(_socket.SHUT_RD)  # the main thread reads the end

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import threading
 import time
 
 from . import (
@@ -27,7 +28,7 @@ from . import (
     wire,
     wsgi,
 )
-from .channel import Channel, ChannelClosed
+from .channel import Channel, ChannelClosed, threads_are_green
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -244,7 +245,13 @@ def fail(channel: Channel, error: BaseException) -> NoReturn:
 
 
 def end(status: int) -> NoReturn:
-    """Runs the user's atexit functions and exits. The interpreter is not finalised: that would copy every shared page."""
+    """Does for user code what the interpreter does at its end: it stops pools, waits for threads that are no daemons, and runs
+    atexit functions. Then it exits. The interpreter is not finalised: that would copy every shared page."""
+    if _has_threads():
+        try:
+            _stop_threads()
+        except BaseException as error:  # user code; the interpreter goes on, too
+            errors.body(error)
     try:
         atexit._run_exitfuncs()
     except BaseException as error:  # user code; the exit status stays that of the handler
@@ -253,10 +260,30 @@ def end(status: int) -> NoReturn:
     os._exit(status)
 
 
+def _has_threads() -> bool:
+    """Whether user code has threads, or has imported pools. concurrent.futures registers there what stops its pools. Without
+    that, an atexit function of multiprocessing would wait for the processes of a pool for ever."""
+    return threading.active_count() > 1 or bool(getattr(threading, "_threading_atexits", True))
+
+
+def _stop_threads() -> None:
+    """Stops pools, and waits for threads that are no daemons. Only for the main thread."""
+    module: Any = threading
+    if not threads_are_green():
+        module._shutdown()  # what the interpreter itself calls
+        return
+    # The same for green threads. gevent has made another main thread at the fork, and `_shutdown` would wait for that.
+    for stop in reversed(module._threading_atexits):
+        stop()
+    for thread in threading.enumerate():
+        if not thread.daemon and thread not in (threading.main_thread(), threading.current_thread()):
+            thread.join()
+
+
 def _end_between_invocations() -> NoReturn:
-    """Called when the daemon closes the channel. Output is already flushed. `end` runs only if user code has registered
-    atexit functions."""
-    if atexit._ncallbacks() == _OWN_ATEXIT_FUNCTIONS:
+    """Called when the daemon closes the channel. Output is already flushed. `end` runs only if it has something to do for user
+    code."""
+    if atexit._ncallbacks() == _OWN_ATEXIT_FUNCTIONS and not _has_threads():
         os._exit(0)
     end(0)
 
@@ -321,7 +348,7 @@ def _serve_async(channel: Channel, function: handler.Function, stamps: Stamps) -
         call = asgi.AsgiCall(function, frames, lifespan.state)
         await lifespan.around(lambda: frames.serve(call), lambda: ready(channel, stamps), lambda error: fail(channel, error))
 
-    loop.run_until_complete(serve())
+    aio.run(loop, serve())
 
 
 def ready(channel: Channel, stamps: Stamps) -> None:
