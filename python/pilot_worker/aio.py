@@ -10,7 +10,7 @@ import asyncio
 import selectors
 import socket
 
-from . import eager, inputs, wire
+from . import eager, errors, inputs, wire
 from .channel import Channel, ChannelClosed
 
 # gevent.monkey.patch_all() removes epoll from the standard library.
@@ -29,6 +29,9 @@ _buffer = bytearray(128 * 1024)
 _view = memoryview(_buffer)
 _buffers = (_buffer,)
 _ABOUT_RESPONSES = (wire.CANCEL, wire.WINDOW)
+# A worker that is told to end has 2 s. The rest is for the shutdown of the application and of the interpreter.
+_BACKGROUND_S_MAX = 1.4
+_CANCEL_S_MAX = 0.1
 _FLAGS = socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
 
 
@@ -85,7 +88,7 @@ class AsyncChannel:
         self.told: Dict[int, Callable[[int, bytes], None]] = {}
 
     async def serve(self, call: Call, is_registered: bool = False) -> None:
-        """Serves each frame in a task until the daemon closes the channel. Then the remaining tasks are cancelled.
+        """Serves each frame in a task until the daemon closes the channel, and waits for the tasks that still run then.
         `is_registered`: the selector's epoll instance knows the channel."""
         self._call = call
         if self._selector is None:
@@ -99,8 +102,19 @@ class AsyncChannel:
                 self._loop.remove_reader(self._socket)
             else:
                 self._selector.forget()
-        for task in self._tasks:
+        if self._tasks:
+            await self._finish()
+
+    async def _finish(self) -> None:
+        """Waits for what an application does after its responses, and cancels what takes too long."""
+        _, late = await asyncio.wait(set(self._tasks), timeout=_BACKGROUND_S_MAX)
+        if not late:
+            return
+        tasks = "a background task was" if len(late) == 1 else f"{len(late)} background tasks were"
+        errors.warn(f"{tasks} cut off: the worker ended, and waited {_BACKGROUND_S_MAX} s")
+        for task in late:
             task.cancel()
+        await asyncio.wait(late, timeout=_CANCEL_S_MAX)
 
     def serve_once(self, call: Call) -> None:
         """Begins a task for each frame that has arrived."""

@@ -64,6 +64,11 @@ def body(error: BaseException, request_id: str = "") -> bytes:
     return encode_json({**document, "errorType": kind[:TYPE_LEN_MAX], "stackTrace": []})
 
 
+def warn(message: str) -> None:
+    """Writes a line about the function to its log."""
+    _write_log(output.error_object({"level": "WARNING", "message": message}) if output.is_json() else f"[WARNING] {message}")
+
+
 def _message(error: BaseException) -> str:
     try:
         return str(error)

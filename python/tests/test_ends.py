@@ -33,6 +33,12 @@ def start():
     threading.Thread(target=work).start()
 """
 
+# No loop is inherited with it.
+OWN_LOOP = """
+class Policy(asyncio.DefaultEventLoopPolicy): pass
+asyncio.set_event_loop_policy(Policy())
+"""
+
 
 def begun(functions: Functions, source: str, **changes: object) -> tuple[Template, Stream]:
     template = functions.template(source, **changes)
@@ -128,17 +134,13 @@ def handler(event, context):
 def test_a_coroutine_can_end_a_worker_whose_threads_wait_for_the_end_of_its_loop(
     functions: Functions, interface: str, own_loop: bool
 ) -> None:
-    policy = """
-class Policy(asyncio.DefaultEventLoopPolicy): pass
-asyncio.set_event_loop_policy(Policy())
-"""
     parameters = {"event": "event, context", "asgi": "scope, receive, send"}[interface]
     template, worker = begun(
         functions,
         f"""
 import warnings
 warnings.simplefilter("ignore")
-{THREAD_OF_THE_LOOP}{policy if own_loop else ""}
+{THREAD_OF_THE_LOOP}{OWN_LOOP if own_loop else ""}
 async def handler({parameters}):
     if {interface == "asgi"}:
         assert scope["type"] == "http"
@@ -154,3 +156,43 @@ async def handler({parameters}):
         worker.ask_http()
     assert Functions.exit_of(template, 1) == {"code": 5}
     assert functions.log.read_now() == "thread ended\n"
+
+
+BACKGROUND = """
+import asyncio, warnings
+warnings.simplefilter("ignore")
+async def handler(scope, receive, send):
+    if scope["type"] == "lifespan":
+        await receive()
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        print("shut down")
+        await send({"type": "lifespan.shutdown.complete"})
+        return
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b""})
+    await asyncio.sleep(float(scope["query_string"]))
+    print("done in the background")
+"""
+
+
+@pytest.mark.parametrize("own_loop", [False, True])
+def test_what_an_application_does_after_its_response_is_waited_for(functions: Functions, own_loop: bool) -> None:
+    template, worker = begun(functions, BACKGROUND + (OWN_LOOP if own_loop else ""), interface="asgi")
+    assert worker.http(query="0.05")[0] == 200
+    worker.close()
+    assert Functions.exit_of(template, 1) == {"code": 0}
+    assert functions.log.read_now() == "done in the background\nshut down\n"
+
+
+@pytest.mark.parametrize("own_loop", [False, True])
+def test_what_takes_too_long_after_a_response_is_cut_off_and_the_log_says_so(functions: Functions, own_loop: bool) -> None:
+    template, worker = begun(functions, BACKGROUND + (OWN_LOOP if own_loop else ""), interface="asgi")
+    assert worker.http(query="1000")[0] == 200
+    began = time.monotonic()
+    worker.close()
+    assert Functions.exit_of(template, 1) == {"code": 0}
+    assert time.monotonic() - began < 2, "the daemon would have killed it"
+    first, *others = functions.log.read_now().splitlines()
+    assert first == "[WARNING] a background task was cut off: the worker ended, and waited 1.4 s"
+    assert others[0] == "[ERROR] CancelledError" and others[-1] == "shut down"
