@@ -342,6 +342,8 @@ class Lifespan:
             self._started.set()
         elif kind in ("lifespan.shutdown.complete", "lifespan.shutdown.failed"):
             self._stopped.set()
+        else:  # an application that does not look at the type of its scope ends here, before it has done its work for nobody
+            raise RuntimeError(f"the application sent {kind} in its lifespan")
 
 
 def _server(host: str, scheme: str) -> Tuple[str, int]:

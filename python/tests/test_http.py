@@ -130,6 +130,20 @@ def test_a_failed_lifespan_startup_is_an_init_error(functions: Functions) -> Non
     assert json.loads(body)["errorMessage"] == "no database"
 
 
+def test_an_application_that_does_not_look_at_its_scope_ends_at_its_first_message_of_the_lifespan(functions: Functions) -> None:
+    worker = functions.worker(
+        """
+async def handler(scope, receive, send):
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    print("works for", scope["type"])
+    await send({"type": "http.response.body", "body": b"done"})
+""",
+        interface="asgi",
+    )
+    assert worker.http()[2] == b"done"
+    assert functions.log.read_now() == "works for http\n"
+
+
 def test_asgi_requests_run_at_once(start: Start) -> None:
     worker = start(
         """
