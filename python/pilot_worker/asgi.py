@@ -34,6 +34,8 @@ class AsgiCall:
     """Serves frames, each in a task of its own."""
 
     def __init__(self, function: Function, channel: AsyncChannel, state: Dict[str, Any]) -> None:
+        output.one_at_a_time = function.spec.concurrency == 1
+        self.request_id = ""
         self._application = function.target
         self._info = function.info
         self._is_concurrent = function.spec.concurrency > 1
@@ -45,6 +47,7 @@ class AsgiCall:
 
     async def __call__(self, kind: int, stream: int, meta_bytes: bytes, body: bytes) -> None:
         meta = decode_meta(stream, meta_bytes)
+        self.request_id = meta["id"]
         output.request_id.set(meta["id"])
         exchange = _Exchange(stream, self._channel, body, meta.get("method", ""))
         if "inputs" in meta:

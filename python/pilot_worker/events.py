@@ -88,7 +88,10 @@ class EventCall:
     An ordinary call does itself what `decode_meta`, `done_meta`, `output.flush` and `Channel.write` do: a new worker copies
     about two pages for each function that it calls."""
 
+    __slots__ = ("request_id", "_target", "_info", "_trace", "_write", "_send")
+
     def __init__(self, function: Function, channel: Channel) -> None:
+        self.request_id = ""
         output.one_at_a_time = function.spec.concurrency == 1
         self._target = function.target
         self._info = function.info
@@ -100,7 +103,7 @@ class EventCall:
         meta: Dict[str, Any] = _scan(meta_bytes.decode(), 0)[0]
         if "inputs" in meta or "failed_inputs" in meta:
             take_inputs(stream, meta)
-        request_id = meta["id"]
+        self.request_id = request_id = meta["id"]
         _set_request_id(request_id)
         self._trace.set(meta)
         started_ns = _now()
@@ -135,7 +138,10 @@ class EventCall:
 class AsyncEventCall:
     """The same for a coroutine function, as a task per frame."""
 
+    __slots__ = ("request_id", "_target", "_info", "_trace", "_send")
+
     def __init__(self, function: Function, channel: AsyncChannel) -> None:
+        self.request_id = ""
         output.one_at_a_time = function.spec.concurrency == 1
         self._target = function.target
         self._info = function.info
@@ -144,7 +150,7 @@ class AsyncEventCall:
 
     async def __call__(self, kind: int, stream: int, meta_bytes: bytes, body: bytes) -> None:
         meta = decode_meta(stream, meta_bytes)
-        request_id = meta["id"]
+        self.request_id = request_id = meta["id"]
         output.request_id.set(request_id)
         self._trace.set(meta)
         started_ns = time.monotonic_ns()

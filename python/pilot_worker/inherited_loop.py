@@ -121,10 +121,11 @@ class InheritedLoop:
     async def _serve(self, ready: Callable[[], None], fail: Callable[[BaseException], NoReturn]) -> None:
         frames = aio.AsyncChannel(self._channel, self._loop, self._selector)
         if self._is_event:
-            await frames.serve(events.AsyncEventCall(self._function, frames), is_registered=True)
+            output.call = event_call = events.AsyncEventCall(self._function, frames)
+            await frames.serve(event_call, is_registered=True)
             return
         lifespan = asgi.Lifespan(self._function.target)
-        call = asgi.AsgiCall(self._function, frames, lifespan.state)
+        output.call = call = asgi.AsgiCall(self._function, frames, lifespan.state)
 
         async def serve() -> None:
             self._selector.when_waiting(self._warm_up_again, _IDLE_S)

@@ -20,14 +20,23 @@ import traceback
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from typing import Any, Dict, Optional, TypeVar
+    from typing import Any, Dict, Optional, Protocol, TypeVar
 
     T = TypeVar("T")
+
+    class Call(Protocol):
+        """What serves the frames of the worker."""
+
+        request_id: str
+
 
 # Per thread and per task, so that it is also correct with concurrency above 1.
 request_id: contextvars.ContextVar[str] = contextvars.ContextVar("request_id", default="")
 # False: the worker runs several invocations at a time.
 one_at_a_time = True
+# It has the id of the last invocation, for threads that a handler has started. A variable of this module would be one more
+# object that each worker changes, and whose page it copies. It changes this one anyway.
+call: Optional[Call] = None
 
 # The level of the root logger with JSON, if the function names none. Lambda itself sets the variable to it.
 _JSON_LEVEL = "INFO"
@@ -97,6 +106,12 @@ def of_invocation(running: Mapping[str, T]) -> Optional[T]:
     return next(iter(running.values()), None)
 
 
+def _request_id() -> str:
+    """That of this thread or task, else that of the last invocation if there is one at a time, as with Lambda."""
+    own = request_id.get()
+    return call.request_id if not own and one_at_a_time and call is not None else own
+
+
 def flush() -> None:
     """Writes what the streams still buffer. If user code replaced a stream, that object may fail; this is not our error."""
     try:
@@ -120,7 +135,7 @@ class _LogHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            record.aws_request_id = request_id.get()
+            record.aws_request_id = _request_id()
             text = self.format(record) + "\n"
             sys.stdout.flush()
             os.write(1, text.encode("utf-8", "backslashreplace"))

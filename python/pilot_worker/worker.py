@@ -303,6 +303,7 @@ def _loop(function: handler.Function, channel: Channel) -> Callable[[], None]:
     page with an object to which it refers."""
     kind = wsgi.WsgiCall if function.spec.interface == "wsgi" else events.EventCall
     call, read = kind(function, channel), channel.read
+    output.call = call
     if function.spec.concurrency > 1:
         from . import threads
 
@@ -341,11 +342,12 @@ def _serve_async(channel: Channel, function: handler.Function, stamps: Stamps) -
     async def serve() -> None:
         frames = aio.AsyncChannel(channel, loop, selector)
         if function.spec.interface == "event":
+            output.call = event_call = events.AsyncEventCall(function, frames)
             ready(channel, stamps)
-            await frames.serve(events.AsyncEventCall(function, frames))
+            await frames.serve(event_call)
             return
         lifespan = asgi.Lifespan(function.target)
-        call = asgi.AsgiCall(function, frames, lifespan.state)
+        output.call = call = asgi.AsgiCall(function, frames, lifespan.state)
         await lifespan.around(lambda: frames.serve(call), lambda: ready(channel, stamps), lambda error: fail(channel, error))
 
     aio.run(loop, serve())

@@ -27,7 +27,11 @@ if TYPE_CHECKING:
 class WsgiCall:
     """Serves one frame at a time. Any thread may call it."""
 
+    __slots__ = ("request_id", "_application", "_info", "_is_concurrent", "_channel", "_flows", "_unquote")
+
     def __init__(self, function: Function, channel: Channel) -> None:
+        output.one_at_a_time = function.spec.concurrency == 1
+        self.request_id = ""
         self._application = function.target
         self._info = function.info
         self._is_concurrent = function.spec.concurrency > 1
@@ -37,7 +41,7 @@ class WsgiCall:
 
     def __call__(self, kind: int, stream: int, meta_bytes: bytes, body: bytes) -> None:
         meta = decode_meta(stream, meta_bytes)
-        request_id = meta["id"]
+        self.request_id = request_id = meta["id"]
         output.request_id.set(request_id)
         answer = _Answer(stream, meta.get("method", ""), self._channel, self._flows)
         try:

@@ -101,6 +101,57 @@ def test_text_stays_text_with_a_level(functions: Functions) -> None:
     assert any(re.fullmatch(rf"\[INFO\]\t\S+Z\t{ID}\tinfo 2", line) for line in lines(functions))
 
 
+THREADS = """
+import logging, threading
+def log(): logging.warning("from a thread")
+def ask():
+    thread = threading.Thread(target=log)
+    thread.start()
+    thread.join()
+"""
+
+HANDLERS = {
+    "plain": ("event", "def handler(event, context): ask()\n"),
+    "coroutine": ("event", "async def handler(event, context): ask()\n"),
+    "wsgi": ("wsgi", "def handler(environ, start_response):\n    ask()\n    start_response('204 No', [])\n    return []\n"),
+    "asgi": (
+        "asgi",
+        """
+async def handler(scope, receive, send):
+    assert scope["type"] == "http"
+    ask()
+    await send({"type": "http.response.start", "status": 204, "headers": []})
+    await send({"type": "http.response.body"})
+""",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", HANDLERS)
+@pytest.mark.parametrize("concurrency", [1, 2])
+def test_records_of_threads_have_the_id_of_the_only_invocation(functions: Functions, kind: str, concurrency: int) -> None:
+    interface, handler = HANDLERS[kind]
+    worker = functions.worker(
+        THREADS + handler,
+        interface=interface,
+        concurrency=concurrency,
+        environment={**functions.spec()["environment"], "AWS_LAMBDA_LOG_FORMAT": "JSON"},
+    )
+    for request_id in ("a", "b"):
+        if interface == "event":
+            worker.result({}, id=request_id)
+        else:
+            worker.http(id=request_id)
+        (record,) = lines(functions)
+        assert record["requestId"] == (request_id if concurrency == 1 else "")
+
+
+def test_records_of_threads_have_the_id_as_text(functions: Functions) -> None:
+    worker = functions.worker(THREADS + HANDLERS["plain"][1])
+    worker.result({})
+    assert re.fullmatch(rf"\[WARNING\]\t\S+Z\t{ID}\tfrom a thread\n", functions.log.read_now())
+
+
 class Odd:
     def __str__(self) -> str:
         return "odd"
