@@ -60,7 +60,10 @@ class AsgiCall:
             if kind != wire.HTTP:
                 raise errors.Fault("Runtime.BadRequest", f"an ASGI application cannot answer a frame of kind {kind}")
             await self._application(self._scope(meta), exchange.receive, exchange.send)
-            if not exchange.is_complete:
+            if exchange.is_complete:
+                # What it printed after its response, as a background task does. That costs 0.2 us if there is nothing.
+                output.flush()
+            else:
                 if exchange.is_gone:
                     raise flow.ClientGone
                 raise errors.Fault("Runtime.IncompleteResponse", "the application returned without completing its response")

@@ -154,6 +154,22 @@ async def handler(scope, receive, send):
         assert answers == {1: ["/fn/test/1", 0], 2: ["/fn/test/2", 300_000], 3: ["/fn/test/3", 5]}
 
 
+def test_what_is_printed_after_a_response_needs_no_other_response(functions: Functions, start: Start) -> None:
+    worker = start(
+        ANSWER
+        + """
+async def handler(scope, receive, send):
+    assert scope["type"] == "http"
+    await answer(send, 1)
+    await asyncio.sleep(0.01)
+    print("no line", end="")
+""",
+        interface="asgi",
+    )
+    assert asked(worker) == 1
+    told(functions, "no line")
+
+
 def test_an_application_may_bring_a_loop_of_its_own(functions: Functions, start: Start) -> None:
     """For example uvloop's, which does not use our selector."""
     worker = start(
