@@ -12,7 +12,7 @@ import signal
 import sys
 import time
 
-from . import code_pages, descriptors, folders, fork, hooks, kernel, output, parent, sentry, worker
+from . import code_pages, descriptors, flags, folders, fork, hooks, kernel, output, parent, sentry, worker
 from .channel import Channel
 from .spec import TemplateSpec
 from .template import Template
@@ -40,6 +40,7 @@ def run(argv: List[str], started_ns: int) -> NoReturn:
     # Until user code is imported (`imports.apply`): there is nothing to clean up, and a traceback would not help.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     output.prepare()
+    flags.show_ordinary()
     faulthandler.enable()
     hooks.offer()
     sentry.offer()
