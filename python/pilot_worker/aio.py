@@ -10,7 +10,7 @@ import asyncio
 import selectors
 import socket
 
-from . import eager, errors, inputs, wire
+from . import eager, errors, inputs, output, wire
 from .channel import Channel, ChannelClosed
 
 # gevent.monkey.patch_all() removes epoll from the standard library.
@@ -107,6 +107,7 @@ class AsyncChannel:
 
     async def _finish(self) -> None:
         """Waits for what an application does after its responses, and cancels what takes too long."""
+        output.end_if_unread()
         _, late = await asyncio.wait(set(self._tasks), timeout=_BACKGROUND_S_MAX)
         if not late:
             return

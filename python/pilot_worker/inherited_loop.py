@@ -123,6 +123,7 @@ class InheritedLoop:
         if self._is_event:
             output.call = event_call = events.AsyncEventCall(self._function, frames)
             await frames.serve(event_call, is_registered=True)
+            output.end_if_unread()
             return
         lifespan = asgi.Lifespan(self._function.target)
         output.call = call = asgi.AsgiCall(self._function, frames, lifespan.state)
@@ -130,6 +131,7 @@ class InheritedLoop:
         async def serve() -> None:
             self._selector.when_waiting(self._warm_up_again, _IDLE_S)
             await frames.serve(call, is_registered=True)
+            output.end_if_unread()
 
         await self._forked
         await lifespan.around(serve, ready, fail)

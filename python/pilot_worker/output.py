@@ -16,6 +16,7 @@ import os
 import sys
 import time
 import traceback
+from select import POLLERR, poll  # gevent and eventlet put another `poll` into it
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ call: Optional[Call] = None
 
 # The level of the root logger with JSON, if the function names none. Lambda itself sets the variable to it.
 _JSON_LEVEL = "INFO"
+_CLOSING_MS = 10
 # What is not `extra`: the attributes that every record has, and those that handlers and formatters add.
 _RESERVED = frozenset((*vars(logging.makeLogRecord({})), "message", "asctime", "aws_request_id"))
 
@@ -119,6 +121,18 @@ def flush() -> None:
         sys.stderr.flush()
     except Exception:  # closed, replaced, set to None, or a full log: not an error of the invocation
         pass
+
+
+def end_if_unread() -> None:
+    """To be called when the daemon has closed the channel. It then reads no log either, and `print` in what still runs would
+    raise BrokenPipeError. So what is written from now on is dropped."""
+    poller = poll()
+    poller.register(1, POLLERR)
+    if poller.poll(_CLOSING_MS):
+        nothing = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+        os.dup2(nothing, 1)
+        os.dup2(nothing, 2)
+        os.close(nothing)
 
 
 def _stream(current: Optional[object], fd: int) -> io.TextIOWrapper:

@@ -285,6 +285,7 @@ def _end_between_invocations() -> NoReturn:
     code."""
     if atexit._ncallbacks() == _OWN_ATEXIT_FUNCTIONS and not _has_threads():
         os._exit(0)
+    output.end_if_unread()
     end(0)
 
 
@@ -315,6 +316,7 @@ def _loop(function: handler.Function, channel: Channel) -> Callable[[], None]:
                 pool.serve(channel)
             except BaseException as error:  # as below
                 _end_with(error)
+            output.end_if_unread()
             end(0)
 
         return serve_with_threads
@@ -345,10 +347,16 @@ def _serve_async(channel: Channel, function: handler.Function, stamps: Stamps) -
             output.call = event_call = events.AsyncEventCall(function, frames)
             ready(channel, stamps)
             await frames.serve(event_call)
+            output.end_if_unread()
             return
         lifespan = asgi.Lifespan(function.target)
         output.call = call = asgi.AsgiCall(function, frames, lifespan.state)
-        await lifespan.around(lambda: frames.serve(call), lambda: ready(channel, stamps), lambda error: fail(channel, error))
+
+        async def serve_requests() -> None:
+            await frames.serve(call)
+            output.end_if_unread()
+
+        await lifespan.around(serve_requests, lambda: ready(channel, stamps), lambda error: fail(channel, error))
 
     aio.run(loop, serve())
 

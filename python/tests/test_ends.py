@@ -6,7 +6,7 @@ import time
 
 import pytest
 from conftest import Functions
-from harness import PATIENCE_S, Stream, Template
+from harness import PATIENCE_S, Log, Stream, Template
 
 POOL = """
 import atexit, sys
@@ -196,3 +196,74 @@ def test_what_takes_too_long_after_a_response_is_cut_off_and_the_log_says_so(fun
     first, *others = functions.log.read_now().splitlines()
     assert first == "[WARNING] a background task was cut off: the worker ended, and waited 1.4 s"
     assert others[0] == "[ERROR] CancelledError" and others[-1] == "shut down"
+
+
+UNREAD = {
+    "plain": (
+        "event",
+        1,
+        """
+def handler(event, context):
+    threading.Thread(target=work).start()
+""",
+    ),
+    "threads": (
+        "event",
+        2,
+        """
+def handler(event, context):
+    threading.Thread(target=work).start()
+""",
+    ),
+    "asgi": (
+        "asgi",
+        1,
+        """
+import asyncio
+async def handler(scope, receive, send):
+    if scope["type"] == "lifespan":
+        await receive()
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        print("shut down")
+        os.write(told, b"shut down ")
+        await send({"type": "lifespan.shutdown.complete"})
+        return
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b""})
+    await asyncio.sleep(0.1)
+    work(0)
+""",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", UNREAD)
+def test_what_still_runs_can_print_although_nobody_reads_it(functions: Functions, kind: str) -> None:
+    interface, concurrency, handler = UNREAD[kind]
+    source = f"""
+import atexit, os, threading, time
+told = os.open({str(functions.directory / "told")!r}, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+def work(wait_s=0.1):
+    time.sleep(wait_s)
+    print("done")
+    os.write(told, b"done ")
+def last():
+    print("last")
+    os.write(told, b"last")
+atexit.register(last)
+{handler}"""
+    template = functions.template(source, interface=interface, concurrency=concurrency)
+    log = Log()
+    worker = template.worker(log=log.write_fd)
+    worker.ready()
+    if interface == "event":
+        worker.result({})
+    else:
+        worker.http()
+    worker.close()  # the daemon closes both
+    log.close()
+    assert Functions.exit_of(template, 1) == {"code": 0}
+    assert (functions.directory / "told").read_text().split() == (
+        ["done", "shut", "down", "last"] if interface == "asgi" else ["done", "last"]
+    )
