@@ -154,7 +154,7 @@ def try_many_sockets(seconds, children):
             time.sleep(seconds)
             os._exit(0 if sockets else 1)
         pids.append(pid)
-    for pid in pids:
+    for _ in pids:
         os.read(done, 1)
     for pid in pids:
         os.waitpid(pid, 0)
