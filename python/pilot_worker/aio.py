@@ -20,9 +20,14 @@ if _has_epoll:
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Awaitable, Callable, Coroutine, Dict, List, Optional, Set, Tuple
+    from typing import Any, Awaitable, Callable, Coroutine, Dict, List, Optional, Protocol, Set, Tuple
 
     Call = Callable[[int, int, bytes, bytes], Coroutine[Any, Any, None]]
+
+    class Told(Protocol):
+        """A response."""
+
+        def told(self, kind: int, body: bytes) -> None: ...
 
 # Reused: the C library would map and unmap a new one for each read.
 _buffer = bytearray(128 * 1024)
@@ -85,7 +90,7 @@ class AsyncChannel:
         self._blocked: Optional[asyncio.Future[None]] = None  # set while a frame is only partly sent
         self._rest = memoryview(b"")
         # Of responses that can be told something while they are sent, by stream.
-        self.told: Dict[int, Callable[[int, bytes], None]] = {}
+        self.told: Dict[int, Told] = {}
 
     async def serve(self, call: Call, is_registered: bool = False) -> None:
         """Serves each frame in a task until the daemon closes the channel, and waits for the tasks that still run then.
@@ -181,9 +186,9 @@ class AsyncChannel:
     def _start(self, frame: wire.Frame) -> None:
         if frame[0] in _ABOUT_RESPONSES:
             kind, stream, _, body = frame
-            told = self.told.get(stream)
-            if told is not None:  # otherwise it is over
-                told(kind, body)
+            response = self.told.get(stream)
+            if response is not None:  # otherwise it is over
+                response.told(kind, body)
             return
         begin = asyncio.Task if self._selector is None else eager.start
         task = begin(self._call(*frame), loop=self._loop)

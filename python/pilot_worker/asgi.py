@@ -155,7 +155,7 @@ class AsgiCall:
 class _Exchange(HttpAnswer):
     """`receive` and `send` of one request."""
 
-    __slots__ = ("_channel", "_body", "_flow", "_gone_at", "_over", "_rest", "_room")
+    __slots__ = ("_channel", "_body", "_flow", "_gone_at", "_is_paced", "_over", "_rest", "_room")
 
     def __init__(self, stream: int, channel: AsyncChannel, body: bytes, method: str) -> None:
         super().__init__(stream, method)
@@ -163,7 +163,8 @@ class _Exchange(HttpAnswer):
         self._body: Optional[bytes] = body
         self._over: Optional[asyncio.Event] = None
         self._rest: Optional[upload.AsyncReader] = None
-        self._flow: Optional[flow.Flow] = None
+        self._is_paced = False  # by the daemon, which also says if the client hangs up
+        self._flow: Optional[flow.Flow] = None  # made when it is needed: most responses are one frame
         self._room: Optional[asyncio.Event] = None  # there is while it is waited for
         self._gone_at = 0.0
 
@@ -174,11 +175,12 @@ class _Exchange(HttpAnswer):
 
     def listen(self) -> None:
         """The daemon can say something about the response from now on."""
-        self._flow = flow.Flow()
-        self._channel.told[self._stream] = self._told
+        self._is_paced = True
+        self._channel.told[self._stream] = self
 
-    def _told(self, kind: int, body: bytes) -> None:
-        assert self._flow is not None, "it listens"
+    def told(self, kind: int, body: bytes) -> None:
+        """A frame of the daemon about the response."""
+        self._flow = self._flow or flow.Flow()
         self._flow.told(kind, body)
         if self._flow.is_gone:
             self._gone_at = self._gone_at or time.monotonic()
@@ -231,10 +233,15 @@ class _Exchange(HttpAnswer):
                 return
             if is_last:
                 self.check_end(body)
-            if self._flow is None or self.is_one_frame(body, is_last):
-                await self._send(self.body(body, is_last))
-            else:
+            if self._is_paced and not self.is_one_frame(body, is_last):
+                self._flow = self._flow or flow.Flow()
                 await self._send_in_window(self._flow, body, is_last)
+            else:
+                frames = self.body(body, is_last)
+                if frames:
+                    rest = self._channel.send(frames)
+                    if rest is not None:
+                        await rest
             if is_last:
                 self.close()
         else:

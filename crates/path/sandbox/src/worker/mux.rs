@@ -28,6 +28,8 @@ use super::output::OUTPUT_LEN_MAX;
 const FRAMES_WAITING_MAX: usize = 4096;
 /// Those of all streams beyond so many are kept in the memory of the function's answers.
 const FREE_FRAMES: usize = 32;
+/// A body so short is not counted if nothing else of its stream waits.
+const SHORT_LEN: usize = 4 * 1024;
 /// Longest window of a stream.
 const WINDOW_MAX: u32 = 1 << 20;
 /// From the end of a process to the end of its channel.
@@ -71,10 +73,10 @@ struct Arrived {
     frame: Frame,
     at: Instant,
     output: Bytes,
-    waits: Waits,
+    waits: Option<Waits>,
 }
 
-/// Counts a frame that waits for its caller.
+/// Counts a frame that waits for its caller, except a short one that is the only one of its stream.
 #[derive(Debug)]
 struct Waits(Arc<AtomicUsize>);
 
@@ -254,7 +256,7 @@ impl Mux {
                 frame: pending,
                 at,
                 output: std::mem::take(&mut output),
-                waits: Waits::new(&self.streams.waiting),
+                waits: Some(Waits::new(&self.streams.waiting)),
             });
         }
         Ok(Arrived {
@@ -313,16 +315,16 @@ impl Streams {
             true => open.senders.remove(&stream),
             false => open.senders.get(&stream).cloned(),
         };
-        match (sender, open.left.get(&stream)) {
-            (Some(sender), _) => FrameReader::Caller(sender),
-            (None, None) => FrameReader::Unknown,
-            (None, Some(_)) => {
-                if is_last && let Some(Some(waiter)) = open.left.remove(&stream) {
-                    let _ = waiter.send(());
-                }
-                FrameReader::Gone
-            }
+        if let Some(sender) = sender {
+            return FrameReader::Caller(sender);
         }
+        if !open.left.contains_key(&stream) {
+            return FrameReader::Unknown;
+        }
+        if is_last && let Some(Some(waiter)) = open.left.remove(&stream) {
+            let _ = waiter.send(());
+        }
+        FrameReader::Gone
     }
 
     fn ended(&self) -> CallError {
@@ -402,7 +404,7 @@ async fn read(mut reader: Reader, streams: Arc<Streams>) {
             at: Instant(monotonic_ns()),
             frame,
             output,
-            waits: Waits::new(&streams.waiting),
+            waits: None,
         };
         let cost = match reader.is_together() {
             true => call::cost_of_more(&arrived.frame),
@@ -411,6 +413,10 @@ async fn read(mut reader: Reader, streams: Arc<Streams>) {
         match streams.reader_of(arrived.frame.stream, is_last) {
             FrameReader::Caller(sender) => {
                 if !call::is_empty_chunk(&arrived.frame) {
+                    let is_only = sender.capacity() == sender.max_capacity();
+                    if !is_only || arrived.frame.body.len() > SHORT_LEN {
+                        arrived.waits = Some(Waits::new(&streams.waiting));
+                    }
                     // Its client reads more slowly than the worker writes. Others are not to wait for it.
                     if streams.waiting.load(Ordering::Relaxed) > FREE_FRAMES {
                         reader.keep(&mut arrived.frame).await;
