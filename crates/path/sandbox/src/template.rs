@@ -249,15 +249,22 @@ async fn first_message(
     ended: impl Future<Output = ChildEnd>,
 ) -> Result<Message, Silence> {
     let mut ended = std::pin::pin!(ended);
-    let received = timeout(IMPORT_TIME_MAX, or_end(control.receive(), &mut ended));
-    match received.await {
+    // The end may be seen just before the end of the channel. Then it must not be waited for again.
+    let mut seen = None;
+    let noted = async {
+        let end = ended.as_mut().await;
+        seen.insert(end).clone()
+    };
+    let received = timeout(IMPORT_TIME_MAX, or_end(control.receive(), noted)).await;
+    match received {
         Ok(Ok(Ok(Some(message)))) => Ok(message),
         // The process has ended; its status arrives in a moment.
-        Ok(Ok(Ok(None))) => Err(Silence::Ended(
-            timeout(END_TIME_MAX, ended)
+        Ok(Ok(Ok(None))) => Err(Silence::Ended(match seen {
+            Some(end) => end,
+            None => timeout(END_TIME_MAX, ended)
                 .await
                 .unwrap_or(ChildEnd::Unknown),
-        )),
+        })),
         Ok(Ok(Err(error))) => Err(Silence::Failed(error)),
         Ok(Err(end)) => Err(Silence::Ended(end)),
         Err(_) => Err(Silence::TooLong),
@@ -322,6 +329,23 @@ const INVALID_MAX: u32 = 1000;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn a_template_that_ends_is_asked_once_how_it_ended() {
+        let (control, theirs) = Channel::pair().unwrap();
+        // Its end is known before the end of its channel.
+        let ended = async { ChildEnd::Exited(3) };
+        let closing = async move {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+            drop(theirs);
+        };
+        let (message, ()) = tokio::join!(first_message(&control, ended), closing);
+        assert!(
+            matches!(message, Err(Silence::Ended(ChildEnd::Exited(3)))),
+            "{:?}",
+            message.is_ok()
+        );
+    }
 
     #[test]
     fn a_template_says_of_each_child_once_that_it_is_forked() {
