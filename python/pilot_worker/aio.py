@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
         def told(self, kind: int, body: bytes) -> None: ...
 
+
 # Reused: the C library would map and unmap a new one for each read.
 _buffer = bytearray(128 * 1024)
 _view = memoryview(_buffer)
