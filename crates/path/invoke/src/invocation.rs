@@ -477,13 +477,11 @@ impl Invocation {
             started,
             returned: done.returned.clamp(started, now),
         };
-        let ran = match self.cpu_alone() {
-            Some(cpu) => {
-                let least = duration::least(cpu, &self.version.config);
-                let called = self.called_at(now).max(before);
-                said.for_at_least(least, called, now)
-            }
-            None => said,
+        let cpu = self.cpu_alone().unwrap_or_default();
+        let least = duration::least(cpu, &self.version.config);
+        let ran = match said.lasted() >= least {
+            true => said,
+            false => said.for_at_least(least, self.called_at(now).max(before), now),
         };
         self.timeline.started = Some(ran.started);
         self.timeline.returned = Some(ran.returned);
