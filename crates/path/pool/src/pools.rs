@@ -12,11 +12,12 @@ use std::sync::{Arc, Weak};
 use std::task::Poll;
 use std::time::Duration;
 
+use bytes::Bytes;
 use parking_lot::Mutex;
 use pilot_model::deployment::TemplateReport;
 use pilot_model::forecast::MakeForecaster;
 use pilot_model::ports::{BoxFuture, Clock, Engine, EventSink, StartError};
-use pilot_model::{EndReason, FunctionName, Instant, StartRule, Version, WorkerId};
+use pilot_model::{EndReason, Event, FunctionName, Instant, StartRule, Version, WorkerId};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::timeout;
 
@@ -101,8 +102,8 @@ pub(crate) struct PoolsInner {
 
 /// Work that is done off the path.
 pub(crate) enum BackgroundJob {
-    /// End a worker, in the way that fits the reason.
-    End(Arc<PooledWorker>, EndReason),
+    /// End a worker of this version, in the way that fits the reason.
+    End(Arc<PooledWorker>, Arc<Version>, EndReason),
     /// Let an idle worker rest.
     Rest(Arc<PooledWorker>, RestStage),
     /// Drop a version's template.
@@ -314,6 +315,17 @@ impl PoolsInner {
         entitled
     }
 
+    fn publish_printed(&self, version: Arc<Version>, output: Bytes) {
+        if !output.is_empty() {
+            let at = self.clock.now();
+            self.sink.publish(Event::Printed {
+                version,
+                output,
+                at,
+            });
+        }
+    }
+
     /// The next sample must not be skipped.
     pub(crate) fn stir(&self) {
         self.stirred.store(true, Ordering::Relaxed);
@@ -326,7 +338,7 @@ impl PoolsInner {
 
     /// Sends a job to the task off the path. If that task has ended, kills the job's worker here.
     pub(crate) fn in_background(&self, job: BackgroundJob) {
-        if let Err(mpsc::error::SendError(BackgroundJob::End(pooled, _))) =
+        if let Err(mpsc::error::SendError(BackgroundJob::End(pooled, ..))) =
             self.background_jobs.send(job)
         {
             pooled.worker.kill();
@@ -383,7 +395,7 @@ async fn run_background_jobs(
 ) {
     while let Some(job) = inbox.recv().await {
         match job {
-            BackgroundJob::End(pooled, reason) => {
+            BackgroundJob::End(pooled, version, reason) => {
                 match reason {
                     EndReason::Idle | EndReason::Once | EndReason::Retired | EndReason::Scaled => {
                         pooled.wake_for_good();
@@ -398,7 +410,9 @@ async fn run_background_jobs(
                         pooled.worker.kill();
                     }
                 }
-                publish_last_output(&pooled, &shared).await;
+                if let Some(shared) = shared.upgrade() {
+                    publish_last_output(&pooled, version, &shared).await;
+                }
             }
             BackgroundJob::Rest(pooled, RestStage::Rest) => pooled.rest(),
             BackgroundJob::Rest(pooled, RestStage::Reclaim) => {
@@ -423,20 +437,24 @@ async fn run_background_jobs(
     }
 }
 
-/// Publishes what a worker that is being ended has printed after its last answer. Does not wait for its end.
-async fn publish_last_output(pooled: &PooledWorker, shared: &Weak<PoolsInner>) {
-    let Some(ending) = pooled.ending.clone() else {
+/// Publishes what a worker that is being ended has printed after its last answer. Does not wait for its end. What a server prints is
+/// followed ([`Printing`](crate::printing::Printing)).
+async fn publish_last_output(
+    pooled: &PooledWorker,
+    version: Arc<Version>,
+    shared: &Arc<PoolsInner>,
+) {
+    if pooled.printing.is_some() {
         return;
-    };
+    }
     let mut said = pooled.worker.last_output();
     match poll_fn(|task| Poll::Ready(said.as_mut().poll(task))).await {
-        Poll::Ready(output) => ending.publish_last(output),
+        Poll::Ready(output) => shared.publish_printed(version, output),
         Poll::Pending => {
             // Not the worker itself, whose permit is free from here on.
-            if let Some(shared) = shared.upgrade() {
-                let published = async move { ending.publish_last(said.await) };
-                shared.endings.spawn(published);
-            }
+            let publisher = Arc::clone(shared);
+            let published = async move { publisher.publish_printed(version, said.await) };
+            shared.endings.spawn(published);
         }
     }
 }

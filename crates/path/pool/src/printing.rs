@@ -1,5 +1,6 @@
 //! The output of workers that are HTTP servers, published while it is printed: between requests too, and up to the last line after
-//! the worker was told to end. Output of the other workers is part of their answers, and what they print at their end is published then.
+//! the worker was told to end. Output of the other workers is part of their answers; what they print after the last one is published
+//! when they end (`pools`).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -67,17 +68,6 @@ impl Printing {
             }
         }
         self.publish(worker, Upto::LastByte);
-    }
-
-    /// Publishes what a worker that is no HTTP server printed after its last answer.
-    pub(crate) fn publish_last(&self, output: Bytes) {
-        if !output.is_empty() {
-            self.sink.publish(Event::Printed {
-                version: Arc::clone(&self.version),
-                output,
-                at: self.clock.now(),
-            });
-        }
     }
 
     /// Publishes everything printed so far. Returns the last bytes that were published since the last call.

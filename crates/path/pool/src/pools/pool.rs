@@ -528,21 +528,19 @@ impl Pool {
         self.act(state, now, todo, Some(error));
     }
 
-    /// A new worker. If it is an HTTP server, its output is followed from now on. Otherwise what it prints at its end is published.
+    /// A new worker. If it is an HTTP server, its output is followed from now on.
     fn pooled(&self, started: Started) -> Arc<PooledWorker> {
         let is_server = self.version.config.interface == Interface::Http;
-        let printing = || {
+        let printing = is_server.then(|| {
             let (sink, clock) = (&self.shared.sink, &self.shared.clock);
             Printing::new(
                 Arc::clone(&self.version),
                 Arc::clone(sink),
                 Arc::clone(clock),
             )
-        };
-        let ending = (!is_server).then(|| Arc::new(printing()));
-        let printing = is_server.then(printing);
+        });
         let resting = Resting::new(&self.version.config);
-        let pooled = PooledWorker::new(started.worker, resting, printing, ending, started.permit);
+        let pooled = PooledWorker::new(started.worker, resting, printing, started.permit);
         let pooled = Arc::new(pooled);
         if is_server {
             let followed = Arc::clone(&pooled);
@@ -619,8 +617,9 @@ impl Pool {
                             cpu: pooled.cpu(),
                             memory_bytes_max: pooled.memory_bytes_max(Duration::MAX),
                         })));
+                    let version = Arc::clone(&self.version);
                     self.shared
-                        .in_background(BackgroundJob::End(pooled, reason));
+                        .in_background(BackgroundJob::End(pooled, version, reason));
                 }
             }
         }

@@ -38,8 +38,6 @@ pub(crate) struct PooledWorker {
     pub(crate) resting: Option<Resting>,
     /// Of a worker that is an HTTP server.
     pub(crate) printing: Option<Printing>,
-    /// Of all others: publishes what it has printed after its last answer.
-    pub(crate) ending: Option<Arc<Printing>>,
     /// CPU time that has been attributed to invocations. Locked briefly, at the end of an exchange.
     cpu: Mutex<CpuTime>,
     /// CPU time by invocation, if it can serve several at once. Locked briefly, at the begin and the end of an exchange.
@@ -57,7 +55,6 @@ impl PooledWorker {
         worker: Arc<dyn Worker>,
         resting: Option<Resting>,
         printing: Option<Printing>,
-        ending: Option<Arc<Printing>>,
         permit: WorkerPermit,
     ) -> Self {
         Self {
@@ -69,7 +66,6 @@ impl PooledWorker {
             exchanges: AtomicU32::new(0),
             resting,
             printing,
-            ending,
             cpu: Mutex::default(),
             shares: Mutex::default(),
             reading: Mutex::default(),
