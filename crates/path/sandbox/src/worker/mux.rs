@@ -428,14 +428,14 @@ async fn read(mut reader: Reader, streams: Arc<Streams>) {
                     reader.output().drain_while(pace.rest()).await;
                 }
             }
-            FrameReader::Gone => {
+            FrameReader::Gone if is_last || !cost.is_zero() => {
                 unclaimed = joined(unclaimed, arrived.output);
                 pace.came(cost);
                 reader.output().drain_while(pace.rest()).await;
             }
-            // The worker cannot know that its client has hung up, or sends what nobody asked for. That costs the daemon more than the
+            // A response has one head, and its client has gone. Or the worker cannot know that its client has hung up, or sends what nobody asked for. That costs the daemon more than the
             // worker.
-            FrameReader::Unknown => {
+            FrameReader::Gone | FrameReader::Unknown => {
                 unclaimed = joined(unclaimed, arrived.output);
                 reader.output().drain_while(unexplained.wait()).await;
             }

@@ -381,6 +381,19 @@ async fn a_worker_is_told_that_a_caller_has_gone_and_serves_on() {
 }
 
 #[tokio::test]
+async fn what_a_worker_still_sends_of_a_cancelled_response_is_read_slowly() {
+    const MANY: usize = 20_000;
+    for flood in [FrameKind::Head, FrameKind::Chunk] {
+        let (mux, mut worker) = pair_with(WINDOW);
+        leave(&mux, &call_with(1, Vec::new())).await;
+        let _told = mux.cancel(1).unwrap();
+        let flood = frame(flood, 1, b"").repeat(MANY);
+        let flooding = timeout(Duration::from_millis(500), worker.write_all(&flood));
+        assert!(flooding.await.is_err(), "{MANY} frames were taken at once");
+    }
+}
+
+#[tokio::test]
 async fn a_call_that_was_not_sent_needs_no_cancel() {
     let (mux, worker) = pair_with(WINDOW);
     for stream in [1, 2] {
