@@ -333,12 +333,9 @@ mod tests {
     #[tokio::test]
     async fn a_template_that_ends_is_asked_once_how_it_ended() {
         let (control, theirs) = Channel::pair().unwrap();
-        // Its end is known before the end of its channel.
+        // Its end is known before the end of its channel: the first of the two futures is polled first.
         let ended = async { ChildEnd::Exited(3) };
-        let closing = async move {
-            tokio::time::sleep(Duration::from_millis(2)).await;
-            drop(theirs);
-        };
+        let closing = async move { drop(theirs) };
         let (message, ()) = tokio::join!(first_message(&control, ended), closing);
         assert!(
             matches!(message, Err(Silence::Ended(ChildEnd::Exited(3)))),
