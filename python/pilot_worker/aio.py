@@ -1,4 +1,4 @@
-"""The invocation channel on an asyncio loop: ASGI applications and `async def` handlers, one task per frame.
+"""The invocation channel on an asyncio loop: ASGI applications and `async def` handlers, one task per request.
 
 The loop is created in the worker, or in a template as `inherited_loop.py` describes. `handler.load` imports asyncio itself, in
 the template, and only for functions that need it.

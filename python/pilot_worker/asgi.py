@@ -257,7 +257,8 @@ class _Exchange(HttpAnswer):
         pieces = flow.pieces(data)
         for number, piece in enumerate(pieces, 1):
             while of.room <= 0 and not of.is_gone:
-                self._room = namesakes.standard("asyncio").Event()
+                if self._room is None or self._room.is_set():  # several tasks may wait
+                    self._room = namesakes.standard("asyncio").Event()
                 await self._room.wait()
             if of.is_gone:
                 await self._send_to_nobody(is_last)

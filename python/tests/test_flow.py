@@ -156,6 +156,31 @@ def test_an_application_ends_when_its_client_has_gone(
         assert frame[1] == other
 
 
+def test_tasks_that_send_parts_of_one_response_all_wait_for_room(start: Start) -> None:
+    worker = start(
+        """
+import asyncio
+async def handler(scope, receive, send):
+    assert scope["type"] == "http"
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    async def part():
+        await send({"type": "http.response.body", "body": b"x" * 65536, "more_body": True})
+    await asyncio.gather(*(part() for _ in range(8)))
+    await send({"type": "http.response.body"})
+""",
+        interface="asgi",
+        concurrency=2,
+    )
+    worker.makes_room = False
+    stream = worker.ask_http()
+    take(worker, stream, 4)
+    for _ in range(4):
+        worker.make_room(stream, 65536)
+        assert worker.frame()[:2] == (wire.CHUNK, stream)
+    worker.make_room(stream, 65536)
+    assert worker.frame()[:2] == (wire.END, stream)
+
+
 def test_a_handler_is_not_told_that_its_client_has_gone(start: Start) -> None:
     for kind in ("", "async "):
         code = f"import time\n{kind}def handler(event, context):\n    time.sleep(0.1)\n    return event\n"
