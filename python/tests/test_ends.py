@@ -158,7 +158,8 @@ async def handler({parameters}):
     assert functions.log.read_now() == "thread ended\n"
 
 
-BACKGROUND = """
+# Does `work` behind its response, and `shut_down` at its end.
+APPLICATION = """
 import asyncio, warnings
 warnings.simplefilter("ignore")
 async def handler(scope, receive, send):
@@ -166,13 +167,19 @@ async def handler(scope, receive, send):
         await receive()
         await send({"type": "lifespan.startup.complete"})
         await receive()
-        print("shut down")
+        shut_down()
         await send({"type": "lifespan.shutdown.complete"})
         return
     await send({"type": "http.response.start", "status": 200, "headers": []})
     await send({"type": "http.response.body", "body": b""})
     await asyncio.sleep(float(scope["query_string"]))
+    work()
+"""
+BACKGROUND = f"""{APPLICATION}
+def work():
     print("done in the background")
+def shut_down():
+    print("shut down")
 """
 
 
@@ -218,21 +225,10 @@ def handler(event, context):
     "asgi": (
         "asgi",
         1,
-        """
-import asyncio
-async def handler(scope, receive, send):
-    if scope["type"] == "lifespan":
-        await receive()
-        await send({"type": "lifespan.startup.complete"})
-        await receive()
-        print("shut down")
-        os.write(told, b"shut down ")
-        await send({"type": "lifespan.shutdown.complete"})
-        return
-    await send({"type": "http.response.start", "status": 200, "headers": []})
-    await send({"type": "http.response.body", "body": b""})
-    await asyncio.sleep(0.1)
-    work(0)
+        f"""{APPLICATION}
+def shut_down():
+    print("shut down")
+    os.write(told, b"shut down ")
 """,
     ),
 }
@@ -244,8 +240,8 @@ def test_what_still_runs_can_print_although_nobody_reads_it(functions: Functions
     source = f"""
 import atexit, os, threading, time
 told = os.open({str(functions.directory / "told")!r}, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-def work(wait_s=0.1):
-    time.sleep(wait_s)
+def work():
+    time.sleep(0.1)
     print("done")
     os.write(told, b"done ")
 def last():
@@ -260,7 +256,7 @@ atexit.register(last)
     if interface == "event":
         worker.result({})
     else:
-        worker.http()
+        worker.http(query="0.1")
     worker.close()  # the daemon closes both
     log.close()
     assert Functions.exit_of(template, 1) == {"code": 0}

@@ -427,12 +427,6 @@ const IN_KEY: &AsciiSet = &NON_ALPHANUMERIC
 
 #[cfg(test)]
 mod tests {
-    use parking_lot::Mutex;
-    use pilot_model::FunctionName;
-    use pilot_model::ports::{
-        AsyncRequest, AsyncRunner, AsyncTarget, AttemptEnd, BoxFuture, NoTarget, NotAccepted,
-        TriggerStore,
-    };
     use pilot_model::trigger::{FaasTrigger, TriggerConfig, TriggerInfo, TriggerState};
     use tokio::sync::watch::{self, Sender};
     use tokio::task::JoinHandle;
@@ -441,6 +435,7 @@ mod tests {
     use crate::connections::{ConnectionConfig, ConnectionKind, Connections};
     use crate::context::{Stop, TriggerPorts};
     use crate::file_calls::FileCalls;
+    use crate::testing::{FakeStore, Nobody};
 
     fn watched(root: &Path, path: &Path) -> Watched {
         Watched {
@@ -498,56 +493,10 @@ mod tests {
         assert_eq!(record["pilot"]["path"], "/srv/in/a b+ü.csv");
         assert_eq!(record["pilot"]["key"], "in/a b+ü.csv");
     }
-    /// The names of the files that were accepted.
-    #[derive(Debug, Default)]
-    struct Accepted(Mutex<BTreeSet<String>>);
-
-    impl TriggerStore for Accepted {
-        fn accept_marked(
-            &self,
-            _: AsyncRequest,
-            mark: Option<Mark>,
-        ) -> BoxFuture<'static, Result<(), NotAccepted>> {
-            self.0.lock().extend(mark.map(|mark| mark.key));
-            Box::pin(async { Ok(()) })
-        }
-
-        fn bury(
-            &self,
-            _: AsyncRequest,
-            _: u32,
-            _: String,
-        ) -> BoxFuture<'static, Result<(), NotAccepted>> {
-            Box::pin(async { Ok(()) })
-        }
-
-        fn marks(&self, _: &str) -> BoxFuture<'static, Result<Vec<(String, String)>, String>> {
-            Box::pin(async { Ok(Vec::new()) })
-        }
-
-        fn change(&self, _: Vec<Mark>) -> BoxFuture<'static, Result<(), String>> {
-            Box::pin(async { Ok(()) })
-        }
-
-        fn forget(&self, _: &str, _: Vec<String>) {}
-    }
-
-    #[derive(Debug)]
-    struct Nobody;
-
-    impl AsyncRunner for Nobody {
-        fn target(&self, _: &FunctionName, _: Option<&str>) -> Result<AsyncTarget, NoTarget> {
-            Err(NoTarget::Gone)
-        }
-
-        fn run(&self, _: AsyncRequest) -> BoxFuture<'static, AttemptEnd> {
-            Box::pin(async { AttemptEnd::Stopping })
-        }
-    }
 
     /// A trigger that runs.
     struct Listening {
-        accepted: Arc<Accepted>,
+        store: Arc<FakeStore>,
         context: Context,
         spec: FolderSpec,
         _stop: Sender<Stop>,
@@ -556,7 +505,7 @@ mod tests {
 
     impl Listening {
         fn begin(path: &Path, file_calls: FileCalls) -> Self {
-            let accepted = Arc::new(Accepted::default());
+            let store = Arc::new(FakeStore::default());
             let connection = ConnectionConfig {
                 name: "in".to_owned(),
                 functions: vec!["*".to_owned()],
@@ -565,7 +514,7 @@ mod tests {
                 },
             };
             let shared = Arc::new(TriggerPorts {
-                store: Arc::clone(&accepted) as _,
+                store: Arc::clone(&store) as _,
                 runner: Arc::new(Nobody),
                 connections: Arc::new(Connections::new(vec![connection])),
                 file_calls,
@@ -588,7 +537,7 @@ mod tests {
             };
             let task = tokio::spawn(run(context.clone(), spec.clone()));
             Self {
-                accepted,
+                store,
                 context,
                 spec,
                 _stop: stop,
@@ -638,7 +587,7 @@ mod tests {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         let begun_at = Instant::now();
-        let is_accepted = |name: &str| listening.accepted.0.lock().contains(name);
+        let is_accepted = |name: &str| listening.store.accepted.lock().contains(name);
         let mut count = 0;
         while !is_accepted("young") {
             let waited = begun_at.elapsed();

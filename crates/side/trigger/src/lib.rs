@@ -22,6 +22,8 @@ mod redis;
 mod schedule;
 mod sqs;
 mod status;
+#[cfg(test)]
+mod testing;
 mod triggers;
 
 pub use connections::{ConnectionConfig, ConnectionKind, Connections, HttpAccess};

@@ -1,69 +1,15 @@
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::AtomicU32;
 
-use pilot_model::ports::{
-    AsyncRequest, AsyncTarget, AttemptEnd, BoxFuture, Mark, NoTarget, NotAccepted,
-};
 use pilot_model::trigger::{Calendar, Missed, ScheduleConfig, TriggerState};
 
 use super::*;
-
-/// A store in which so many looks at marks panic.
-#[derive(Debug, Default)]
-struct Fragile {
-    panics_left: AtomicU32,
-}
-
-impl TriggerStore for Fragile {
-    fn accept_marked(
-        &self,
-        _: AsyncRequest,
-        _: Option<Mark>,
-    ) -> BoxFuture<'static, Result<(), NotAccepted>> {
-        Box::pin(async { Ok(()) })
-    }
-
-    fn bury(
-        &self,
-        _: AsyncRequest,
-        _: u32,
-        _: String,
-    ) -> BoxFuture<'static, Result<(), NotAccepted>> {
-        Box::pin(async { Ok(()) })
-    }
-
-    fn marks(&self, _: &str) -> BoxFuture<'static, Result<Vec<(String, String)>, String>> {
-        let left = &self.panics_left;
-        let took = left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| {
-            left.checked_sub(1)
-        });
-        assert!(took.is_err(), "the store's {} is broken", "index");
-        Box::pin(async { Ok(Vec::new()) })
-    }
-
-    fn change(&self, _: Vec<Mark>) -> BoxFuture<'static, Result<(), String>> {
-        Box::pin(async { Ok(()) })
-    }
-
-    fn forget(&self, _: &str, _: Vec<String>) {}
-}
-
-#[derive(Debug)]
-struct Nobody;
-
-impl AsyncRunner for Nobody {
-    fn target(&self, _: &FunctionName, _: Option<&str>) -> Result<AsyncTarget, NoTarget> {
-        Err(NoTarget::Gone)
-    }
-
-    fn run(&self, _: AsyncRequest) -> BoxFuture<'static, AttemptEnd> {
-        Box::pin(async { AttemptEnd::Stopping })
-    }
-}
+use crate::testing::{FakeStore, Nobody};
 
 #[tokio::test(start_paused = true)]
 async fn a_task_that_panics_is_shown_and_begins_anew_later_each_time() {
-    let store = Arc::new(Fragile {
+    let store = Arc::new(FakeStore {
         panics_left: AtomicU32::new(3),
+        ..FakeStore::default()
     });
     let triggers = Triggers::new(Arc::clone(&store) as _, Arc::default());
     let mut config = pilot_testkit::config("lab");

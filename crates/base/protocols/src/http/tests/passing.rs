@@ -10,6 +10,7 @@ use hyper_util::rt::TokioIo;
 use pilot_model::Stop;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
 
 use super::*;
 use crate::End;
@@ -80,6 +81,14 @@ async fn a_request_without_a_host_gets_one_and_goes_as_http_1_1() {
     assert_eq!(request.header("host"), Some("localhost:8080"));
 }
 
+/// The server answers with `ok`, which arrives.
+async fn is_ok(server: &mut Peer, response: JoinHandle<Result<PassedResponse, WorkerFault>>) {
+    server
+        .write("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+        .await;
+    assert_eq!(text(response.await.unwrap().unwrap()).await, "ok");
+}
+
 #[tokio::test]
 async fn a_connection_that_the_server_closed_is_not_used_again() {
     let rig = rig().await;
@@ -87,10 +96,7 @@ async fn a_connection_that_the_server_closed_is_not_used_again() {
     for _ in 0..3 {
         let response = rig.pass(get("/"));
         server.read().await;
-        server
-            .write("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
-            .await;
-        assert_eq!(text(response.await.unwrap().unwrap()).await, "ok");
+        is_ok(&mut server, response).await;
         drop(server);
         // When this connection is accepted, the close of the other has arrived, too.
         let (listener, address) = listener().await;
@@ -99,10 +105,7 @@ async fn a_connection_that_the_server_closed_is_not_used_again() {
         let response = rig.pass(get("/"));
         server = rig.accept().await;
         server.read().await;
-        server
-            .write("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
-            .await;
-        assert_eq!(text(response.await.unwrap().unwrap()).await, "ok");
+        is_ok(&mut server, response).await;
     }
     assert!(rig.worker.is_alive());
 }
@@ -283,10 +286,7 @@ async fn a_kept_connection_that_the_server_closes_repeats_what_may_be_repeated()
             (&first.line, &first.headers),
             (&second.line, &second.headers)
         );
-        server
-            .write("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
-            .await;
-        assert_eq!(text(response.await.unwrap().unwrap()).await, "ok");
+        is_ok(&mut server, response).await;
     }
     // Not what may have an effect twice, or has a body, or has been answered in part.
     let post = Request::post("/").body(streamed("")).unwrap();
@@ -306,10 +306,7 @@ async fn a_kept_connection_that_the_server_closes_repeats_what_may_be_repeated()
         let response = rig.pass(get("/"));
         server = rig.accept().await;
         server.read().await;
-        server
-            .write("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
-            .await;
-        assert_eq!(text(response.await.unwrap().unwrap()).await, "ok");
+        is_ok(&mut server, response).await;
     }
     assert!(rig.worker.is_alive());
 }

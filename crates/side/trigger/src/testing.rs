@@ -1,0 +1,69 @@
+//! What the tests of triggers have in place of the queue.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use parking_lot::Mutex;
+use pilot_model::FunctionName;
+use pilot_model::ports::{
+    AsyncRequest, AsyncRunner, AsyncTarget, AttemptEnd, BoxFuture, Mark, NoTarget, NotAccepted,
+    TriggerStore,
+};
+
+/// A store that accepts everything.
+#[derive(Debug, Default)]
+pub(crate) struct FakeStore {
+    /// The keys of the marks that came with what was accepted.
+    pub(crate) accepted: Mutex<BTreeSet<String>>,
+    /// So many looks at marks panic.
+    pub(crate) panics_left: AtomicU32,
+}
+
+impl TriggerStore for FakeStore {
+    fn accept_marked(
+        &self,
+        _: AsyncRequest,
+        mark: Option<Mark>,
+    ) -> BoxFuture<'static, Result<(), NotAccepted>> {
+        self.accepted.lock().extend(mark.map(|mark| mark.key));
+        Box::pin(async { Ok(()) })
+    }
+
+    fn bury(
+        &self,
+        _: AsyncRequest,
+        _: u32,
+        _: String,
+    ) -> BoxFuture<'static, Result<(), NotAccepted>> {
+        Box::pin(async { Ok(()) })
+    }
+
+    fn marks(&self, _: &str) -> BoxFuture<'static, Result<Vec<(String, String)>, String>> {
+        let left = &self.panics_left;
+        let took = left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| {
+            left.checked_sub(1)
+        });
+        assert!(took.is_err(), "the store's {} is broken", "index");
+        Box::pin(async { Ok(Vec::new()) })
+    }
+
+    fn change(&self, _: Vec<Mark>) -> BoxFuture<'static, Result<(), String>> {
+        Box::pin(async { Ok(()) })
+    }
+
+    fn forget(&self, _: &str, _: Vec<String>) {}
+}
+
+/// Runs nothing.
+#[derive(Debug)]
+pub(crate) struct Nobody;
+
+impl AsyncRunner for Nobody {
+    fn target(&self, _: &FunctionName, _: Option<&str>) -> Result<AsyncTarget, NoTarget> {
+        Err(NoTarget::Gone)
+    }
+
+    fn run(&self, _: AsyncRequest) -> BoxFuture<'static, AttemptEnd> {
+        Box::pin(async { AttemptEnd::Stopping })
+    }
+}
