@@ -6,6 +6,7 @@ use pilot_harness::{
     Daemon, DaemonOptions, Request, eventually, eventually_within, groups_of, needs_root,
 };
 use serde_json::{Value, json};
+use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
 use std::time::Duration;
 
@@ -173,17 +174,22 @@ async def app(scope, receive, send):
 #[test]
 fn what_was_printed_by_a_worker_that_is_ended_is_in_the_log() {
     const CODE: &str = "
-import sys, threading, time
+import os, socket, threading, time
 
-def later():
-    time.sleep(0.3)
+def tell():
+    return socket.create_connection(('127.0.0.1', int(os.environ['TELL'])))
+
+def later(test):
+    test.recv(1)
     print('after the answer', flush=True)
+    test.close()
 
 def handler(event, context):
     if event == 'wait':
         print('begun', flush=True)
+        tell()
         time.sleep(20)
-    threading.Thread(target=later).start()
+    threading.Thread(target=later, args=(tell(),)).start()
 ";
     const PROGRAM: &str = "
 import os, time, urllib.request
@@ -200,18 +206,20 @@ time.sleep(20)
             json.iter().any(|line| line["text"] == text).then_some(())
         });
     };
-    daemon.upload_code("lab", &plain(), CODE);
+    let ear = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = ear.local_addr().unwrap().port().to_string();
+    let keys = json!({"network": "host", "environment": {"TELL": port}, "timeout_s": 60});
+    daemon.upload_code("lab", &keys, CODE);
     daemon.invoke("lab", &json!("return")).ok();
-    std::thread::sleep(Duration::from_millis(600));
+    let (mut thread, _) = ear.accept().unwrap();
+    thread.write_all(b"x").unwrap();
+    assert_eq!(thread.read(&mut [0]).unwrap(), 0, "it has printed");
     daemon.scale("lab", 0);
     is_in_log("lab", "after the answer");
     let mut connection = daemon.connect();
     let path = "/2015-03-31/functions/lab/invocations";
     connection.send(&Request::new("POST", path).body(b"\"wait\""));
-    eventually("it runs", || {
-        (daemon.workers("lab", "busy") == 1).then_some(())
-    });
-    std::thread::sleep(Duration::from_millis(300));
+    drop(ear.accept().unwrap());
     drop(connection);
     is_in_log("lab", "begun");
     let keys = json!({"runtime": "provided", "command": ["python3", "app.py"], "timeout_s": 1});
