@@ -346,7 +346,8 @@ impl LogReader {
         }
     }
 
-    /// After a rotation there is a new current file. The previous file may have got more lines, so it is read again first.
+    /// After a rotation there is a new current file. The file that was read last may have got more lines, so it is read again
+    /// first. After two rotations, what is the previous file now has not been read, either.
     fn open_next(&mut self) -> io::Result<bool> {
         let Some(current) = open_if_there(&self.folder.join(CURRENT))? else {
             return Ok(false);
@@ -355,11 +356,21 @@ impl LogReader {
         if inode == self.inode {
             return Ok(false);
         }
+        let mut unread = Vec::from([current]);
+        if self.inode.is_some()
+            && let Some(previous) = open_if_there(&self.folder.join(PREVIOUS))?
+        {
+            let rotated = Some(previous.metadata()?.ino());
+            // It is the file that was just opened, if that one was rotated between the two calls.
+            if rotated != self.inode && rotated != inode {
+                unread.insert(0, previous);
+            }
+        }
         self.inode = inode;
-        self.files.push_back(Opened {
-            file: current,
+        self.files.extend(unread.into_iter().map(|file| Opened {
+            file,
             format: Format::Prefixed,
-        });
+        }));
         Ok(true)
     }
 

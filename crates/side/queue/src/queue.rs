@@ -4,7 +4,7 @@
 mod triggers;
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
@@ -76,7 +76,9 @@ impl Queue {
     /// # Errors
     /// See [`OpenError`].
     pub fn open(config: QueueConfig) -> Result<Arc<Self>, OpenError> {
-        let shown_ms = i64::try_from(unix_ms(SystemTime::now())).unwrap_or(i64::MAX);
+        // A machine without a battery for its clock starts in the past. The store was not written later than now.
+        let now = SystemTime::now().max(last_written(&config.file));
+        let shown_ms = i64::try_from(unix_ms(now)).unwrap_or(i64::MAX);
         let Parts {
             shared,
             writer,
@@ -192,6 +194,17 @@ impl QueueConfig {
             problem,
         }
     }
+}
+
+/// When the store was written last: its file, or its log, which has what is not in the file yet.
+fn last_written(file: &Path) -> SystemTime {
+    let mut log = file.as_os_str().to_owned();
+    log.push("-wal");
+    let times = [file, Path::new(&log)]
+        .map(|path| path.metadata().and_then(|metadata| metadata.modified()));
+    // A new store was never written.
+    let written = times.into_iter().flatten().max();
+    written.unwrap_or(SystemTime::UNIX_EPOCH)
 }
 
 impl AsyncQueue for Queue {

@@ -174,15 +174,16 @@ pub(crate) fn insert_key(
     Ok(())
 }
 
-/// Removes keys that have expired, and returns how many there were. A key stays as long as its invocation.
-pub(crate) fn forget_keys(connection: &Connection, now_ms: i64) -> Result<usize> {
+/// Removes keys that expired before `now_ms`, and those that expire after `never_ms`, which are from a time when the machine's clock
+/// was ahead. Returns how many there were. A key stays as long as its invocation.
+pub(crate) fn forget_keys(connection: &Connection, now_ms: i64, never_ms: i64) -> Result<usize> {
     connection
         .prepare_cached(
             "DELETE FROM keys WHERE (scope, key) IN
-               (SELECT scope, key FROM keys WHERE expires_ms < ?1
+               (SELECT scope, key FROM keys WHERE (expires_ms < ?1 OR expires_ms > ?2)
                 AND NOT EXISTS (SELECT 1 FROM records WHERE records.id = keys.id) LIMIT 10000)",
         )?
-        .execute([now_ms])
+        .execute([now_ms, never_ms])
 }
 
 /// Removes the key of an invocation that has not run and will not run. Returns how many there were. The record must still be there.
@@ -353,10 +354,11 @@ pub(crate) fn dead_size(connection: &Connection) -> Result<Size> {
     )
 }
 
-/// The newest time of acceptance.
+/// The newest time of acceptance of those that wait. Dead letters do not count, because they stay for long: one from a time when the
+/// machine's clock was ahead would keep the queue's time ahead.
 pub(crate) fn newest_ms(connection: &Connection) -> Result<i64> {
     connection.query_row(
-        "SELECT coalesce(max(accepted_ms), 0) FROM records",
+        "SELECT coalesce(max(accepted_ms), 0) FROM records WHERE condition IS NULL",
         [],
         |row| row.get(0),
     )

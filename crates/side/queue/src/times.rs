@@ -15,8 +15,7 @@ pub(crate) struct Times {
 }
 
 impl Times {
-    /// Starts at what the machine's clock shows, or at `earliest_ms` if it shows less: a machine without a battery for its clock starts
-    /// in the past.
+    /// Starts at what the machine's clock shows, or at `earliest_ms` if it shows less: the clock may have been set back.
     pub(crate) fn start(shown_ms: i64, earliest_ms: i64, clock: Arc<dyn Clock>) -> Self {
         Self {
             base_ms: shown_ms.max(earliest_ms),

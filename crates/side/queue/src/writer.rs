@@ -151,7 +151,8 @@ impl Writer {
             has_room,
         };
         if now_ms - self.keys_checked_ms > KEYS_CHECKED_EVERY_MS {
-            let forgotten = store::forget_keys(&transaction, now_ms)?;
+            let never_ms = now_ms.saturating_add(2 * KEY_KEPT_MS);
+            let forgotten = store::forget_keys(&transaction, now_ms, never_ms)?;
             work.held.forget_keys(forgotten);
             self.keys_checked_ms = now_ms;
         }

@@ -124,6 +124,18 @@ fn an_open_reader_follows_a_rotation() {
 }
 
 #[test]
+fn a_reader_that_is_two_rotations_behind_misses_nothing_that_is_there() {
+    // Each append rotates.
+    let (_folder, store) = store(1);
+    store.append(&name(), &stored(["first"])).unwrap();
+    let mut reader = store.read(&name(), last(10)).unwrap();
+    assert_eq!(texts(&reader.read().unwrap()), "first\n");
+    store.append(&name(), &stored(["second"])).unwrap();
+    store.append(&name(), &stored(["third"])).unwrap();
+    assert_eq!(text(reader), "second\nthird\n");
+}
+
+#[test]
 fn logs_are_for_the_daemon_alone() {
     let (folder, store) = store(20);
     store.append(&name(), &stored(["secret"])).unwrap();

@@ -22,6 +22,7 @@ use tokio::runtime::Runtime;
 
 use super::{Queue, QueueConfig};
 
+mod clock;
 mod dead_letters;
 mod panics;
 mod simulation;
