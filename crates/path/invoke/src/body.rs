@@ -3,9 +3,11 @@
 //! A streamed body owns the invocation's lease. At its end, or if the application raises in the middle, the worker goes back. If
 //! it is dropped before, the worker is ended and the invocation recorded as cancelled. An HTTP server stops reading after
 //! `content-length` bytes (or at once, for `HEAD`, 204 and 304). A body that is dropped there was not cancelled: a task waits for
-//! the rest of the exchange. Its worker is expected to be free soon: the next request waits for it.
+//! the rest of the exchange. Its worker is expected to be free soon: the next request waits for it. But an application that goes on
+//! sending what nobody reads (events without end, asked for with `HEAD`) is treated as if its caller had hung up.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use pilot_model::ports::{Done, HttpHead, Part, WorkerFault};
@@ -138,9 +140,12 @@ impl Drop for HttpBody {
         let enough = self.enough.is_some_and(|enough| self.sent >= enough);
         if let Some(mut rest) = self.rest.take().filter(|_| enough) {
             let context = Arc::clone(rest.invocation().context());
-            context
-                .pools
-                .spawn(async move { while let Ok(Received::More(_)) = rest.next().await {} });
+            let ends = Deadline::now() + UNREAD_TIME_MAX;
+            context.pools.spawn(async move {
+                while let Ok(Received::More(_)) = rest.next().await
+                    && Deadline::now() < ends
+                {}
+            });
         }
     }
 }
@@ -284,3 +289,6 @@ impl Streaming {
         self.record = Some(self.invocation.end(now, outcome, output));
     }
 }
+
+/// How long an application may send parts that nobody reads. It may work for longer after its last part.
+const UNREAD_TIME_MAX: Duration = Duration::from_secs(5);

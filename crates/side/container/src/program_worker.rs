@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use pilot_model::ports::{
     Answer, BoxFuture, Call, Done, Input, Part, Resources, ShownInputs, StartStamps, Worker,
     WorkerFault,
@@ -41,11 +42,14 @@ pub(crate) struct ProgramWorker {
     variables: BTreeMap<String, String>,
     let_go: AtomicBool,
     holders: Holders,
+    /// What the program whose caller left last had printed until then.
+    last_output: Mutex<Bytes>,
 }
 
 /// A running program; killed if its caller is gone.
 struct Running<'a> {
     shim: &'a Shim,
+    last_output: &'a Mutex<Bytes>,
     process: Process,
     /// Closed after the event is written.
     input: Option<Sender>,
@@ -81,6 +85,7 @@ impl ProgramWorker {
             variables,
             let_go: AtomicBool::new(false),
             holders,
+            last_output: Mutex::default(),
         }
     }
 
@@ -214,6 +219,7 @@ impl ProgramWorker {
             .await?;
         Ok(Running {
             shim,
+            last_output: &self.last_output,
             process,
             input: Some(input),
             answer,
@@ -247,6 +253,7 @@ impl Running<'_> {
 impl Drop for Running<'_> {
     fn drop(&mut self) {
         if self.process.end().is_none() {
+            *self.last_output.lock() = self.log.take();
             self.shim.signal(&self.process, SIGKILL, Whom::Group);
         }
     }
@@ -280,6 +287,11 @@ impl Worker for ProgramWorker {
             problem: "contract \"shim\" has no streamed answers".to_owned(),
             output: Bytes::new(),
         })))
+    }
+
+    fn last_output(&self) -> BoxFuture<'static, Bytes> {
+        let output = std::mem::take(&mut *self.last_output.lock());
+        Box::pin(std::future::ready(output))
     }
 
     fn is_alive(&self) -> bool {

@@ -181,8 +181,9 @@ impl Writer {
                         schedule.add(seq, entry);
                         counters.accepted();
                     }
+                    // That there was no room is counted, and a mistake of the client is not.
+                    (Ok(_) | Err(NotAccepted::KeyReused { .. }), None) => {}
                     (Err(_), None) => counters.refused(),
-                    (Ok(_), None) => {}
                 }
                 drop(place);
                 let _ = reply.send(result);
@@ -205,9 +206,13 @@ impl Writer {
                         schedule.again(seq, due_ms, attempts, waits);
                         counters.retried();
                     }
-                    Change::End { dead, .. } => {
+                    Change::End { dead, then } => {
                         schedule.remove(seq);
                         if dead.is_some() {
+                            counters.died();
+                        }
+                        // A record whose destination does not take it is a dead letter from the beginning.
+                        if then.is_some_and(|record| record.dead.is_some()) {
                             counters.died();
                         }
                     }

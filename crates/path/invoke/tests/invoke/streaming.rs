@@ -23,6 +23,12 @@ fn head(headers: &[(&str, &str)]) -> HttpHead {
 }
 
 fn deploy(fixture: &Fixture, head: HttpHead, first: &'static str, rest: Vec<(u64, Deal)>) {
+    answer(fixture, head, first, rest);
+    fixture.deploy(|config| config.interface = Interface::Asgi);
+}
+
+/// What workers answer.
+fn answer(fixture: &Fixture, head: HttpHead, first: &'static str, rest: Vec<(u64, Deal)>) {
     let rest: Vec<_> = rest.into_iter().map(|(at, deal)| (ms(at), deal)).collect();
     fixture.engine.serve(move |_| {
         Reaction::Http(
@@ -31,7 +37,6 @@ fn deploy(fixture: &Fixture, head: HttpHead, first: &'static str, rest: Vec<(u64
             rest.clone(),
         )
     });
-    fixture.deploy(|config| config.interface = Interface::Asgi);
 }
 
 fn chunk(text: &'static str) -> Deal {
@@ -195,6 +200,22 @@ async fn the_unread_body_of_a_head_request_does_not_cost_the_worker() {
     pass(ms(10)).await;
     assert_eq!(fixture.workers().idle, 1);
     assert_eq!(fixture.sink.records()[0].outcome, Outcome::Ok);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_without_end_that_nobody_reads_is_ended_and_work_after_a_body_is_not() {
+    let events = (0..600).map(|_| (1000, chunk("tick"))).collect();
+    for (rest, alive) in [(events, 0), (vec![(1, chunk("b")), (100_000, end(""))], 1)] {
+        let fixture = Fixture::new();
+        answer(&fixture, head(&[]), "", rest);
+        fixture.deploy(|config| {
+            config.interface = Interface::Asgi;
+            config.timeout = ms(600_000);
+        });
+        drop(fixture.http("HEAD").await.unwrap());
+        pass(ms(7000)).await;
+        assert_eq!(fixture.engine.alive(), alive);
+    }
 }
 
 #[tokio::test(start_paused = true)]

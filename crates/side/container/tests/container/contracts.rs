@@ -172,6 +172,7 @@ pub(crate) async fn a_program_that_nobody_waits_for_is_ended(stage: Stage) {
     let script = r#"
 read line
 if [ "$line" = '"count"' ]; then ps | grep -c '[s]leep 1000'; exit 0; fi
+echo begun >&2
 sleep 1000 & sleep 1000
 "#;
     let host = stage.host();
@@ -181,6 +182,7 @@ sleep 1000 & sleep 1000
     let waited = tokio::time::timeout(Duration::from_millis(300), worker.call(call("{}"))).await;
     assert!(waited.is_err());
     worker.kill();
+    assert_eq!(worker.last_output().await, "begun\n");
     drop(worker);
     runtime.clean().await.unwrap();
     let worker = specialise(&runtime, &version).await.unwrap();

@@ -1,9 +1,11 @@
 //! Dead letters that wait again.
 
-use pilot_model::asynchronous::DeadLetters;
+use pilot_model::asynchronous::{AsyncConfig, DeadLetters};
 use pilot_model::ports::{AsyncControl as _, AsyncQueue as _, TriggerStore as _};
 
-use super::{Queue, QueueConfig, anything, config, request, stop, tokio};
+use super::{
+    Queue, QueueConfig, anything, config, done, quick, request, runner, settled, stop, tokio,
+};
 
 #[test]
 fn a_redrive_says_what_had_no_room_and_goes_on_with_other_functions() {
@@ -36,4 +38,25 @@ fn a_redrive_says_what_had_no_room_and_goes_on_with_other_functions() {
     assert_eq!(redrive(Some("none")), (0, 0));
     assert_eq!(queue.counts().dead, 1);
     runtime.block_on(stop(queue));
+}
+
+#[test]
+fn a_record_that_its_destination_does_not_take_counts_as_dead_and_a_wrong_key_not_as_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    tokio().block_on(async {
+        let queue = Queue::open(config(folder.path())).unwrap();
+        let config = AsyncConfig {
+            on_success: Some("gone".parse().unwrap()),
+            ..quick()
+        };
+        queue.accept(request("f", "one", Some("k"))).await.unwrap();
+        let other_payload = request("f", "two", Some("k"));
+        queue.accept(other_payload).await.unwrap_err();
+        queue.dispatch(runner(config, |_, _| done()));
+        settled(&queue).await;
+        let counts = queue.counts();
+        assert_eq!((counts.dead, counts.dead_total), (1, 1));
+        assert_eq!((counts.accepted, counts.refused), (1, 0));
+        stop(queue).await;
+    });
 }
