@@ -1,5 +1,7 @@
 //! ASGI and WSGI applications behind `/fn/NAME/`: small ones for the protocol's corner cases, and the repository's examples.
 
+use std::time::Duration;
+
 use pilot_harness::{Daemon, Request, eventually};
 use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite::{self, Message, protocol::CloseFrame};
@@ -742,6 +744,68 @@ fn a_client_that_leaves_takes_nothing_from_the_others_of_its_worker() {
         }
         assert_eq!(state()["pid"], before["pid"], "{interface}");
         assert!(!daemon.logs("lab").contains("Traceback"), "{interface}");
+    }
+}
+
+const UNREAD_BY_ASGI: &str = r#"
+import json, os
+ended = sent = 0
+async def app(scope, receive, send):
+    global ended, sent
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    if scope["path"].endswith("/state"):
+        body = json.dumps({"pid": os.getpid(), "ended": ended, "sent": sent}).encode()
+        return await send({"type": "http.response.body", "body": body})
+    try:
+        for _ in range(4000):
+            await send({"type": "http.response.body", "body": bytes(65536), "more_body": True})
+            sent += 1
+    finally:
+        ended += 1
+"#;
+const UNREAD_BY_WSGI: &str = r#"
+import json, os
+ended = sent = 0
+def app(environ, start_response):
+    start_response("200 OK", [])
+    if environ["PATH_INFO"] == "/state":
+        return [json.dumps({"pid": os.getpid(), "ended": ended, "sent": sent}).encode()]
+    return parts()
+
+def parts():
+    global ended, sent
+    try:
+        for _ in range(4000):
+            yield bytes(65536)
+            sent += 1
+    finally:
+        ended += 1
+"#;
+
+#[test]
+fn a_client_that_stopped_reading_and_leaves_keeps_no_place() {
+    for (interface, code) in [("asgi", UNREAD_BY_ASGI), ("wsgi", UNREAD_BY_WSGI)] {
+        let keys = json!({"interface": interface, "handler": "app:app", "concurrency": 2, "scale": {"max": 1}});
+        let daemon = lab(code, keys);
+        let state = || daemon.get("/fn/lab/state").ok().json();
+        let pid = state()["pid"].clone();
+        for number in 1..=5 {
+            let mut leaver = daemon.connect();
+            leaver.send(&Request::new("GET", "/fn/lab/long"));
+            leaver.response_begins();
+            // All that is between the application and the client is full then, and the daemon awaits no part.
+            let sent = || state()["sent"].as_u64().unwrap();
+            eventually("the application waits", || {
+                let before = sent();
+                std::thread::sleep(Duration::from_millis(100));
+                (before > 0 && sent() == before).then_some(())
+            });
+            leaver.hang_up();
+            eventually("the application is told", || {
+                (state()["ended"] == number).then_some(())
+            });
+        }
+        assert_eq!(state()["pid"], pid, "{interface}");
     }
 }
 

@@ -414,17 +414,18 @@ impl Worker for ForkedWorker {
                 let problem = format!("it takes {} inputs at most", self.inputs_max);
                 return Err(self.fault(CallError::Broken(problem), Bytes::new()).await);
             }
-            let held = match &self.holders {
-                Some(holders) if !call.inputs.is_empty() => {
-                    Some(Box::pin(self.hold(holders, &mut call)).await?)
-                }
-                _ => None,
-            };
-            let answer = self.exchange(&call).await?;
-            if let (Answer::Http { done: None, .. }, Some(held)) = (&answer, held) {
+            let mut is_held = false;
+            if let Some(holders) = self.holders.as_ref().filter(|_| !call.inputs.is_empty()) {
+                let held = Box::pin(self.hold(holders, &mut call)).await?;
+                // A caller that leaves does not take them from a worker that serves on.
                 self.held.lock().insert(call.stream, held);
+                is_held = true;
             }
-            Ok(answer)
+            let answer = self.exchange(&call).await;
+            if is_held && !matches!(answer, Ok(Answer::Http { done: None, .. })) {
+                self.held.lock().remove(&call.stream);
+            }
+            answer
         })
     }
 
@@ -454,7 +455,18 @@ impl Worker for ForkedWorker {
     fn cancel(&self, stream: u32) -> Option<BoxFuture<'static, bool>> {
         match &*self.link {
             Link::OneAtATime(_) => None,
-            Link::Several(mux) => mux.cancel(stream),
+            Link::Several(mux) => {
+                let over = mux.cancel(stream)?;
+                let held = self.held.lock().remove(&stream);
+                Some(match held {
+                    // Until the worker reads them no more.
+                    Some(held) => Box::pin(async move {
+                        let _held = held;
+                        over.await
+                    }),
+                    None => over,
+                })
+            }
         }
     }
 

@@ -355,11 +355,20 @@ impl ToWorker {
 pub(super) fn is_last(frame: &Frame) -> bool {
     match frame.kind {
         FrameKind::Result | FrameKind::Error | FrameKind::End => true,
-        // The key, and no text in which it occurs: a quotation mark in a text of JSON has a backslash before it.
-        FrameKind::Head => memchr::memmem::find_iter(&frame.meta, br#""finished_ns""#)
-            .any(|at| at.checked_sub(1).and_then(|before| frame.meta.get(before)) != Some(&b'\\')),
+        FrameKind::Head => has_finished(&frame.meta),
         _ => false,
     }
+}
+
+/// Whether the JSON of a head has the key `finished_ns`. It is not parsed here, because its caller does that.
+fn has_finished(meta: &[u8]) -> bool {
+    const KEY: &[u8] = br#""finished_ns""#;
+    memchr::memmem::find_iter(meta, KEY).any(|at| {
+        let is_escaped = at.checked_sub(1).and_then(|before| meta.get(before)) == Some(&b'\\');
+        let behind = &meta[at + KEY.len()..];
+        // A text in which it occurs has a backslash before its quotation marks. A header that is this text has no colon behind it.
+        !is_escaped && behind.trim_ascii_start().first() == Some(&b':')
+    })
 }
 
 /// Decodes the first frame of an answer. `output` is called once the answer is complete.

@@ -184,6 +184,8 @@ impl Mux {
     /// The caller of an exchange has gone, and its futures are dropped. The worker is told, and ends the exchange when it can. Resolves then;
     /// false: it will never say so. `None`: it cannot be told.
     pub(super) fn cancel(&self, stream: u32) -> Option<BoxFuture<'static, bool>> {
+        // Its caller may have gone between two parts of the response, when no future of this exchange was there to be dropped.
+        self.leave(stream);
         if self.window == 0 {
             return None;
         }
@@ -196,6 +198,18 @@ impl Mux {
         // If the worker cannot be told, its channel has ended, and so does the wait.
         let _ = ToWorker::cancel(stream).and_then(|frame| self.outbox.put(frame));
         Some(Box::pin(async { is_over.await.is_ok() }))
+    }
+
+    /// Nobody waits for the frames of this stream any more. What waits for its caller is dropped.
+    fn leave(&self, stream: u32) {
+        let _unread = {
+            let mut open = self.streams.open.lock();
+            let is_open = open.senders.remove(&stream).is_some();
+            if is_open && self.window > 0 {
+                open.left.insert(stream, None);
+            }
+            open.receivers.remove(&stream)
+        };
     }
 
     /// Tells the worker that its caller has taken a part of a response.
@@ -353,12 +367,11 @@ impl Closing<'_> {
 
 impl Drop for Closing<'_> {
     fn drop(&mut self) {
-        let is_unsent = !self.is_answered && self.mux.outbox.retract(self.stream);
-        let mut open = self.mux.streams.open.lock();
-        open.receivers.remove(&self.stream);
-        let is_open = open.senders.remove(&self.stream).is_some();
-        if is_open && !is_unsent && self.mux.window > 0 {
-            open.left.insert(self.stream, None);
+        if !self.is_answered && self.mux.outbox.retract(self.stream) {
+            // The worker does not know of it.
+            self.mux.streams.open.lock().senders.remove(&self.stream);
+        } else {
+            self.mux.leave(self.stream);
         }
     }
 }

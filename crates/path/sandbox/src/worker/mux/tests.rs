@@ -2,6 +2,7 @@
 
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use nix::sys::socket::{Shutdown, shutdown};
@@ -378,6 +379,57 @@ async fn a_worker_is_told_that_a_caller_has_gone_and_serves_on() {
     let told = mux.cancel(4).unwrap();
     drop(worker);
     assert!(!resolves(told).await, "its channel has ended");
+}
+
+#[tokio::test]
+async fn a_caller_may_leave_between_two_parts_of_its_response() {
+    let (mux, mut worker) = pair_with(WINDOW);
+    for (stream, parts) in [(1, 0), (2, 1)] {
+        begin(&mux, &mut worker, stream).await;
+        for _ in 0..parts {
+            let part = frame(FrameKind::Chunk, stream, b"part");
+            worker.write_all(&part).await.unwrap();
+            assert!(matches!(mux.next_part(stream).await, Ok(Part::Chunk(_))));
+        }
+        // It does not read on, and these wait for it.
+        let unread = frame(FrameKind::Chunk, stream, b"unread").repeat(10);
+        worker.write_all(&unread).await.unwrap();
+        let mut told = mux.cancel(stream).unwrap();
+        let told_frame = &read_frames(&mut worker, 1).await[0];
+        assert_eq!(
+            (told_frame.kind, told_frame.stream),
+            (FrameKind::Cancel, stream)
+        );
+        let early = timeout(Duration::from_millis(20), &mut told).await;
+        assert!(early.is_err(), "the worker still has it");
+        worker.write_all(&end(stream)).await.unwrap();
+        assert!(resolves(told).await);
+        assert_eq!(mux.streams.waiting.load(Ordering::Relaxed), 0);
+        assert!(mux.streams.open.lock().receivers.is_empty());
+    }
+}
+
+#[tokio::test]
+async fn a_header_that_is_called_as_the_key_of_the_end_does_not_end_a_response() {
+    let (mux, mut worker) = pair_with(WINDOW);
+    for (stream, header) in [
+        (1, r#"["x-echo","finished_ns"]"#),
+        (2, r#"["finished_ns","1"]"#),
+        (3, r#"["x-echo","\"finished_ns\":"]"#),
+    ] {
+        let head = format!(r#"{{"status":200,"headers":[{header}],"started_ns":1}}"#);
+        let header = Header::new(FrameKind::Head, stream, head.as_bytes(), b"").unwrap();
+        let frames = [&header.encode()[..], head.as_bytes()].concat();
+        worker.write_all(&frames).await.unwrap();
+        let call = call_with(stream, Vec::new());
+        let answer = mux.call(&call).await;
+        assert!(
+            matches!(answer, Ok(Answer::Http { done: None, .. })),
+            "{answer:?}"
+        );
+        worker.write_all(&end(stream)).await.unwrap();
+        assert!(matches!(mux.next_part(stream).await, Ok(Part::End(..))));
+    }
 }
 
 #[tokio::test]
