@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import http.client
 import os
 import socket
 import threading
@@ -87,3 +88,18 @@ def test_node_cannot_write_to_what_it_reads(node: Daemon, origin: Origin) -> Non
     origin.put("slow", Answer([BODY[:MIB]], len(BODY), is_endless=True))
     tried = invoke(node, "node-hostile", {"key": "slow"})[1]
     assert len(tried) == 2 and set(tried) == {"EACCES"}, "the memory, and the pipe that says how much is there"
+
+
+def test_clients_that_leave_take_no_memory_of_inputs(node: Daemon, origin: Origin) -> None:
+    def respond(path: str, number: int) -> http.client.HTTPResponse:
+        key = f"responds-{number}"
+        origin.put(key, Answer([BODY], len(BODY)))
+        return node.request("GET", f"/fn/node-responds/{path}", **{"x-key": key})
+
+    # Together, they have more than all functions may.
+    for number in range(30):
+        response = respond("long", number)
+        assert response.read(5) == b"more\n"
+        response.close()
+    response = respond("short", 30)
+    assert (response.status, response.read()) == (200, b"more\n")

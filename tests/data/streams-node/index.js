@@ -65,3 +65,13 @@ exports.hostile = async (event, { inputs }) => {
     }
   });
 };
+
+// Responds until its client leaves, except to the path /short.
+exports.responds = awslambda.streamifyResponse(async (event, stream) => {
+  stream.on('error', () => {});
+  do {
+    stream.write('more\n');
+    await new Promise((resolve) => setTimeout(resolve, 20));
+  } while (event.rawPath !== '/short' && !stream.destroyed);
+  stream.end();
+});
