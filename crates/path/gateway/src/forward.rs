@@ -9,7 +9,8 @@ use crate::connection::line::{Line, Scheme};
 use crate::headers;
 use crate::list_headers::{has_token, strip};
 
-/// Whose `X-Forwarded-For` and `X-Forwarded-Proto` are trusted and extended. Those of others are replaced.
+/// Whose `X-Forwarded-For` and `X-Forwarded-Proto` are trusted and extended. Those of others are replaced, and what else they say as
+/// proxies do ([`ONLY_OF_PROXIES`]) is removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum TrustForwarded {
     /// Nobody's.
@@ -84,7 +85,7 @@ pub(crate) fn pass_on(
         // HTTP/1.0 has no host header, and HTTP/1.1 requires one.
         headers.insert(headers::HOST, HeaderValue::from_static("localhost"));
     }
-    if !headers.contains_key(headers::FORWARDED_HOST) || !believes(trust, client.peer()) {
+    if !headers.contains_key(headers::FORWARDED_HOST) {
         let host = headers[headers::HOST].clone();
         headers.insert(headers::FORWARDED_HOST, host);
     }
@@ -95,6 +96,14 @@ pub(crate) fn pass_on(
     headers.append(headers::CONNECTION, HeaderValue::from_static("upgrade"));
     Upgrades::Pass
 }
+
+/// Headers in which proxies say what the client sees. Applications build links from them.
+const ONLY_OF_PROXIES: [HeaderName; 4] = [
+    headers::FORWARDED,
+    headers::FORWARDED_HOST,
+    headers::FORWARDED_PORT,
+    headers::REAL_IP,
+];
 
 /// Adds the headers about the client, its scheme and the prefix.
 fn introduce(
@@ -123,6 +132,10 @@ fn introduce(
             Some(b"https") => origin.scheme = Scheme::Https,
             Some(b"http") => origin.scheme = Scheme::Http,
             _ => {}
+        }
+    } else {
+        for name in ONLY_OF_PROXIES {
+            headers.remove(name);
         }
     }
     put(headers, headers::FORWARDED_FOR, &chain);

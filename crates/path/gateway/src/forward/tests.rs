@@ -229,3 +229,25 @@ fn a_proxys_word_is_believed_and_added_to() {
     assert_eq!(origin.scheme, Scheme::Https);
     assert_eq!(origin.client, "198.51.100.2:0".parse().unwrap());
 }
+
+#[test]
+fn what_only_proxies_say_is_removed_from_requests_of_others() {
+    let claims = [
+        ("host", "shop.local"),
+        ("x-forwarded-host", "forged.example"),
+        ("x-forwarded-port", "443"),
+        ("x-real-ip", "10.0.0.1"),
+        ("forwarded", "for=10.0.0.1;host=forged.example"),
+    ];
+    for (peer, trust, stays) in [
+        ("192.0.2.1:5", TrustForwarded::Loopback, false),
+        ("127.0.0.1:5", TrustForwarded::Nobody, false),
+        ("127.0.0.1:5", TrustForwarded::Loopback, true),
+        ("192.0.2.1:5", TrustForwarded::Everybody, true),
+    ] {
+        let (headers, _) = prepared(&claims, peer, trust);
+        for (name, _) in &claims[1..] {
+            assert_eq!(headers.contains_key(*name), stays, "{peer} {name}");
+        }
+    }
+}
