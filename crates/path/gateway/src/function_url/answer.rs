@@ -160,7 +160,12 @@ impl Described<'_> {
         if !encoded {
             return Ok(text.into_bytes_of(output));
         }
-        match BASE64.decode(text.0.as_bytes()) {
+        // Many encoders break lines (RFC 2045).
+        let mut encoded = text.0;
+        if encoded.contains(['\r', '\n']) {
+            encoded = encoded.replace(['\r', '\n'], "").into();
+        }
+        match BASE64.decode(encoded.as_bytes()) {
             Ok(bytes) => Ok(Bytes::from(bytes)),
             Err(error) => Err(AnswerError::Malformed {
                 problem: format!("body is not base64, although isBase64Encoded is true: {error}"),

@@ -30,6 +30,7 @@ pub(crate) struct ListQuery {
     /// Only those of this function.
     function: Option<String>,
     /// At most this many, 1 to 1,000. Default: 100.
+    #[param(minimum = 1, maximum = 1000, default = 100)]
     limit: Option<u32>,
 }
 
@@ -106,6 +107,7 @@ async fn listed(
     params(("id" = String, Path, description = "Its request id")),
     responses(
         (status = 200, description = "The invocation", body = AsyncShown),
+        (status = 400, description = "Not an id", body = ApiError),
         (status = 404, description = "No such invocation", body = ApiError),
     ),
 )]
@@ -124,6 +126,7 @@ pub(crate) async fn show(
     params(("id" = String, Path, description = "Its request id")),
     responses(
         (status = 204, description = "It does not run any more"),
+        (status = 400, description = "Not an id", body = ApiError),
         (status = 404, description = "No such invocation", body = ApiError),
         (status = 409, description = "It runs, or is a dead letter", body = ApiError),
     ),

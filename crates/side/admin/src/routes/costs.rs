@@ -65,14 +65,10 @@ async fn report(
     of: Option<CostsOf>,
     body: &Bytes,
 ) -> Result<Json<CostReport>, Failure> {
-    let request: CostRequest = if body.is_empty() {
-        CostRequest::default()
-    } else {
-        super::from_json(body).map_err(|problem| {
-            let form = r#"{"since_unix_ms": T, "billing": "TOML", "match_cpu": BOOL}, or nothing"#;
-            Failure::new("bad_request", format!("{problem}; send {form}"))
-        })?
-    };
+    let request: CostRequest = super::from_optional_json(body).map_err(|problem| {
+        let form = r#"{"since_unix_ms": T, "billing": "TOML", "match_cpu": BOOL}, or nothing"#;
+        Failure::new("bad_request", format!("{problem}; send {form}"))
+    })?;
     let costs = Arc::clone(&admin.inner.parts.costs);
     let report = blocking(move || costs.cost(of.as_ref(), &request)).await?;
     Ok(Json(report))

@@ -64,6 +64,7 @@ pub(crate) struct DescribeQuery {
     params(("name" = String, Path, description = "The function"), DescribeQuery),
     responses(
         (status = 200, description = "Configuration, template, newest invocations", body = FunctionDescription),
+        (status = 400, description = "Not a name, or a parameter is invalid", body = ApiError),
         (status = 404, description = "No such function", body = ApiError),
     ),
 )]
@@ -93,6 +94,7 @@ pub(crate) async fn describe(
     params(("name" = String, Path, description = "The function")),
     responses(
         (status = 204, description = "Removed; its running invocations finish"),
+        (status = 400, description = "Not a name", body = ApiError),
         (status = 404, description = "No such function", body = ApiError),
     ),
 )]
@@ -159,14 +161,10 @@ pub(crate) async fn rollback(
     body: Bytes,
 ) -> Result<Json<RollbackReport>, Failure> {
     let name = function_name(&name)?;
-    let request = if body.is_empty() {
-        RollbackRequest::default()
-    } else {
-        super::from_json(&body).map_err(|problem| {
-            let form = r#"{"version": N}, or nothing for the version before"#;
-            Failure::new("bad_request", format!("{problem}; send {form}"))
-        })?
-    };
+    let request: RollbackRequest = super::from_optional_json(&body).map_err(|problem| {
+        let form = r#"{"version": N}, or nothing for the version before"#;
+        Failure::new("bad_request", format!("{problem}; send {form}"))
+    })?;
     let control = &admin.inner.parts.control;
     let rolled_back = control.rollback(&name, request.version).await;
     rolled_back.map(Json).map_err(|error| match error {

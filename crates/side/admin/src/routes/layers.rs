@@ -41,7 +41,7 @@ pub(crate) async fn find(
 #[utoipa::path(
     put, path = "/_pilot/v1/layers/{id}", tag = "layers",
     params(("id" = String, Path, description = "The SHA-256 over its content, 64 hexadecimal digits")),
-    request_body(content = Vec<u8>, description = "A gzip-compressed tar of its files", content_type = "application/gzip"),
+    request_body(content = super::RawBody, description = "A gzip-compressed tar of its files", content_type = "application/gzip"),
     responses(
         (status = 200, description = "It is there, and stays for the deployment that follows", body = LayerInfo),
         (status = 400, description = "The archive is invalid, or its content has another id", body = ApiError),

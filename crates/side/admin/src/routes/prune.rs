@@ -21,14 +21,10 @@ pub(crate) async fn prune(
     State(admin): State<Admin>,
     body: Bytes,
 ) -> Result<Json<PruneReport>, Failure> {
-    let request = if body.is_empty() {
-        PruneRequest::default()
-    } else {
-        super::from_json(&body).map_err(|problem| {
-            let form = r#"{"dry_run": BOOL, "versions": BOOL, "older_than_s": N}, or nothing"#;
-            Failure::new("bad_request", format!("{problem}; send {form}"))
-        })?
-    };
+    let request: PruneRequest = super::from_optional_json(&body).map_err(|problem| {
+        let form = r#"{"dry_run": BOOL, "versions": BOOL, "older_than_s": N}, or nothing"#;
+        Failure::new("bad_request", format!("{problem}; send {form}"))
+    })?;
     let pruned = admin.inner.parts.control.prune(request).await?;
     Ok(Json(pruned))
 }

@@ -36,7 +36,7 @@ pub(crate) struct SecretQuery {
 #[utoipa::path(
     put, path = "/_pilot/v1/secrets/{secret}", operation_id = "set_secret", tag = "secrets",
     params(("secret" = String, Path, description = "The secret's name"), SecretQuery),
-    request_body(content = Vec<u8>, content_type = "application/octet-stream", description = "The value"),
+    request_body(content = super::RawBody, content_type = "application/octet-stream", description = "The value"),
     responses(
         (status = 200, description = "It is set", body = SecretInfo),
         (status = 400, description = "The name or the value is not valid", body = ApiError),
@@ -99,6 +99,7 @@ pub(crate) async fn list(
     params(("secret" = String, Path, description = "The secret's name"), SecretQuery),
     responses(
         (status = 204, description = "It is removed"),
+        (status = 400, description = "Not a name, or a parameter is invalid", body = ApiError),
         (status = 404, description = "No such secret", body = ApiError),
         (status = 409, description = "Functions use it", body = ApiError),
     ),

@@ -44,6 +44,7 @@ pub(crate) async fn list(State(admin): State<Admin>) -> Json<Vec<TokenInfo>> {
     params(("token" = String, Path, description = "The token's name")),
     responses(
         (status = 204, description = "It is not valid any more"),
+        (status = 400, description = "Not a name", body = ApiError),
         (status = 404, description = "No such token", body = ApiError),
     ),
 )]

@@ -41,8 +41,8 @@ fn an_object_with_a_status_code_describes_the_response() {
 }
 
 #[test]
-fn a_binary_body_is_decoded_with_or_without_padding() {
-    for text in ["/wA=", "/wA"] {
+fn a_binary_body_is_decoded_with_or_without_padding_and_line_breaks() {
+    for text in ["/wA=", "/wA", "/w\r\nA=\n"] {
         let reply = parsed(&json!({"statusCode": "200", "body": text, "isBase64Encoded": true}));
         assert_eq!(body(&reply.unwrap()), [0xff, 0x00]);
     }
