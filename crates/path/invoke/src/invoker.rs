@@ -283,10 +283,11 @@ impl Platform for Invoker {
         let functions = self.functions.load();
         let live = functions
             .running(version.config.name.as_str())
-            .map(|function| &function.live.version().id);
-        // A deployment of the same code and configuration has its template in common with the live version.
-        if live != Some(&version.id) {
-            self.engine.forget(version);
+            .map(|function| &function.live);
+        match live.filter(|live| live.version().id == version.id) {
+            // A deployment of the same code and configuration has its template in common with the live version.
+            Some(live) => live.note_prepared(),
+            None => self.engine.forget(version),
         }
     }
 
@@ -310,6 +311,7 @@ impl Platform for Invoker {
                 return None;
             };
             if same(function.live.version(), &version) {
+                function.live.note_prepared();
                 return None;
             }
             let again = function

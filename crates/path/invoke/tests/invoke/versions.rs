@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pilot_invoke::{InvokeError, Limits};
-use pilot_model::ports::Platform;
+use pilot_model::ports::{MemoryPressure, Platform};
 use pilot_model::{EndReason, Outcome};
 use pilot_testkit::{Reaction, version, version_with};
 use tokio::time::Instant;
@@ -96,6 +96,45 @@ async fn going_back_makes_the_old_version_live_again() {
     assert_eq!(fixture.call().await.unwrap().version.number, 1);
     pass(ms(5)).await;
     assert_eq!(fixture.workers().idle, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_version_that_is_live_again_and_not_invoked_is_given_up_when_it_is_removed() {
+    let fixture = Fixture::new();
+    let old = fixture.deploy(|_| ());
+    let new = version("f", 2);
+    fixture.invoker.activate(Arc::clone(&new));
+    pass(ms(1)).await;
+    assert_eq!(fixture.engine.forgotten(), std::slice::from_ref(&old.id));
+    // The trial of a rollback makes its template again.
+    fixture.invoker.try_version(&old).await.unwrap();
+    fixture.invoker.activate(Arc::clone(&old));
+    fixture.invoker.remove(&"f".parse().unwrap());
+    pass(ms(1)).await;
+    assert_eq!(
+        fixture.engine.forgotten(),
+        [old.id.clone(), new.id.clone(), old.id.clone()]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_live_version_that_is_tried_again_and_not_invoked_is_given_up_when_it_is_removed() {
+    for becomes_live in [true, false] {
+        let fixture = Fixture::new();
+        let live = fixture.deploy(|_| ());
+        fixture.engine.memory_is(MemoryPressure::High);
+        pass(ms(1_100)).await;
+        fixture.engine.memory_is(MemoryPressure::None);
+        assert_eq!(fixture.engine.forgotten().len(), 1);
+        fixture.invoker.try_version(&live).await.unwrap();
+        match becomes_live {
+            true => fixture.invoker.activate(Arc::clone(&live)),
+            false => fixture.invoker.discard(&live),
+        }
+        fixture.invoker.remove(&"f".parse().unwrap());
+        pass(ms(1)).await;
+        assert_eq!(fixture.engine.forgotten().len(), 2, "{becomes_live}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -281,12 +281,18 @@ impl Pool {
         self.change(|state, _, todo| state.renew(todo));
     }
 
-    /// This version is the live one again.
+    /// This version is the live one again. It was prepared before.
     pub fn revive(self: &Arc<Self>) {
         self.change(|state, _, _| state.revive());
+        self.note_prepared();
         if self.forecast.lock().is_none() {
             self.start_forecast(self.version.config.scale.clone());
         }
+    }
+
+    /// The engine has prepared this version again, after the pool may have dropped the template.
+    pub fn note_prepared(&self) {
+        self.templated.store(true, Ordering::Relaxed);
     }
 
     /// Serves no request any more: idle workers are ended now, leased ones when their lease ends.
