@@ -4,7 +4,7 @@
 use std::fs::{self, Permissions};
 use std::io::{Cursor, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -88,24 +88,30 @@ fn a_variable_that_a_package_reads_at_import_counts_for_its_function_alone() {
 
 #[test]
 fn after_a_restart_such_a_function_begins_with_its_own_imports() {
+    const SLOW_WITHOUT: Duration = Duration::from_secs(8);
     let mut daemon = daemon();
-    let environments = |daemon: &Daemon| {
-        daemon
-            .get("/metrics")
-            .text()
-            .contains("pilot_templates{level=\"environment\"} 1")
-    };
-    let own = function("own", USES, "environment = { READS_MODE = \"mine\" }");
+    let slow = format!(
+        "{READS}\nimport time\nif MODE == 'unset': time.sleep({})\n",
+        SLOW_WITHOUT.as_secs()
+    );
+    let own = Project::function("own", USES, "environment = { READS_MODE = \"mine\" }")
+        .file("reads-1.0-py3-none-any.whl", wheel("reads", &slow))
+        .file("requirements.txt", "./reads-1.0-py3-none-any.whl\n");
+    let begun = Instant::now();
     daemon.deploy(&own);
-    let said = reason(&daemon, "own");
     assert!(
-        environments(&daemon),
+        begun.elapsed() >= SLOW_WITHOUT,
         "its deployment tried the shared imports"
     );
+    let said = reason(&daemon, "own");
     daemon.kill();
     daemon.resume();
+    let begun = Instant::now();
     assert_eq!(answer(&daemon, "own", json!({}))[0], "mine");
-    assert!(!environments(&daemon), "the shared imports were made again");
+    assert!(
+        begun.elapsed() < SLOW_WITHOUT,
+        "the shared imports were made again"
+    );
     assert_eq!(reason(&daemon, "own"), said);
 }
 
@@ -141,7 +147,8 @@ fn a_template_that_was_killed_is_not_counted() {
         let line = format!("pilot_templates{{level=\"{level}\"}} {count}\n");
         daemon.get("/metrics").text().contains(&line)
     };
-    // Its deployment tried the shared imports, whose template nobody needs any more.
+    daemon.deploy(&function("plain", USES, ""));
+    // The template of the shared imports that this deployment tried is the other function's.
     daemon.deploy(&function(
         "own",
         USES,

@@ -108,6 +108,10 @@ fn functions_with_the_same_modules_share_their_imports() {
     eventually("the template of their modules has ended", || {
         (environments(&daemon) == Some(1)).then_some(())
     });
+    daemon.cli_ok(&["remove", "without"]);
+    eventually("the template of their environment has ended, too", || {
+        (environments(&daemon) == Some(0)).then_some(())
+    });
 }
 
 #[test]

@@ -33,7 +33,15 @@ struct Script {
     asked: usize,
     prepared: Vec<VersionId>,
     forgotten: Vec<VersionId>,
+    evicted: Vec<VersionId>,
     workers: Vec<Arc<FakeWorker>>,
+}
+
+impl Script {
+    fn end_template(&mut self, version: &Version) {
+        self.templates
+            .retain(|template| template.name != version.id.as_str());
+    }
 }
 
 impl std::fmt::Debug for FakeEngine {
@@ -61,6 +69,7 @@ impl FakeEngine {
                 asked: 0,
                 prepared: Vec::new(),
                 forgotten: Vec::new(),
+                evicted: Vec::new(),
                 workers: Vec::new(),
             }),
         })
@@ -93,7 +102,7 @@ impl FakeEngine {
         self.script.lock().pss = pss;
     }
 
-    /// What [`Engine::templates`] returns, until a version is forgotten (its id is the template's name), or a template of level
+    /// What [`Engine::templates`] returns, until a version is forgotten or evicted (its id is the template's name), or a template of level
     /// `prewarmed` is evicted for its memory.
     pub fn templates_are(&self, templates: Vec<TemplateMemory>) {
         let mut script = self.script.lock();
@@ -136,6 +145,12 @@ impl FakeEngine {
     #[must_use]
     pub fn forgotten(&self) -> Vec<VersionId> {
         self.script.lock().forgotten.clone()
+    }
+
+    /// Versions whose template the pool has told the engine to drop for lack of memory.
+    #[must_use]
+    pub fn evicted(&self) -> Vec<VersionId> {
+        self.script.lock().evicted.clone()
     }
 
     /// When the start that begins now ends, and with which result.
@@ -232,9 +247,13 @@ impl Engine for FakeEngine {
     fn forget(&self, version: &Arc<Version>) {
         let mut script = self.script.lock();
         script.forgotten.push(version.id.clone());
-        script
-            .templates
-            .retain(|template| template.name != version.id.as_str());
+        script.end_template(version);
+    }
+
+    fn evict(&self, version: &Arc<Version>) {
+        let mut script = self.script.lock();
+        script.evicted.push(version.id.clone());
+        script.end_template(version);
     }
 
     fn memory_pressure(&self) -> MemoryPressure {

@@ -58,6 +58,10 @@ impl Engine for Starting {
         self.engine.forget(version);
     }
 
+    fn evict(&self, version: &Arc<Version>) {
+        self.engine.evict(version);
+    }
+
     fn templates(&self) -> Vec<TemplateMemory> {
         self.engine.templates()
     }

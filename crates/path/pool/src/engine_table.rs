@@ -47,6 +47,12 @@ impl Engine for EngineTable {
         }
     }
 
+    fn evict(&self, version: &Arc<Version>) {
+        if let Some(engine) = self.of(version) {
+            engine.evict(version);
+        }
+    }
+
     fn templates(&self) -> Vec<TemplateMemory> {
         let engines = self.0.iter();
         engines.flat_map(|(_, engine)| engine.templates()).collect()

@@ -106,8 +106,10 @@ pub(crate) enum BackgroundJob {
     End(Arc<PooledWorker>, Arc<Version>, EndReason),
     /// Let an idle worker rest.
     Rest(Arc<PooledWorker>, RestStage),
-    /// Drop a version's template.
+    /// Drop what the engine holds for a version.
     Forget(Arc<Version>),
+    /// Drop a version's template.
+    Evict(Arc<Version>),
     /// Wait for the end of an exchange whose caller has gone.
     Abandoned(Lease, BoxFuture<'static, bool>),
     /// The task of a start has ended without a result. Why it was abandoned, if it was.
@@ -422,6 +424,11 @@ async fn run_background_jobs(
             BackgroundJob::Forget(version) => {
                 if let Some(shared) = shared.upgrade() {
                     shared.engine.forget(&version);
+                }
+            }
+            BackgroundJob::Evict(version) => {
+                if let Some(shared) = shared.upgrade() {
+                    shared.engine.evict(&version);
                 }
             }
             BackgroundJob::Abandoned(lease, told) => {

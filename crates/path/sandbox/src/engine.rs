@@ -5,6 +5,7 @@
 //! background.
 
 mod bases;
+mod kept;
 mod launch;
 mod modules;
 mod nodes;
@@ -33,12 +34,13 @@ use tokio::time::timeout;
 use crate::cgroup::Hierarchy;
 use crate::child::Child;
 use crate::engine::bases::{Base, BaseKey, Imported};
+use crate::engine::kept::Kept;
 use crate::engine::modules::SharedModules;
 use crate::engine::nodes::Function;
 use crate::engine::prewarmer::SandboxPrewarmer;
 use crate::machine::{Machine, dev_null};
 use crate::refused::refused;
-use crate::slots::{SharedSlots, Slots};
+use crate::slots::{SharedSlots, Slots, SlotsOf};
 use crate::variables;
 use crate::worker::{Body, Connection, ForkedWorker, Output};
 
@@ -52,12 +54,14 @@ pub struct ForkEngine {
 #[derive(Debug)]
 struct TemplateTree {
     machine: Arc<Machine>,
+    /// They stay until the engine is closed: there are few, they have imported no packages, and nearly every function needs one.
     interpreters: Slots<BaseKey<PathBuf>, Base>,
-    environments: Slots<BaseKey<EnvironmentId>, Base>,
+    /// Each runs as long as deployed versions keep it ([`Kept`]).
+    environments: SharedSlots<BaseKey<EnvironmentId>, Base>,
     /// Below those of the environments.
     with_modules: SharedSlots<BaseKey<Imported>, Base>,
     modules: SharedModules,
-    functions: Slots<VersionId, Function>,
+    functions: SlotsOf<VersionId, Kept>,
     prewarmer: SandboxPrewarmer,
 }
 
@@ -68,10 +72,10 @@ impl ForkEngine {
         let tree = TemplateTree {
             machine,
             interpreters: Slots::default(),
-            environments: Slots::default(),
+            environments: SharedSlots::default(),
             with_modules: SharedSlots::default(),
             modules: SharedModules::default(),
-            functions: Slots::default(),
+            functions: SlotsOf::default(),
             prewarmer: SandboxPrewarmer::start(),
         };
         Self {
@@ -90,7 +94,6 @@ impl ForkEngine {
     pub fn close(&self) {
         let tree = &self.tree;
         tree.functions.clear();
-        tree.environments.clear();
         tree.interpreters.clear();
     }
 }
@@ -124,6 +127,14 @@ impl Engine for ForkEngine {
 
     fn forget(&self, version: &Arc<Version>) {
         self.tree.functions.remove(&version.id);
+    }
+
+    fn evict(&self, version: &Arc<Version>) {
+        self.tree.functions.let_go(&version.id);
+    }
+
+    fn relieve(&self, bytes: u64) -> u64 {
+        self.tree.give_up_environments(bytes)
     }
 
     fn memory_pressure(&self) -> MemoryPressure {

@@ -26,16 +26,27 @@ type Slot<H> = Arc<AsyncMutex<H>>;
 pub(crate) trait Handle: Default {
     type Node;
 
-    fn new(node: &Arc<Self::Node>) -> Self;
+    /// Holds this node from now on.
+    fn hold(&mut self, node: &Arc<Self::Node>);
 
     fn node(&self) -> Option<Arc<Self::Node>>;
+
+    /// Lets go of the node. The handle may keep what the next one needs as well.
+    fn let_go(&mut self) {
+        *self = Self::default();
+    }
+
+    /// Whether it holds nothing.
+    fn is_empty(&self) -> bool {
+        self.node().is_none()
+    }
 }
 
 impl<V> Handle for Option<Arc<V>> {
     type Node = V;
 
-    fn new(node: &Arc<V>) -> Self {
-        Some(Arc::clone(node))
+    fn hold(&mut self, node: &Arc<V>) {
+        *self = Some(Arc::clone(node));
     }
 
     fn node(&self) -> Option<Arc<V>> {
@@ -46,8 +57,8 @@ impl<V> Handle for Option<Arc<V>> {
 impl<V> Handle for Weak<V> {
     type Node = V;
 
-    fn new(node: &Arc<V>) -> Self {
-        Arc::downgrade(node)
+    fn hold(&mut self, node: &Arc<V>) {
+        *self = Arc::downgrade(node);
     }
 
     fn node(&self) -> Option<Arc<V>> {
@@ -81,9 +92,9 @@ impl<K: Eq + Hash + Clone, H: Handle> SlotsOf<K, H> {
             return Ok(node);
         }
         // Drop the old node first, so that its processes and limits end before new ones are made.
-        *slot = H::default();
+        slot.let_go();
         let node = Arc::new(build().await?);
-        *slot = H::new(&node);
+        slot.hold(&node);
         Ok(node)
     }
 
@@ -99,7 +110,7 @@ impl<K: Eq + Hash + Clone, H: Handle> SlotsOf<K, H> {
         let slot = self.slot(key);
         let mut slot = slot.lock().await;
         let node = build().await?;
-        *slot = H::new(&node);
+        slot.hold(&node);
         Some(node)
     }
 
@@ -111,9 +122,33 @@ impl<K: Eq + Hash + Clone, H: Handle> SlotsOf<K, H> {
         // Without those that are empty and that nobody fills.
         slots.retain(|_, slot| {
             let handle = Arc::get_mut(slot).map(AsyncMutex::get_mut);
-            handle.is_none_or(|handle| handle.node().is_some())
+            handle.is_none_or(|handle| !handle.is_empty())
         });
         Arc::clone(slots.entry(key.clone()).or_default())
+    }
+
+    /// Lets go of a node, and leaves the handle what it keeps. The node ends with its last user.
+    pub(crate) fn let_go(&self, key: &K) {
+        let slot = self.slots.lock().get(key).map(Arc::clone);
+        let Some(slot) = slot else { return };
+        match slot.try_lock() {
+            Ok(mut handle) => handle.let_go(),
+            // Somebody is checking it, or builds it. Then they keep it, and others build another one.
+            Err(_) => self.remove(key),
+        }
+    }
+
+    /// Visits the handles, except for those whose nodes are being built or checked.
+    pub(crate) fn visit(&self, mut visit: impl FnMut(&mut H)) {
+        for slot in self.all() {
+            if let Ok(mut handle) = slot.try_lock() {
+                visit(&mut handle);
+            }
+        }
+    }
+
+    fn all(&self) -> Vec<Slot<H>> {
+        self.slots.lock().values().cloned().collect()
     }
 
     /// Removes a node. It ends with its last user.
@@ -128,8 +163,7 @@ impl<K: Eq + Hash + Clone, H: Handle> SlotsOf<K, H> {
 
     /// The nodes that are built. Leaves out those that are being built or checked.
     pub(crate) fn built(&self) -> Vec<Arc<H::Node>> {
-        let slots: Vec<Slot<H>> = self.slots.lock().values().cloned().collect();
-        slots
+        self.all()
             .iter()
             .filter_map(|slot| slot.try_lock().ok()?.node())
             .collect()
@@ -166,6 +200,66 @@ mod tests {
         let ended = Arc::downgrade(&slots.built()[0]);
         slots.remove(&"b");
         assert!(ended.upgrade().is_none() && slots.built().is_empty());
+    }
+
+    /// Keeps a second reference when it lets go of its node.
+    #[derive(Default)]
+    struct Keeping(Option<Arc<u32>>, Option<Arc<u32>>);
+
+    impl Handle for Keeping {
+        type Node = u32;
+
+        fn hold(&mut self, node: &Arc<u32>) {
+            *self = Self(Some(Arc::clone(node)), Some(Arc::clone(node)));
+        }
+
+        fn node(&self) -> Option<Arc<u32>> {
+            self.0.clone()
+        }
+
+        fn let_go(&mut self) {
+            self.0 = None;
+        }
+
+        fn is_empty(&self) -> bool {
+            self.1.is_none()
+        }
+    }
+
+    #[tokio::test]
+    async fn a_slot_keeps_what_its_handle_keeps_until_it_is_removed() {
+        let slots = SlotsOf::<&str, Keeping>::default();
+        let build = |number| move || async move { Ok::<_, Infallible>(number) };
+        let first = slots.find_or_build(&"a", |_| true, build(1)).await.unwrap();
+        let kept = Arc::downgrade(&first);
+        drop(first);
+        slots.let_go(&"a");
+        slots.let_go(&"another");
+        assert!(slots.built().is_empty() && kept.strong_count() == 1);
+        slots.find_or_build(&"b", |_| true, build(2)).await.unwrap();
+        let mut seen = 0;
+        slots.visit(|handle| seen += u32::from(handle.0.is_none() && !handle.is_empty()));
+        assert_eq!(seen, 1, "its place is not given up for another key");
+        let while_it_is_built = || async {
+            assert_eq!(kept.strong_count(), 1, "it is kept for the next one");
+            Err(())
+        };
+        let failed = slots.find_or_build(&"a", |_| true, while_it_is_built);
+        assert_eq!(failed.await, Err(()));
+        assert_eq!(kept.strong_count(), 1);
+        slots.remove(&"a");
+        assert_eq!(kept.strong_count(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_node_that_is_being_built_while_it_is_let_go_is_kept_by_its_builder_alone() {
+        let slots = SlotsOf::<&str, Keeping>::default();
+        let build = || async {
+            slots.let_go(&"a");
+            Ok::<_, Infallible>(1)
+        };
+        let node = slots.find_or_build(&"a", |_| true, build).await.unwrap();
+        assert_eq!(Arc::strong_count(&node), 1);
     }
 
     #[tokio::test]

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use pilot_model::ports::{Answer, Engine, Input, InputKind, StartError, Worker, WorkerFault};
-use pilot_model::{FunctionSpec, WorkerId};
+use pilot_model::{EnvironmentId, FunctionSpec, Version, WorkerId};
 use pilot_sandbox::{ForkEngine, Isolation, Machine, Spawner};
 use support::version;
 
@@ -50,7 +50,7 @@ def handler(event, context):
 "#;
 
 fn main() {
-    if support::is_skipped(2, "limits and users of their own need root") {
+    if support::is_skipped(3, "limits and users of their own need root") {
         return;
     }
     let isolation = Isolation::probe(1_900_000_000);
@@ -70,8 +70,81 @@ fn main() {
         let engine = ForkEngine::new(Arc::clone(&machine));
         run(&engine, dir.path()).await;
         closes_at_once(&engine, &machine, dir.path()).await;
+        environments_end_with_their_versions(&engine, dir.path()).await;
     });
-    println!("2 passed, 0 failed");
+    println!("3 passed, 0 failed");
+}
+
+/// The template of an environment runs as long as one of its versions is deployed, also if the functions' own templates were evicted.
+/// Where memory is short, it goes if no function's template is forked from it.
+async fn environments_end_with_their_versions(engine: &ForkEngine, dir: &Path) {
+    const USES: &str = "import package\ndef handler(event, context): return package.NUMBER\n";
+    let [one, other] = ["one", "other"].map(|name| with_package(dir, name, USES));
+    let number = async || {
+        let worker = engine.start(&one, WorkerId(1)).await.expect("a worker");
+        call(&worker, "{}").await.expect("an answer").0
+    };
+    engine.prepare(&one).await.expect("a template");
+    engine.prepare(&other).await.expect("a template");
+    assert_eq!(templates(engine), (1, 2));
+    let first = number().await;
+
+    assert_eq!(engine.relieve(u64::MAX), 0, "both use it");
+    engine.evict(&one);
+    assert_eq!(engine.relieve(u64::MAX), 0, "the other one uses it");
+    engine.evict(&other);
+    assert_eq!(templates(engine), (1, 0));
+    assert_eq!(number().await, first, "its imports were not made again");
+
+    engine.evict(&one);
+    // The worker's end takes a moment, and its function's node stays until then.
+    let relieved = async || engine.relieve(1) > 0;
+    eventually("it ends where memory is short", relieved).await;
+    assert_eq!(templates(engine), (0, 0));
+    assert_ne!(number().await, first);
+
+    engine.prepare(&other).await.expect("a template");
+    engine.forget(&one);
+    assert_eq!(templates(engine).0, 1);
+    engine.evict(&other);
+    engine.forget(&other);
+    let gone = async || templates(engine) == (0, 0);
+    eventually("it ends with its last version", gone).await;
+
+    // Nobody is forked from it, because a function that fails is not deployed.
+    let fails = with_package(dir, "fails", "import package, nothing_there\n");
+    engine.prepare(&fails).await.expect_err("a failure");
+    assert_eq!(templates(engine), (0, 0));
+    println!("an environment's template ends with its last version");
+}
+
+/// A version with a package in its environment that has another number in each template.
+fn with_package(dir: &Path, name: &str, code: &str) -> Arc<Version> {
+    let packages = dir.join("packages");
+    std::fs::create_dir_all(&packages).expect("a folder");
+    let package = "import os\nNUMBER = os.urandom(8).hex()\n";
+    std::fs::write(packages.join("package.py"), package).expect("a file");
+    let mut version = Version::clone(&version(dir, name, code, &spec()));
+    version.environment.id = EnvironmentId::from_hex("package");
+    let python = version.environment.python.as_mut().expect("an interpreter");
+    python.packages_dir = Some(packages);
+    python.imports = vec!["package".to_owned()];
+    Arc::new(version)
+}
+
+/// How many templates of environments and of functions are running.
+fn templates(engine: &ForkEngine) -> (usize, usize) {
+    let all = engine.templates();
+    let count = |level: &str| all.iter().filter(|one| one.level == level).count();
+    (count("environment"), count("function"))
+}
+
+async fn eventually(what: &str, holds: impl AsyncFn() -> bool) {
+    let begun = Instant::now();
+    while !holds().await {
+        assert!(begun.elapsed() < Duration::from_secs(10), "{what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
 }
 
 /// A worker that ends shortly before its template: its sandbox is not kept, neither because nobody reports the worker's end any more,

@@ -25,8 +25,15 @@ pub trait Engine: Send + Sync + Debug {
         id: WorkerId,
     ) -> BoxFuture<'static, Result<Arc<dyn Worker>, StartError>>;
 
-    /// Drops what [`Engine::prepare`] made for this version: it will not be started again soon. Its workers have ended before.
+    /// Drops what [`Engine::prepare`] made for this version, and what only this version still used: it will not be started again soon.
+    /// Its workers have ended before.
     fn forget(&self, version: &Arc<Version>);
+
+    /// Drops the template of this version for lack of memory. It may be started again at any time, so what it shares with other
+    /// versions stays, until [`Engine::relieve`] ends it or the version is forgotten. Its workers have ended before.
+    fn evict(&self, version: &Arc<Version>) {
+        self.forget(version);
+    }
 
     /// Memory of the daemon's templates, for the memory budget.
     fn templates(&self) -> Vec<TemplateMemory>;
@@ -36,8 +43,9 @@ pub trait Engine: Send + Sync + Debug {
         0
     }
 
-    /// The memory budget is exceeded: ends runtimes that are ready and unused, the oldest first, until their memory adds up to
-    /// `bytes` or none is left. Templates are not ended; [`Engine::forget`] does that. Returns the freed bytes. Not for the path.
+    /// Memory is short: ends what is ready and unused, the oldest first, until its memory adds up to `bytes` or none is left. These are
+    /// kept runtimes, and templates that no version's template is forked from. Templates of versions are not ended; [`Engine::evict`]
+    /// does that. Returns the freed bytes. Not for the path.
     fn relieve(&self, bytes: u64) -> u64 {
         let _ = bytes;
         0

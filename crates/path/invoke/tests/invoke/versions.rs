@@ -118,23 +118,41 @@ async fn a_version_that_is_live_again_and_not_invoked_is_given_up_when_it_is_rem
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_live_version_that_is_tried_again_and_not_invoked_is_given_up_when_it_is_removed() {
+async fn the_template_of_a_live_version_that_is_tried_again_and_not_invoked_goes_when_memory_is_short()
+ {
     for becomes_live in [true, false] {
         let fixture = Fixture::new();
         let live = fixture.deploy(|_| ());
         fixture.engine.memory_is(MemoryPressure::High);
-        pass(ms(1_100)).await;
-        fixture.engine.memory_is(MemoryPressure::None);
-        assert_eq!(fixture.engine.forgotten().len(), 1);
+        pass(ms(3_000)).await;
+        assert_eq!(fixture.engine.evicted().len(), 1);
         fixture.invoker.try_version(&live).await.unwrap();
         match becomes_live {
             true => fixture.invoker.activate(Arc::clone(&live)),
             false => fixture.invoker.discard(&live),
         }
-        fixture.invoker.remove(&"f".parse().unwrap());
-        pass(ms(1)).await;
-        assert_eq!(fixture.engine.forgotten().len(), 2, "{becomes_live}");
+        pass(ms(3_000)).await;
+        assert_eq!(fixture.engine.evicted().len(), 2, "{becomes_live}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_removed_version_whose_template_was_evicted_is_given_up_once() {
+    let fixture = Fixture::new();
+    let version = fixture.deploy(|_| ());
+    fixture.engine.memory_is(MemoryPressure::High);
+    pass(ms(1_100)).await;
+    assert_eq!(fixture.engine.evicted(), std::slice::from_ref(&version.id));
+    assert!(fixture.engine.forgotten().is_empty());
+    for _ in 0..2 {
+        fixture.invoker.remove(&"f".parse().unwrap());
+        pass(ms(3_000)).await;
+        assert_eq!(
+            fixture.engine.forgotten(),
+            std::slice::from_ref(&version.id)
+        );
+    }
+    assert_eq!(fixture.engine.evicted().len(), 1);
 }
 
 #[tokio::test(start_paused = true)]

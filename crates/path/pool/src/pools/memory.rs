@@ -1,6 +1,7 @@
 //! The memory of workers, templates and kept runtimes. It is sampled every few seconds off the path. If it exceeds the budget,
-//! runtimes without a worker are evicted, then idle workers, then templates of functions without workers; those that were unused
-//! longest go first. Leased workers are never evicted. An evicted worker's runtime is not kept.
+//! runtimes without a worker and templates of environments without a function's template are evicted, then idle workers, then
+//! templates of functions without workers; those that were unused longest go first. Leased workers are never evicted. An evicted
+//! worker's runtime is not kept.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -124,7 +125,7 @@ pub(crate) fn drop_templates(pools: &[Arc<Pool>], share: Share) -> usize {
         Share::All => cold.len(),
     };
     for pool in cold.iter().take(most) {
-        pool.forget_template();
+        pool.evict_template();
     }
     most
 }
@@ -187,7 +188,7 @@ fn relieve(pools: &[Arc<Pool>], mut over: u64, templates: &[TemplateMemory]) {
         if over == 0 {
             break;
         }
-        pool.forget_template();
+        pool.evict_template();
         over = over.saturating_sub(template_bytes(pool, templates));
     }
 }

@@ -54,6 +54,8 @@ pub struct Pool {
     due: AtomicU64,
     /// The engine may hold a template of this version.
     templated: AtomicBool,
+    /// The engine may hold anything for this version. After its template was evicted, that is what it shares with other versions.
+    known: AtomicBool,
     starts: Starts,
     /// Guards the forecaster while it ticks; taken before `state`, never on the path of a request.
     forecast: Mutex<Option<Forecast>>,
@@ -112,6 +114,7 @@ impl Pool {
             shared,
             state: Mutex::new(state),
             templated: AtomicBool::new(true),
+            known: AtomicBool::new(true),
             forecast: Mutex::new(None),
             starts: Starts::default(),
             worker_bytes: AtomicU64::new(0),
@@ -290,8 +293,9 @@ impl Pool {
         }
     }
 
-    /// The engine has prepared this version again, after the pool may have dropped the template.
+    /// The engine has prepared this version again, or is about to. The pool may have dropped the template before.
     pub fn note_prepared(&self) {
+        self.known.store(true, Ordering::Relaxed);
         self.templated.store(true, Ordering::Relaxed);
     }
 
@@ -449,9 +453,18 @@ impl Pool {
         cold.then(|| state.last_arrival().unwrap_or(Instant(0)))
     }
 
-    /// Drops the template, off the path.
-    pub(crate) fn forget_template(&self) {
+    /// Drops the template for lack of memory, off the path.
+    pub(crate) fn evict_template(&self) {
         if self.templated.swap(false, Ordering::Relaxed) {
+            self.shared
+                .in_background(BackgroundJob::Evict(Arc::clone(&self.version)));
+        }
+    }
+
+    /// Drops all that the engine holds for this version, off the path.
+    fn forget_version(&self) {
+        self.templated.store(false, Ordering::Relaxed);
+        if self.known.swap(false, Ordering::Relaxed) {
             self.shared
                 .in_background(BackgroundJob::Forget(Arc::clone(&self.version)));
         }
@@ -629,16 +642,16 @@ impl Pool {
                 }
             }
         }
-        let templated = self.templated.load(Ordering::Relaxed);
-        if over && templated && !self.shared.is_live_elsewhere(self) {
-            self.forget_template();
+        let known = self.known.load(Ordering::Relaxed);
+        if over && known && !self.shared.is_live_elsewhere(self) {
+            self.forget_version();
         }
     }
 
     /// Starts a worker. The timer's task runs at `due` or before; it is woken when the start has been requested, because tokio wakes a
     /// second thread for two tasks that are ready at once, and the new worker would wait for the processor behind that thread.
     fn start(self: &Arc<Self>, key: Key, due: Instant) {
-        self.templated.store(true, Ordering::Relaxed);
+        self.note_prepared();
         self.shared.stir();
         let id = self.shared.next_worker();
         let start = self.shared.engine.start(&self.version, id);

@@ -1,6 +1,7 @@
 //! What is given back when the memory of everything below the daemon becomes short, whether or not there is a budget
-//! (`limits.memory_mb`): runtimes that nobody uses, then templates of functions without workers, then idle workers. If it is almost
-//! used up for more than a second, no worker is started until it is not; requests wait for the workers that serve, or are refused.
+//! (`limits.memory_mb`): runtimes and templates of environments that nobody uses, then templates of functions without workers, then
+//! idle workers. If it is almost used up for more than a second, no worker is started until it is not; requests wait for the workers
+//! that serve, or are refused.
 //!
 //! Leased workers are never ended here. The kernel ends some when nothing else is left.
 

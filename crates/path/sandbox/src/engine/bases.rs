@@ -86,6 +86,12 @@ impl Base {
         self.parent.as_ref()?.forks_from()
     }
 
+    /// The template of the environment, from here up. `None`: there is only an interpreter's.
+    pub(super) fn environment(self: &Arc<Self>) -> Option<Arc<Self>> {
+        let above = self.parent.as_ref()?;
+        above.environment().or_else(|| Some(Arc::clone(self)))
+    }
+
     /// What its template and those above have reported.
     pub(super) fn reports(&self) -> Vec<&TemplateReady> {
         let above = self.parent.as_ref().map(|parent| parent.reports());
@@ -113,8 +119,12 @@ impl Base {
         TemplateMemory {
             level: level.to_owned(),
             name: self.name.clone(),
-            memory_bytes: memory_of(self.template.sandbox()),
+            memory_bytes: self.memory_bytes(),
         }
+    }
+
+    pub(super) fn memory_bytes(&self) -> u64 {
+        memory_of(self.template.sandbox())
     }
 }
 

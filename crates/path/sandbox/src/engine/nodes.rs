@@ -59,6 +59,11 @@ impl Function {
         &self.version
     }
 
+    /// The template of its environment. `None`: it is not forked from one.
+    pub(super) fn environment(&self) -> Option<Arc<Base>> {
+        self.base.environment()
+    }
+
     /// The sandbox that those of its workers are nested in.
     pub(super) fn sandbox(&self) -> &Sandbox {
         &self.sandbox
