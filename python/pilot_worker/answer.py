@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 
-from . import errors, wire
+from . import errors, flow, wire
 from .events import done_meta
 from .results import encode_json
 
@@ -52,6 +52,11 @@ class HttpAnswer:
     def is_begun(self) -> bool:
         """True when status and headers are known. They may not have been sent yet."""
         return self._head is not None
+
+    @property
+    def is_gone(self) -> bool:
+        """The client has hung up. Who is told overrides this."""
+        return False
 
     def head(self, status: Any, headers: Headers) -> None:
         """Fault if the status or a header's name is invalid. The caller has checked that the headers are pairs of strings."""
@@ -117,6 +122,13 @@ class HttpAnswer:
         frame = wire.encode(wire.HEAD, self._stream, meta, data)
         self.is_head_sent = self.is_complete = True
         return frame
+
+    def failed(self, error: BaseException, request_id: str) -> bytes:
+        """Frames that end the stream after an error of the application. The error may come from another response whose client
+        has gone, as that of a subscriber. Then this one's client still reads, and must not take its beginning for all of it."""
+        if self.is_gone and flow.is_from_gone_client(error):
+            return self.end_unread()
+        return self.error(error, request_id)
 
     def error(self, error: BaseException, request_id: str) -> bytes:
         """Frames that end the stream with an error. If the response is already complete, the error is only logged."""

@@ -101,7 +101,7 @@ class AsgiCall:
     async def _fail(self, exchange: _Exchange | websocket.Exchange, error: BaseException, request_id: str) -> None:
         """Answers with the error, and logs it."""
         exchange.close()
-        frames = exchange.end_unread() if flow.is_from_gone_client(error) else exchange.error(error, request_id)
+        frames = exchange.failed(error, request_id)
         output.flush()
         rest = self._channel.send(frames) if frames else None
         if rest is not None:
@@ -170,7 +170,6 @@ class _Exchange(HttpAnswer):
 
     @property
     def is_gone(self) -> bool:
-        """The client has hung up."""
         return self._flow is not None and self._flow.is_gone
 
     def listen(self) -> None:

@@ -82,7 +82,7 @@ def pieces(data: bytes) -> List[bytes]:
 
 
 def is_from_gone_client(error: Optional[BaseException]) -> bool:
-    """Whether a ClientGone has led to this error: it may be its cause, or one of a group."""
+    """Whether a ClientGone has led to this error: it may be its cause, or one of a group. Perhaps that of another response."""
     seen = 0
     waiting = [error]
     while waiting and seen < 100:

@@ -52,8 +52,7 @@ class WsgiCall:
             raise
         except BaseException as error:  # every error of the application
             output.flush()
-            is_error = not flow.is_from_gone_client(error)
-            self._channel.send(answer.error(error, request_id) if is_error else answer.end_unread())
+            self._channel.send(answer.failed(error, request_id))
         finally:
             answer.close()
             if "inputs" in meta:
@@ -159,6 +158,10 @@ class _Answer(HttpAnswer):
         self._channel = channel
         self._flows = flows
         self._flow = flows.begin(stream) if flows is not None else None
+
+    @property
+    def is_gone(self) -> bool:
+        return self._flow is not None and self._flow.is_gone
 
     def close(self) -> None:
         if self._flows is not None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import socket
 import time
 
 import pytest
 from conftest import Functions, Start
-from harness import Stream
+from harness import Stream, http_meta
 
 from pilot_worker import flow, wire
 
@@ -154,6 +155,81 @@ def test_an_application_ends_when_its_client_has_gone(
     worker.make_room(other, wire.WINDOW_LEN)
     while (frame := worker.frame())[0] == wire.CHUNK:
         assert frame[1] == other
+
+
+# A request to `/sub` leaves its `send`, and gets its head. One to `/pub` sends there until that fails.
+ASGI_BROADCAST = """
+import asyncio
+subscribers = []
+async def publish():
+    while True:
+        await subscribers[0]({"type": "http.response.body", "body": b"news", "more_body": True})
+async def handler(scope, receive, send):
+    assert scope["type"] in ("http", "websocket")
+    start = {"type": "http.response.start", "status": 200, "headers": []}
+    first = {"type": "http.response.body", "body": b"first half", "more_body": True}
+    if scope["type"] == "websocket":
+        await send({"type": "websocket.accept"})
+        await publish()
+    if scope["path"].endswith("/sub"):
+        subscribers.append(send)
+        await send(start)
+        await send(first)
+        await asyncio.sleep(60)
+    if scope["query_string"] == b"begun":
+        await send(start)
+        await send(first)
+    await publish()
+"""
+WSGI_BROADCAST = """
+import time
+subscribers = []
+def handler(environ, start_response):
+    write = start_response("200 OK", [])
+    if environ["PATH_INFO"] == "/sub":
+        subscribers.append(write)
+        write(b"first half")
+        time.sleep(60)
+    if environ["QUERY_STRING"] == "begun":
+        write(b"first half")
+    while True:
+        subscribers[0](b"news")
+"""
+
+
+@pytest.mark.parametrize("how", ["", "begun"])
+@pytest.mark.parametrize(("interface", "source"), [("asgi", ASGI_BROADCAST), ("wsgi", WSGI_BROADCAST)])
+def test_a_client_that_has_gone_ends_no_response_of_another(
+    start: Start, functions: Functions, interface: str, source: str, how: str
+) -> None:
+    worker = start(source, interface=interface, concurrency=4)
+    subscriber = worker.ask_http(path="/sub")
+    assert worker.frame()[:2] == (wire.HEAD, subscriber)
+    worker.cancel(subscriber)
+    stream = worker.ask_http(path="/pub", query=how)
+    if how == "begun":
+        assert worker.frame()[:2] == (wire.HEAD, stream)
+    kind, answered, _, body = worker.frame()
+    assert (kind, answered) == (wire.ERROR, stream)
+    assert json.loads(body)["errorType"] == "ClientGone"
+    assert "the client has hung up" in functions.log.read_now()
+
+
+def test_a_client_that_has_gone_ends_no_websocket_of_another(start: Start) -> None:
+    worker = start(ASGI_BROADCAST, interface="asgi", concurrency=4)
+    subscriber = worker.ask_http(path="/sub")
+    assert worker.frame()[:2] == (wire.HEAD, subscriber)
+    worker.cancel(subscriber)
+    ours, theirs = socket.socketpair()
+    stream = subscriber + 1
+    meta = http_meta(inputs=[{"name": "pilot", "kind": "websocket"}])
+    frame = bytearray(wire.encode(wire.HTTP, stream, json.dumps(meta).encode(), b""))
+    frame[13] = 1  # descriptors
+    socket.send_fds(worker.socket, [bytes(frame)], [theirs.fileno()])
+    theirs.close()
+    assert worker.frame()[:2] == (wire.HEAD, stream)
+    assert worker.frame()[:2] == (wire.ERROR, stream)
+    ours.close()
 
 
 def test_tasks_that_send_parts_of_one_response_all_wait_for_room(start: Start) -> None:
