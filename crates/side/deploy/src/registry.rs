@@ -217,7 +217,8 @@ impl Registry {
         let transaction = connection.transaction()?;
         environments::insert(&transaction, environment)?;
         transaction.execute(
-            "INSERT INTO functions (name, live) VALUES (?1, ?2) ON CONFLICT (name) DO UPDATE SET live = ?2",
+            "INSERT INTO functions (name, live, newest) VALUES (?1, ?2, ?2)
+             ON CONFLICT (name) DO UPDATE SET live = ?2, newest = max(newest, ?2)",
             params![name, version.number],
         )?;
         transaction.execute(
@@ -274,13 +275,14 @@ impl Registry {
         Ok(changed > 0)
     }
 
-    /// The number of the function's next version. It is above that of every version in the registry, also of those that cannot run.
+    /// The number of the function's next version. It is above that of every version that the function has had, also of those that cannot
+    /// run or are removed: a number never means other code. A function that was removed begins again.
     ///
     /// # Errors
     /// Those of SQLite.
     pub fn next_number(&self, name: &FunctionName) -> Result<u32, RegistryError> {
         Ok(self.connection.lock().query_row(
-            "SELECT coalesce(max(number), 0) + 1 FROM versions WHERE name = ?1",
+            "SELECT coalesce(max(newest), 0) + 1 FROM functions WHERE name = ?1",
             [name.as_str()],
             |row| row.get(0),
         )?)
@@ -443,6 +445,11 @@ const MIGRATIONS: &[&str] = &[
         SELECT id, python, python_prefix, CASE WHEN has_packages THEN id END, imports FROM environments;
     DROP TABLE environments;
     ALTER TABLE environments_2 RENAME TO environments;
+    ",
+    // `newest` is the highest number that a version of the function has had. Its row may be removed.
+    "
+    ALTER TABLE functions ADD COLUMN newest INTEGER NOT NULL DEFAULT 0;
+    UPDATE functions SET newest = coalesce((SELECT max(number) FROM versions WHERE versions.name = functions.name), 0);
     ",
 ];
 

@@ -127,6 +127,26 @@ fn a_version_is_made_live_again_and_numbers_go_on_above_all() {
 }
 
 #[test]
+fn the_number_of_a_version_that_was_removed_is_not_used_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let registry = Registry::open(folder.path()).unwrap();
+    let name = "a".parse().unwrap();
+    for number in 1..=3 {
+        let stored = version(folder.path(), "a", number);
+        registry.commit(&stored, &[1, 2]).unwrap();
+    }
+    assert!(registry.make_live(&name, 2).unwrap());
+    registry.keep_versions(&name, &[]).unwrap();
+    drop(registry);
+    let registry = Registry::open(folder.path()).unwrap();
+    assert_eq!(numbers(&registry.functions().unwrap()[0]), [2]);
+    assert_eq!(registry.next_number(&name).unwrap(), 4);
+    // Another function of this name has its own numbers.
+    assert!(registry.remove(&name).unwrap());
+    assert_eq!(registry.next_number(&name).unwrap(), 1);
+}
+
+#[test]
 fn a_number_that_is_taken_changes_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let registry = Registry::open(folder.path()).unwrap();
@@ -315,6 +335,10 @@ fn a_registry_from_before_other_runtimes_is_brought_up_to_date() {
             panic!()
         };
         assert_eq!(numbers(old), [2, 1]);
+        for (function, next) in [("old", 3), ("bare", 2), ("new", 1)] {
+            let name = function.parse().unwrap();
+            assert_eq!(registry.next_number(&name).unwrap(), next, "{function}");
+        }
         let environment = &old.live.version.environment;
         assert_eq!(environment.python, Some(a_program(packages.clone())));
         assert_eq!(environment.node, None);

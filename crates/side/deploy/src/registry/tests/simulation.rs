@@ -8,8 +8,8 @@ use pilot_testkit::{Random, simulated_seed, simulated_steps};
 
 use super::*;
 
-/// Of each function: the live version, and all that are kept.
-type Model = BTreeMap<String, (u32, Vec<u32>)>;
+/// Of each function: the live version, all that are kept, and the highest number that was used.
+type Model = BTreeMap<String, (u32, Vec<u32>, u32)>;
 
 /// A version whose files nobody looks at.
 fn bare(name: &str, number: u32) -> StoredVersion {
@@ -26,7 +26,8 @@ fn shown(registry: &Registry) -> Model {
         let mut kept = numbers(&function);
         kept.sort_unstable();
         let live = &function.live.version;
-        (live.config.name.to_string(), (live.number, kept))
+        let newest = registry.next_number(&live.config.name).unwrap() - 1;
+        (live.config.name.to_string(), (live.number, kept, newest))
     });
     functions.collect()
 }
@@ -44,10 +45,10 @@ fn change(random: &mut Random, registry: &Registry, model: &mut Model) {
     match random.below(10) {
         0..5 => {
             let number = registry.next_number(&name).unwrap();
-            assert_eq!(number, known.iter().max().map_or(1, |last| last + 1));
+            assert_eq!(number, model.get(&text).map_or(1, |of| of.2 + 1));
             registry.commit(&bare(&text, number), &kept).unwrap();
             let all = kept.into_iter().chain([number]).collect();
-            model.insert(text, (number, all));
+            model.insert(text, (number, all, number));
         }
         5..7 => {
             let number = u32::try_from(random.below(8)).unwrap();
@@ -59,7 +60,7 @@ fn change(random: &mut Random, registry: &Registry, model: &mut Model) {
         }
         7..9 => {
             registry.keep_versions(&name, &kept).unwrap();
-            if let Some((live, numbers)) = model.get_mut(&text) {
+            if let Some((live, numbers, _)) = model.get_mut(&text) {
                 numbers.retain(|number| number == live || kept.contains(number));
             }
         }
