@@ -103,7 +103,7 @@ impl Schedule {
         Some((seq, entry.clone()))
     }
 
-    /// Takes a certain invocation out of its lane, so that it is not run. False: it runs, or is not there.
+    /// Takes a certain invocation out of its lane, so that it is not run, until [`Schedule::let_go`]. False: it runs, or is not there.
     pub(crate) fn hold(&mut self, seq: i64) -> bool {
         let Some(entry) = self.entries.get_mut(&seq).filter(|entry| !entry.running) else {
             return false;
@@ -115,6 +115,13 @@ impl Schedule {
             lane.running += 1;
         }
         true
+    }
+
+    /// An invocation that was held waits again, and is due when it was.
+    pub(crate) fn let_go(&mut self, seq: i64) {
+        if let Some(entry) = self.entries.get(&seq) {
+            self.release(seq, entry.due_ms);
+        }
     }
 
     /// An invocation that ran waits again.

@@ -119,9 +119,8 @@ impl Writer {
                 if let Some(left_out) = FAILURES.admit(std::time::Instant::now()) {
                     tracing::error!(%error, left_out, "the store of asynchronous invocations cannot be written");
                 }
-                let now_ms = self.shared.times.now_ms();
                 for seq in self.cancelled.drain(..) {
-                    self.shared.schedule.lock().release(seq, now_ms);
+                    self.shared.schedule.lock().let_go(seq);
                 }
                 if let Ok(held) = Held::read(&self.connection) {
                     self.held = held;

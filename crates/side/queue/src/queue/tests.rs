@@ -26,6 +26,7 @@ mod clock;
 mod dead_letters;
 mod panics;
 mod simulation;
+mod unwritten;
 
 type Answer = dyn Fn(&AsyncRequest, usize) -> AttemptEnd + Send + Sync;
 

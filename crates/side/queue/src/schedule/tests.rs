@@ -85,6 +85,10 @@ fn what_was_held_is_not_taken_and_what_runs_cannot_be_held() {
     assert_eq!(schedule.next_due_ms(0), Some(5));
     assert!(schedule.take(9, |_, _| 9).is_some());
     assert!(schedule.is_running(1) && !schedule.hold(1));
+    schedule.add(2, entry(name(0), 8));
+    assert!(schedule.hold(2));
+    schedule.let_go(2);
+    assert_eq!(schedule.next_due_ms(0), Some(8));
 }
 
 #[derive(Debug, Clone)]
