@@ -28,6 +28,7 @@ SHUTDOWN_S_MAX = 5.0
 # An application that sends on for so long after its client has gone does not notice it by itself.
 UNNOTICED_S_MAX = 1.0
 _UNREAD_PAUSE_S = 0.01  # what it sends until then costs the others little
+_SENT_TOO_LATE = "the application sent http.response.body after its response was complete"
 
 
 class AsgiCall:
@@ -220,7 +221,7 @@ class _Exchange(HttpAnswer):
             self.head(message["status"], [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers])
         elif kind == "http.response.body":
             if self.is_complete:
-                raise RuntimeError("the application sent http.response.body after its response was complete")
+                raise RuntimeError(_SENT_TOO_LATE)
             is_last = not message.get("more_body", False)
             body = message.get("body", b"")
             if type(body) is not bytes:
@@ -255,13 +256,15 @@ class _Exchange(HttpAnswer):
         """Waits for the room that the client has, so that the other responses of the worker need not wait for it."""
         pieces = flow.pieces(data)
         for number, piece in enumerate(pieces, 1):
-            while of.room <= 0 and not of.is_gone:
+            while of.room <= 0 and not of.is_gone and not self.is_complete:
                 if self._room is None or self._room.is_set():  # several tasks may wait
                     self._room = namesakes.standard("asyncio").Event()
                 await self._room.wait()
             if of.is_gone:
                 await self._send_to_nobody(is_last)
                 return
+            if self.is_complete:  # another task has ended it meanwhile, perhaps with an error
+                raise RuntimeError(_SENT_TOO_LATE)
             frames = self.body(piece, is_last and number == len(pieces))
             if frames:
                 of.sent(len(piece))
@@ -281,6 +284,8 @@ class _Exchange(HttpAnswer):
     def close(self) -> None:
         if self._over is not None:
             self._over.set()
+        if self._room is not None:
+            self._room.set()
         if self._rest is not None:
             self._rest.close()
 

@@ -215,6 +215,44 @@ def test_a_client_that_has_gone_ends_no_response_of_another(
     assert "the client has hung up" in functions.log.read_now()
 
 
+def test_a_response_that_ends_lets_go_who_waits_for_its_room(start: Start) -> None:
+    worker = start(
+        """
+import asyncio
+subscribers = []
+async def handler(scope, receive, send):
+    assert scope["type"] == "http"
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"first", "more_body": True})
+    if scope["path"].endswith("/sub"):
+        waits = asyncio.Event()
+        subscribers.append((send, waits))
+        await waits.wait()
+        await asyncio.sleep(0)
+        raise ValueError("it ends")
+    send, waits = subscribers[0]
+    for _ in range(3):
+        await send({"type": "http.response.body", "body": b"x" * 65536, "more_body": True})
+    waits.set()
+    await send({"type": "http.response.body", "body": b"x" * 65536, "more_body": True})
+    await send({"type": "http.response.body", "body": b"x" * 65536, "more_body": True})
+""",
+        interface="asgi",
+        concurrency=4,
+    )
+    worker.makes_room = False
+    subscriber = worker.ask_http(path="/sub")
+    assert worker.frame()[:2] == (wire.HEAD, subscriber)
+    stream = worker.ask_http(path="/pub")
+    assert worker.frame()[:2] == (wire.HEAD, stream)
+    for _ in range(4):
+        assert worker.frame()[:2] == (wire.CHUNK, subscriber)
+    assert worker.frame()[:2] == (wire.ERROR, subscriber)
+    kind, answered, _, body = worker.frame()
+    assert (kind, answered) == (wire.ERROR, stream)
+    assert "after its response was complete" in json.loads(body)["errorMessage"]
+
+
 def test_a_client_that_has_gone_ends_no_websocket_of_another(start: Start) -> None:
     worker = start(ASGI_BROADCAST, interface="asgi", concurrency=4)
     subscriber = worker.ask_http(path="/sub")
