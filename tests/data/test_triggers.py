@@ -34,6 +34,15 @@ def handler(event, context):
     return {"batchItemFailures": failed}
 """
 
+SLOW = """
+import os, time
+
+def handler(event, context):
+    time.sleep(float(os.environ.get("SLEEP_S", "0")))
+    for record in event["Records"]:
+        print("got " + record["messageId"].replace("-", ""), flush=True)
+"""
+
 
 @dataclass
 class Hook:
@@ -100,10 +109,10 @@ authorization_file = "{place / "authorization"}"
     daemon.stop()
 
 
-def deploy(daemon: Daemon, folder: Path, name: str, keys: str) -> None:
+def deploy(daemon: Daemon, folder: Path, name: str, keys: str, code: str = HANDLER) -> None:
     project = folder / name
     project.mkdir()
-    (project / "app.py").write_text(HANDLER)
+    (project / "app.py").write_text(code)
     (project / "pilot.toml").write_text(f'[functions.{name}]\nhandler = "app.handler"\n{keys}')
     done = daemon.up(project)
     assert done.returncode == 0, done.stdout + done.stderr + daemon.log.read_text()
@@ -175,6 +184,30 @@ def test_a_batch_that_raises_stays_in_the_queue(sqs: Any, triggered: Daemon, tmp
     assert "ValueError" in shown["last_error"], shown
     counts = sqs.get_queue_attributes(QueueUrl=queue, AttributeNames=["All"])["Attributes"]
     assert counts["ApproximateNumberOfMessagesNotVisible"] == "1", counts
+
+
+def visible_and_hidden(sqs: Any, queue: str) -> tuple[int, int]:
+    """Messages that are visible, and those that are hidden."""
+    names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
+    found = sqs.get_queue_attributes(QueueUrl=queue, AttributeNames=names)["Attributes"]
+    return int(found[names[0]]), int(found[names[1]])
+
+
+def test_a_batch_that_takes_longer_than_its_visibility_timeout_runs_once(sqs: Any, triggered: Daemon, tmp_path: Path) -> None:
+    """Its event would be too large, so it runs in two parts of ten seconds. Its messages are hidden for 18 seconds at first."""
+    queue = sqs.create_queue(QueueName="long", Attributes={"VisibilityTimeout": "6"})["QueueUrl"]
+    # As JSON, each quotation mark has two bytes.
+    body = '"' * 240_000
+    ids = [sqs.send_message(QueueUrl=queue, MessageBody=body)["MessageId"].replace("-", "") for _ in range(20)]
+    keys = 'timeout_s = 12\nenvironment = { SLEEP_S = "10" }\n[[functions.long.triggers]]\ntype = "sqs"\n'
+    deploy(triggered, tmp_path, "long", keys + f'batch_size = 20\nmax_receives = 1\nqueue = "{queue}"\n', SLOW)
+    eventually("the first part", lambda: len(got(triggered, "long")) >= 10)
+    eventually("its deletion", lambda: sum(visible_and_hidden(sqs, queue)) < 20)
+    assert len(got(triggered, "long")) < 20, "it is deleted before the second part ends"
+    eventually("an empty queue", lambda: visible_and_hidden(sqs, queue) == (0, 0))
+    assert got(triggered, "long") == sorted(ids)
+    assert dead(triggered, "long") == []
+    assert trigger(triggered, "long")["errors"] == 0
 
 
 def test_a_queue_that_is_not_there_is_an_error_that_is_shown(sqs: Any, triggered: Daemon, tmp_path: Path) -> None:

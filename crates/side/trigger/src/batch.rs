@@ -23,20 +23,20 @@ pub(crate) struct Item {
     pub(crate) bytes: usize,
 }
 
-/// What became of a batch.
+/// What became of a part of a batch.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct BatchEnd {
+struct BatchEnd {
     /// The messages that are done.
-    pub(crate) done: Vec<String>,
+    done: Vec<String>,
     /// What failed of the others.
-    pub(crate) problem: Option<String>,
+    problem: Option<String>,
     /// The function could not run: the messages are not at fault.
-    pub(crate) not_run: bool,
+    not_run: bool,
 }
 
 impl BatchEnd {
-    /// Notes a failure of the batch. Returns why others would fail in the same way, if so.
-    pub(crate) fn note(self, context: &Context) -> Option<String> {
+    /// Notes a failure. Returns why others would fail in the same way, if so.
+    fn note(self, context: &Context) -> Option<String> {
         if self.not_run {
             return self.problem;
         }
@@ -47,28 +47,60 @@ impl BatchEnd {
     }
 }
 
-/// Invokes the function with these messages: once, or with one part after the other if they are too long for an event.
-pub(crate) async fn run(context: &Context, items: &[Item], reports: Reports) -> BatchEnd {
-    let mut whole = BatchEnd {
-        done: Vec::new(),
-        problem: None,
-        not_run: false,
-    };
-    for part in parts(items) {
-        let end = run_part(context, part, reports).await;
-        whole.done.extend(end.done);
-        whole.problem = whole.problem.or(end.problem);
-        if end.not_run {
-            whole.not_run = true;
-            break;
+/// Where a batch comes from.
+pub(crate) trait Source {
+    /// A part of the batch has ended: removes what is done. What failed comes again.
+    fn ended(
+        &self,
+        done: &[String],
+        failed: &[String],
+    ) -> impl Future<Output = Result<(), String>> + Send;
+}
+
+/// How a batch is run.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Rules {
+    pub(crate) reports: Reports,
+    /// What was received more often becomes a dead letter.
+    pub(crate) receives_max: Option<u32>,
+}
+
+/// Runs a batch: the function is invoked once, or with one part after the other if the messages are too long for an event. What is done
+/// is removed from the source after each part, because the next one may take as long again.
+///
+/// # Errors
+/// The function could not run, so others would fail in the same way; or what is done could not be removed. The source is not told of
+/// what did not run.
+pub(crate) async fn run(
+    context: &Context,
+    items: Vec<Item>,
+    rules: Rules,
+    source: &impl Source,
+) -> Result<(), String> {
+    let (buried, items) = bury(context, items, rules.receives_max).await;
+    let mut problem = source.ended(&buried, &[]).await.err();
+    for part in parts(&items) {
+        let end = run_part(context, part, rules.reports).await;
+        context.status.ran();
+        if !end.not_run {
+            let ids = part.iter().map(|item| item.id.clone());
+            let failed: Vec<String> = ids.filter(|id| !end.done.contains(id)).collect();
+            let removed = source.ended(&end.done, &failed).await;
+            problem = problem.or(removed.err());
+        }
+        if let Some(waits) = end.note(context) {
+            return Err(waits);
         }
     }
-    whole
+    problem.map_or(Ok(()), Err)
 }
 
 /// Cuts a batch into parts whose events are not too long. A message that is too long by itself is a part.
 fn parts(items: &[Item]) -> Vec<&[Item]> {
     let mut parts = Vec::new();
+    if items.is_empty() {
+        return parts;
+    }
     let (mut begin, mut bytes) = (0, ENVELOPE_BYTES);
     for (at, item) in items.iter().enumerate() {
         let record = item.record.to_string().len() + 1;
@@ -126,7 +158,7 @@ impl Reports {
 }
 
 /// Buries what was received more often than it may. Returns the ids of what is safe as dead letters now, and what is left.
-pub(crate) async fn bury(
+async fn bury(
     context: &Context,
     items: Vec<Item>,
     receives_max: Option<u32>,

@@ -18,7 +18,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use crate::batch::{self, Item, Reports};
+use crate::batch::{self, Item, Reports, Rules, Source};
 use crate::context::Context;
 use client::{NEW, Redis, RedisAccess, StreamEntry};
 
@@ -214,21 +214,28 @@ impl Receiver {
     }
 
     /// Runs a batch, and acknowledges what is done.
-    async fn process(&self, items: Vec<Item>, mut redis: Redis) -> Result<(), String> {
-        let (context, config) = (&self.context, &self.config);
-        let (mut done, items) = batch::bury(context, items, Some(config.max_receives)).await;
-        let mut waits = None;
-        if !items.is_empty() {
-            let reports = Reports::of(config.report_batch_item_failures);
-            let mut end = batch::run(context, &items, reports).await;
-            context.status.ran();
-            done.append(&mut end.done);
-            waits = end.note(context);
-        }
-        redis
-            .acknowledge(&config.stream, &config.group, &done)
-            .await?;
-        waits.map_or(Ok(()), Err)
+    async fn process(&self, items: Vec<Item>, redis: Redis) -> Result<(), String> {
+        let config = &self.config;
+        let rules = Rules {
+            reports: Reports::of(config.report_batch_item_failures),
+            receives_max: Some(config.max_receives),
+        };
+        let source = Acknowledges { config, redis };
+        batch::run(&self.context, items, rules, &source).await
+    }
+}
+
+/// Acknowledges the entries of a batch.
+#[derive(Debug)]
+struct Acknowledges<'a> {
+    config: &'a RedisConfig,
+    redis: Redis,
+}
+
+impl Source for Acknowledges<'_> {
+    async fn ended(&self, done: &[String], _: &[String]) -> Result<(), String> {
+        let RedisConfig { stream, group, .. } = self.config;
+        self.redis.clone().acknowledge(stream, group, done).await
     }
 }
 

@@ -3,6 +3,7 @@
 
 mod backlog;
 pub(crate) mod client;
+mod held;
 pub(crate) mod queues;
 
 use std::sync::Arc;
@@ -13,11 +14,12 @@ use serde_json::{Map, Value, json};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::batch::{self, Item, Reports};
+use crate::batch::{self, Item, Reports, Rules};
 use crate::context::Context;
 use crate::status::now_ms;
 use backlog::Backlog;
-use client::Queue;
+use client::{Calls, PER_CALL, Queue, VISIBILITY_MAX_S};
+use held::{Held, HeldBatch};
 
 /// Receives until the trigger is stopped.
 pub(crate) async fn run(mut context: Context, config: SqsConfig) {
@@ -32,36 +34,17 @@ pub(crate) async fn run(mut context: Context, config: SqsConfig) {
             return context.stopped().await;
         }
     };
-    let receiver = Arc::new(Receiver {
-        queue,
-        config,
-        context: context.clone(),
-        backlog: Backlog::new(&context.status),
-    });
-    let mut batches = JoinSet::new();
-    let mut visibility_s = None;
-    loop {
-        let polled = receiver.round(&mut context, &mut batches, &mut visibility_s);
-        match polled.await {
-            Ok(()) if context.is_stopped() => break,
-            Ok(()) => {}
-            Err(problem) => {
-                if !context.back_off(&problem).await {
-                    break;
-                }
-            }
-        }
-    }
-    // What runs is finished, and deleted if it succeeds.
-    while batches.join_next().await.is_some() {}
+    let receiver = Receiver::new(Arc::new(queue), config, context.clone());
+    receiver.run(&mut context).await;
 }
 
 #[derive(Debug)]
 struct Receiver {
-    queue: Queue,
+    queue: Arc<dyn Calls>,
     config: SqsConfig,
     context: Context,
     backlog: Backlog,
+    held: Arc<Held>,
 }
 
 /// A message, and what deletes it.
@@ -73,6 +56,35 @@ struct Message {
 }
 
 impl Receiver {
+    fn new(queue: Arc<dyn Calls>, config: SqsConfig, context: Context) -> Arc<Self> {
+        Arc::new(Self {
+            config,
+            backlog: Backlog::new(&context.status),
+            held: Held::new(Arc::clone(&queue)),
+            queue,
+            context,
+        })
+    }
+
+    async fn run(self: Arc<Self>, context: &mut Context) {
+        let mut batches = JoinSet::new();
+        let mut visibility_s = None;
+        loop {
+            let polled = self.round(context, &mut batches, &mut visibility_s);
+            match polled.await {
+                Ok(()) if context.is_stopped() => break,
+                Ok(()) => {}
+                Err(problem) => {
+                    if !context.back_off(&problem).await {
+                        break;
+                    }
+                }
+            }
+        }
+        // What runs is finished, and deleted if it succeeds.
+        while batches.join_next().await.is_some() {}
+    }
+
     /// Waits for a place, receives one batch and begins to run it.
     async fn round(
         self: &Arc<Self>,
@@ -96,10 +108,10 @@ impl Receiver {
             None => *visibility_s.insert(self.visibility_s().await?),
         };
         let asked_at = Instant::now();
-        let messages = tokio::select! {
+        let (messages, held) = tokio::select! {
             // What arrives in this moment is visible again after its timeout.
             () = context.stopped() => return Ok(()),
-            messages = self.receive(visibility_s) => messages?,
+            received = self.receive(visibility_s) => received?,
         };
         context.works();
         let oldest_ms = messages.iter().filter_map(|message| message.sent_ms).min();
@@ -115,16 +127,17 @@ impl Receiver {
             return Ok(());
         }
         context.status.received(messages.len() as u64);
+        let items = messages.into_iter().map(|message| message.item).collect();
         let receiver = Arc::clone(self);
         batches.spawn(async move {
-            let ended = receiver.process(messages).await;
+            let ended = receiver.process(items, held).await;
             drop(running);
             ended
         });
         Ok(())
     }
 
-    /// The queue's visibility timeout, unless that is too short for a batch: it would come again while it runs.
+    /// The queue's visibility timeout, unless that is too short for a batch that need not wait. For others it is renewed.
     async fn visibility_s(&self) -> Result<u64, String> {
         let attributes = self.attributes(&["VisibilityTimeout"]).await?;
         let own_s = number(&attributes["VisibilityTimeout"]).unwrap_or(30);
@@ -149,8 +162,10 @@ impl Receiver {
     }
 
     /// Receives a batch: with a long poll for the first messages, and until the window or the batch is full for the others.
-    async fn receive(&self, visibility_s: u64) -> Result<Vec<Message>, String> {
-        let mut messages = self.poll(visibility_s, POLL_S, 0).await?;
+    async fn receive(&self, visibility_s: u64) -> Result<(Vec<Message>, HeldBatch), String> {
+        let mut held = self.held.begin(visibility_s);
+        let mut messages = self.poll(&held, POLL_S, 0).await?;
+        held.begins();
         let until = Instant::now() + Duration::from_millis(self.config.batch_window_ms);
         let most = self.config.batch_size as usize;
         let mut is_more = messages.len() == PER_CALL;
@@ -163,22 +178,24 @@ impl Receiver {
                 break;
             }
             let wait_s = left.as_secs().min(POLL_S);
-            let found = self.poll(visibility_s, wait_s, messages.len()).await?;
+            let found = self.poll(&held, wait_s, messages.len()).await?;
             is_more = found.len() == PER_CALL;
-            if found.is_empty() && wait_s == 0 {
+            if found.is_empty() {
                 if left.is_zero() {
                     break;
                 }
+                // Also after a long poll: a server need not wait, and what it hands over may run already.
                 tokio::time::sleep(left.min(SHORT_POLL)).await;
             }
             messages.extend(found);
         }
-        Ok(messages)
+        Ok((messages, held))
     }
 
+    /// Receives messages that no batch has yet.
     async fn poll(
         &self,
-        visibility_s: u64,
+        held: &HeldBatch,
         wait_s: u64,
         already: usize,
     ) -> Result<Vec<Message>, String> {
@@ -186,7 +203,7 @@ impl Receiver {
         let asked = json!({
             "MaxNumberOfMessages": most.clamp(1, PER_CALL),
             "WaitTimeSeconds": wait_s,
-            "VisibilityTimeout": visibility_s,
+            "VisibilityTimeout": held.visibility_s(),
             "AttributeNames": ["All"],
             "MessageAttributeNames": ["All"],
         });
@@ -197,63 +214,23 @@ impl Receiver {
         let (arn, region) = (self.queue.arn(), self.queue.region());
         let messages = messages
             .into_iter()
-            .filter_map(|message| read(message, &arn, region));
-        Ok(messages.take(PER_CALL).collect())
+            .filter_map(|message| read(message, &arn, region))
+            .take(PER_CALL)
+            .filter(|message| held.takes(&message.item.id, &message.receipt));
+        Ok(messages.collect())
     }
 
     /// Runs a batch, and deletes what is done.
-    async fn process(&self, messages: Vec<Message>) -> Result<(), String> {
-        let receipts: Vec<(String, String)> = messages
-            .iter()
-            .map(|message| (message.item.id.clone(), message.receipt.clone()))
-            .collect();
-        let items = messages.into_iter().map(|message| message.item).collect();
+    async fn process(&self, items: Vec<Item>, held: HeldBatch) -> Result<(), String> {
+        let rules = Rules {
+            reports: Reports::of(self.config.report_batch_item_failures),
+            receives_max: self.config.max_receives,
+        };
         let context = &self.context;
-        let (mut done, items) = batch::bury(context, items, self.config.max_receives).await;
-        let mut waits = None;
-        if !items.is_empty() {
-            let reports = Reports::of(self.config.report_batch_item_failures);
-            let mut end = batch::run(context, &items, reports).await;
-            context.status.ran();
-            done.append(&mut end.done);
-            waits = end.note(context);
+        tokio::select! {
+            ended = batch::run(context, items, rules, &held) => ended,
+            never = held.renew(context) => match never {},
         }
-        let receipts = receipts.into_iter();
-        let receipts = receipts.filter(|(id, _)| done.contains(id));
-        self.delete(receipts.map(|(_, receipt)| receipt).collect())
-            .await?;
-        waits.map_or(Ok(()), Err)
-    }
-
-    /// Deletes messages. What cannot be deleted comes again.
-    async fn delete(&self, receipts: Vec<String>) -> Result<(), String> {
-        for part in receipts.chunks(PER_CALL) {
-            let entries = part.iter().enumerate();
-            let entries: Vec<Value> = entries
-                .map(|(at, receipt)| json!({"Id": at.to_string(), "ReceiptHandle": receipt}))
-                .collect();
-            let asked = json!({"Entries": entries});
-            let mut tries = 0;
-            let answer = loop {
-                match self.queue.call("DeleteMessageBatch", asked.clone()).await {
-                    Ok(answer) => break answer,
-                    Err(problem) if tries == DELETE_TRIES => return Err(problem),
-                    Err(_) => tokio::time::sleep(Duration::from_millis(200 << tries)).await,
-                }
-                tries += 1;
-            };
-            if let Some(failed) = answer["Failed"]
-                .as_array()
-                .filter(|failed| !failed.is_empty())
-            {
-                let first = &failed[0];
-                return Err(format!(
-                    "{} messages that are done cannot be deleted and will come again: {first}",
-                    failed.len()
-                ));
-            }
-        }
-        Ok(())
     }
 }
 
@@ -338,8 +315,6 @@ fn number(value: &Value) -> Option<u64> {
     text.unwrap_or_else(|| value.to_string()).parse().ok()
 }
 
-/// Messages of one call, at most.
-const PER_CALL: usize = 10;
 /// SQS's longest poll.
 const POLL_S: u64 = 20;
 /// From one call that finds nothing to the next one.
@@ -348,35 +323,10 @@ const EMPTY_MIN: Duration = Duration::from_secs(1);
 const SHORT_POLL: Duration = Duration::from_millis(200);
 /// Beside the function's timeout, for the wait for a worker.
 const VISIBILITY_SPARE_S: u64 = 5;
-/// SQS's longest.
-const VISIBILITY_MAX_S: u64 = 43_200;
 /// Lambda's limit of an event is 6 MB.
 const BATCH_BYTES_MAX: usize = 4 << 20;
 /// About what a record takes besides its body and attributes.
 const ITEM_BYTES: usize = 512;
-const DELETE_TRIES: u32 = 3;
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_message_becomes_lambdas_record() {
-        let message = json!({
-            "MessageId": "m1", "ReceiptHandle": "r1", "Body": "hello", "MD5OfBody": "5d41",
-            "Attributes": {"ApproximateReceiveCount": "3", "SentTimestamp": "1700000000000"},
-            "MessageAttributes": {"kind": {"DataType": "String", "StringValue": "a"}},
-        });
-        let message = read(message, "arn:aws:sqs:us-east-1:1:jobs", "us-east-1").unwrap();
-        assert_eq!((message.item.receives, &*message.receipt), (3, "r1"));
-        assert_eq!(message.sent_ms, Some(1_700_000_000_000));
-        let record = &message.item.record;
-        assert_eq!(record["messageId"], "m1");
-        assert_eq!(record["attributes"]["ApproximateReceiveCount"], "3");
-        assert_eq!(record["messageAttributes"]["kind"]["stringValue"], "a");
-        assert_eq!(record["eventSource"], "aws:sqs");
-        assert!(read(json!({"MessageId": "m1"}), "", "").is_none());
-        assert!(read(json!(["MessageId"]), "", "").is_none());
-        assert_eq!(take(&mut json!([1]), "Messages"), Value::Null);
-    }
-}
+mod tests;

@@ -1,10 +1,14 @@
 //! What the tests of triggers have in place of the queue.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
+use bytes::Bytes;
 use parking_lot::Mutex;
 use pilot_model::FunctionName;
+use pilot_model::asynchronous::AsyncConfig;
 use pilot_model::ports::{
     AsyncRequest, AsyncRunner, AsyncTarget, AttemptEnd, BoxFuture, Mark, NoTarget, NotAccepted,
     TriggerStore,
@@ -17,6 +21,8 @@ pub(crate) struct FakeStore {
     pub(crate) accepted: Mutex<BTreeSet<String>>,
     /// So many looks at marks panic.
     pub(crate) panics_left: AtomicU32,
+    /// So many became dead letters.
+    pub(crate) buried: AtomicU32,
 }
 
 impl TriggerStore for FakeStore {
@@ -35,6 +41,7 @@ impl TriggerStore for FakeStore {
         _: u32,
         _: String,
     ) -> BoxFuture<'static, Result<(), NotAccepted>> {
+        self.buried.fetch_add(1, Ordering::SeqCst);
         Box::pin(async { Ok(()) })
     }
 
@@ -65,5 +72,44 @@ impl AsyncRunner for Nobody {
 
     fn run(&self, _: AsyncRequest) -> BoxFuture<'static, AttemptEnd> {
         Box::pin(async { AttemptEnd::Stopping })
+    }
+}
+
+/// Runs everything, and takes as long each time.
+#[derive(Debug)]
+pub(crate) struct Slow {
+    takes: Duration,
+    end: AttemptEnd,
+    /// The events of what was begun.
+    pub(crate) begun: Mutex<Vec<Bytes>>,
+}
+
+impl Slow {
+    pub(crate) fn new(takes: Duration, end: AttemptEnd) -> Arc<Self> {
+        Arc::new(Self {
+            takes,
+            end,
+            begun: Mutex::default(),
+        })
+    }
+}
+
+impl AsyncRunner for Slow {
+    fn target(&self, _: &FunctionName, _: Option<&str>) -> Result<AsyncTarget, NoTarget> {
+        Ok(AsyncTarget {
+            config: AsyncConfig::default(),
+            owner: "me".to_owned(),
+            concurrency: 10,
+            arn: String::new(),
+        })
+    }
+
+    fn run(&self, request: AsyncRequest) -> BoxFuture<'static, AttemptEnd> {
+        self.begun.lock().push(request.payload);
+        let (takes, end) = (self.takes, self.end.clone());
+        Box::pin(async move {
+            tokio::time::sleep(takes).await;
+            end
+        })
     }
 }

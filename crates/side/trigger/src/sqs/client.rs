@@ -1,11 +1,13 @@
 //! Calls of the SQS API: its JSON protocol over `reqwest`, signed with AWS Signature Version 4 by the crate `object_store`, which also
 //! knows where an AWS machine has its credentials.
 
+use std::fmt::{self, Debug};
 use std::sync::Arc;
 use std::time::Duration;
 
 use object_store::aws::{AmazonS3Builder, AwsAuthorizer, AwsCredential, AwsCredentialProvider};
 use object_store::client::HttpRequest;
+use pilot_model::BoxFuture;
 use reqwest::{Client, Response, Url};
 use serde_json::{Map, Value, json};
 
@@ -24,8 +26,8 @@ pub struct SqsAccess {
     pub ca_pem: Option<Vec<u8>>,
 }
 
-impl std::fmt::Debug for SqsAccess {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl Debug for SqsAccess {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SqsAccess")
             .field("url", &self.url)
             .finish_non_exhaustive()
@@ -48,8 +50,8 @@ pub enum SqsCredentials {
     },
 }
 
-impl std::fmt::Debug for SqsCredentials {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl Debug for SqsCredentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Environment => "Environment",
             Self::Anonymous => "Anonymous",
@@ -67,6 +69,32 @@ pub(crate) struct Queue {
     root: Url,
     region: String,
     signer: Signer,
+}
+
+/// What can be called at a queue.
+pub(super) trait Calls: Debug + Send + Sync {
+    /// [`Queue::call`].
+    fn call(&self, action: &'static str, body: Value) -> BoxFuture<'_, Result<Value, String>>;
+
+    /// [`Queue::arn`].
+    fn arn(&self) -> String;
+
+    /// [`Queue::region`].
+    fn region(&self) -> &str;
+}
+
+impl Calls for Queue {
+    fn call(&self, action: &'static str, body: Value) -> BoxFuture<'_, Result<Value, String>> {
+        Box::pin(self.call(action, body))
+    }
+
+    fn arn(&self) -> String {
+        self.arn()
+    }
+
+    fn region(&self) -> &str {
+        self.region()
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -244,6 +272,10 @@ fn to_sign(root: &Url, action: &str, body: &str) -> Result<HttpRequest, String> 
     Ok(request)
 }
 
+/// Messages of one call, at most.
+pub(super) const PER_CALL: usize = 10;
+/// SQS hides a message for at most 12 hours, since it was received.
+pub(super) const VISIBILITY_MAX_S: u64 = 43_200;
 /// Longer than the longest poll of SQS, 20 s.
 const CALL_TIME_MAX: Duration = Duration::from_secs(30);
 /// Ten messages of 1 MiB, escaped.
