@@ -210,6 +210,36 @@ def test_a_batch_that_takes_longer_than_its_visibility_timeout_runs_once(sqs: An
     assert trigger(triggered, "long")["errors"] == 0
 
 
+def test_messages_that_are_collected_at_a_stop_are_run(sqs: Any, home: Path, tmp_path: Path) -> None:
+    place = home / "stopped-trigger"
+    place.mkdir()
+    (place / "secret").write_text(SECRET)
+    (place / "secret").chmod(0o600)
+    config = place / "pilotd.toml"
+    config.write_text(
+        f"""
+[connections.queues]
+functions = ["*"]
+kind = "sqs"
+url = "{sqs.meta.endpoint_url}/123456789012"
+access_key_id = "{KEY_ID}"
+secret_access_key_file = "{place / "secret"}"
+"""
+    )
+    queue = sqs.create_queue(QueueName="collected", Attributes={"VisibilityTimeout": "600"})["QueueUrl"]
+    daemon = Daemon(place, "--config", str(config))
+    try:
+        keys = f'[[functions.collected.triggers]]\ntype = "sqs"\nbatch_window_s = 120\nqueue = "{queue}"\n'
+        deploy(daemon, tmp_path, "collected", keys, SLOW)
+        for text in ("one", "two"):
+            sqs.send_message(QueueUrl=queue, MessageBody=text)
+        eventually("the messages are collected", lambda: visible_and_hidden(sqs, queue) == (0, 2))
+        assert got(daemon, "collected") == []
+    finally:
+        daemon.stop()
+    assert visible_and_hidden(sqs, queue) == (0, 0)
+
+
 def test_a_queue_that_is_not_there_is_an_error_that_is_shown(sqs: Any, triggered: Daemon, tmp_path: Path) -> None:
     queue = f"{sqs.meta.endpoint_url}/123456789012/later"
     deploy(triggered, tmp_path, "later", f'[[functions.later.triggers]]\ntype = "sqs"\nqueue = "{queue}"\n')

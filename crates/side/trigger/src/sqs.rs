@@ -55,6 +55,15 @@ struct Message {
     sent_ms: Option<i64>,
 }
 
+/// A batch that was received.
+#[derive(Debug)]
+struct Received {
+    messages: Vec<Message>,
+    held: HeldBatch,
+    /// What ended the receiving early.
+    problem: Option<String>,
+}
+
 impl Receiver {
     fn new(queue: Arc<dyn Calls>, config: SqsConfig, context: Context) -> Arc<Self> {
         Arc::new(Self {
@@ -108,25 +117,45 @@ impl Receiver {
             None => *visibility_s.insert(self.visibility_s().await?),
         };
         let asked_at = Instant::now();
-        let (messages, held) = tokio::select! {
-            // What arrives in this moment is visible again after its timeout.
-            () = context.stopped() => return Ok(()),
-            received = self.receive(visibility_s) => received?,
-        };
-        context.works();
-        let oldest_ms = messages.iter().filter_map(|message| message.sent_ms).min();
-        let running = self.backlog.begin(messages.len() as u64, oldest_ms);
-        // Those that were received must run all the same.
-        if let Err(problem) = self.ask_what_waits().await {
-            context.status.failed(&problem);
+        let received = self.receive(context, visibility_s).await?;
+        let Received {
+            messages,
+            held,
+            problem,
+        } = received;
+        if problem.is_none() {
+            context.works();
         }
-        if messages.is_empty() {
+        let is_empty = messages.is_empty();
+        // Also at a stop: what was received must run, because the queue hides it and counts that it was received.
+        self.begin(messages, held, batches);
+        tokio::select! {
+            () = context.stopped() => return Ok(()),
+            asked = self.ask_what_waits() => if let Err(problem) = asked {
+                context.status.failed(&problem);
+            },
+        }
+        if is_empty {
             // A server that does not wait for messages would be asked without end.
             let early = EMPTY_MIN.saturating_sub(asked_at.elapsed());
             context.pause(early).await;
-            return Ok(());
         }
-        context.status.received(messages.len() as u64);
+        problem.map_or(Ok(()), Err)
+    }
+
+    /// Begins to run a batch.
+    fn begin(
+        self: &Arc<Self>,
+        messages: Vec<Message>,
+        held: HeldBatch,
+        batches: &mut JoinSet<Result<(), String>>,
+    ) {
+        let oldest_ms = messages.iter().filter_map(|message| message.sent_ms).min();
+        let running = self.backlog.begin(messages.len() as u64, oldest_ms);
+        if messages.is_empty() {
+            return;
+        }
+        self.context.status.received(messages.len() as u64);
         let items = messages.into_iter().map(|message| message.item).collect();
         let receiver = Arc::clone(self);
         batches.spawn(async move {
@@ -134,7 +163,6 @@ impl Receiver {
             drop(running);
             ended
         });
-        Ok(())
     }
 
     /// The queue's visibility timeout, unless that is too short for a batch that need not wait. For others it is renewed.
@@ -161,16 +189,40 @@ impl Receiver {
         Ok(())
     }
 
-    /// Receives a batch: with a long poll for the first messages, and until the window or the batch is full for the others.
-    async fn receive(&self, visibility_s: u64) -> Result<(Vec<Message>, HeldBatch), String> {
+    /// Receives a batch: with a long poll for the first messages, and until the window or the batch is full for the others. A stop or an
+    /// error then ends it early, and what was received is returned all the same. What the queue hands over in the moment of a stop is
+    /// visible again after its timeout.
+    async fn receive(&self, context: &mut Context, visibility_s: u64) -> Result<Received, String> {
         let mut held = self.held.begin(visibility_s);
-        let mut messages = self.poll(&held, POLL_S, 0).await?;
+        let first = tokio::select! {
+            biased;
+            found = self.poll(&held, POLL_S, 0) => found?,
+            () = context.stopped() => Vec::new(),
+        };
         held.begins();
+        let mut received = Received {
+            messages: first,
+            held,
+            problem: None,
+        };
+        if received.messages.is_empty() {
+            return Ok(received);
+        }
+        let filled = tokio::select! {
+            biased;
+            filled = self.fill(&mut received.messages, &received.held) => filled,
+            () = context.stopped() => Ok(()),
+        };
+        received.problem = filled.err();
+        Ok(received)
+    }
+
+    /// Receives more messages for a batch.
+    async fn fill(&self, messages: &mut Vec<Message>, held: &HeldBatch) -> Result<(), String> {
         let until = Instant::now() + Duration::from_millis(self.config.batch_window_ms);
         let most = self.config.batch_size as usize;
         let mut is_more = messages.len() == PER_CALL;
-        while !messages.is_empty()
-            && messages.len() < most
+        while messages.len() < most
             && messages.iter().map(|one| one.item.bytes).sum::<usize>() < BATCH_BYTES_MAX
         {
             let left = until.saturating_duration_since(Instant::now());
@@ -178,7 +230,7 @@ impl Receiver {
                 break;
             }
             let wait_s = left.as_secs().min(POLL_S);
-            let found = self.poll(&held, wait_s, messages.len()).await?;
+            let found = self.poll(held, wait_s, messages.len()).await?;
             is_more = found.len() == PER_CALL;
             if found.is_empty() {
                 if left.is_zero() {
@@ -189,7 +241,7 @@ impl Receiver {
             }
             messages.extend(found);
         }
-        Ok((messages, held))
+        Ok(())
     }
 
     /// Receives messages that no batch has yet.
@@ -227,10 +279,15 @@ impl Receiver {
             receives_max: self.config.max_receives,
         };
         let context = &self.context;
-        tokio::select! {
+        let ended = tokio::select! {
             ended = batch::run(context, items, rules, &held) => ended,
             never = held.renew(context) => match never {},
+        };
+        // Others run what could not run here.
+        if context.is_stopped() || !context.is_owned() {
+            held.give_back().await;
         }
+        ended
     }
 }
 

@@ -159,6 +159,12 @@ impl HeldBatch {
         }
     }
 
+    /// Makes what it still has visible at once: others may run it.
+    pub(super) async fn give_back(&self) {
+        // What fails becomes visible after its timeout.
+        let _ = self.hide(0).await;
+    }
+
     /// Hides its messages for so long from now on.
     async fn hide(&self, visibility_s: u64) -> Result<(), String> {
         let held = self.held();

@@ -320,6 +320,41 @@ async fn each_part_of_a_batch_is_deleted_when_it_has_run() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_was_received_runs_although_the_trigger_is_stopped() {
+    let queue = FakeQueue::with(3, 1);
+    let listening = Listening::begin(&queue, slow(2), 60);
+    pass(5).await;
+    assert_eq!((queue.receives("m0"), listening.runs().len()), (1, 0));
+    let runner = Arc::clone(&listening.runner);
+    listening.ends().await;
+    assert_eq!((queue.left(), runner.begun.lock().len()), (0, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_received_runs_although_the_next_call_fails() {
+    let queue = FakeQueue::with(3, 1);
+    queue.0.lock().receives_left = Some(1);
+    let listening = Listening::begin(&queue, slow(2), 60);
+    pass(5).await;
+    assert_eq!((queue.left(), listening.runs()), (0, vec![3]));
+    let problem = listening.info().last_error.unwrap();
+    assert!(problem.contains("500"), "{problem}");
+    listening.ends().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_cannot_run_at_a_stop_is_visible_at_once() {
+    let queue = FakeQueue::with(3, 1);
+    let runner = Slow::new(Duration::ZERO, AttemptEnd::Stopping);
+    let listening = Listening::begin(&queue, runner, 60);
+    pass(5).await;
+    listening.ends().await;
+    let fake = queue.0.lock();
+    let mut messages = fake.messages.values();
+    assert!(messages.all(|one| one.receives == 1 && one.visible_at <= Instant::now()));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_failed_message_is_not_kept_hidden_by_the_other_parts_of_its_batch() {
     let queue = FakeQueue::with(10, 900 << 10);
     let failed = AttemptEnd::Failed {
