@@ -5,7 +5,9 @@ use std::fmt::{self, Debug};
 use std::sync::Arc;
 use std::time::Duration;
 
-use object_store::aws::{AmazonS3Builder, AwsAuthorizer, AwsCredential, AwsCredentialProvider};
+use object_store::aws::{
+    AmazonS3Builder, AmazonS3ConfigKey, AwsAuthorizer, AwsCredential, AwsCredentialProvider,
+};
 use object_store::client::HttpRequest;
 use pilot_model::BoxFuture;
 use reqwest::{Client, Response, Url};
@@ -18,7 +20,7 @@ use crate::http::{self, Trust};
 pub struct SqsAccess {
     /// The beginning of the URLs of the queues that may be used.
     pub url: String,
-    /// The region. `None`: `us-east-1`.
+    /// The region. `None`: that of the URL if it is AWS's, then that of the environment if the credentials are, then `us-east-1`.
     pub region: Option<String>,
     /// Who the daemon is.
     pub credentials: SqsCredentials,
@@ -110,6 +112,7 @@ impl Queue {
     pub(crate) fn open(access: &SqsAccess, url: &str) -> Result<Self, String> {
         let mut root = Url::parse(url).map_err(|error| format!("{url}: {error}"))?;
         root.set_path("/");
+        let mut region = access.region.clone().or_else(|| region_of(&root));
         let signer = match &access.credentials {
             SqsCredentials::Anonymous => Signer::Nobody,
             SqsCredentials::Key { id, secret } => Signer::Key(Arc::new(AwsCredential {
@@ -118,8 +121,10 @@ impl Queue {
                 token: None,
             })),
             SqsCredentials::Environment => {
-                // Only what it knows about credentials is used.
-                let built = AmazonS3Builder::from_env().with_bucket_name("none").build();
+                // Only what it knows about credentials and the region is used.
+                let builder = AmazonS3Builder::from_env().with_bucket_name("none");
+                region = region.or_else(|| builder.get_config_value(&AmazonS3ConfigKey::Region));
+                let built = builder.build();
                 let built = built.map_err(|error| format!("credentials: {error}"))?;
                 Signer::Environment(Arc::clone(built.credentials()))
             }
@@ -128,10 +133,7 @@ impl Queue {
             client: http::client(&Trust::of(access.ca_pem.as_deref())?, CALL_TIME_MAX)?,
             url: url.to_owned(),
             root,
-            region: access
-                .region
-                .clone()
-                .unwrap_or_else(|| "us-east-1".to_owned()),
+            region: region.unwrap_or_else(|| "us-east-1".to_owned()),
             signer,
         })
     }
@@ -240,6 +242,25 @@ impl Queue {
     }
 }
 
+/// The region that an endpoint of AWS is in ("Amazon SQS endpoints and quotas", AWS General Reference).
+fn region_of(root: &Url) -> Option<String> {
+    let host = root.host_str()?;
+    let domains = [".amazonaws.com", ".amazonaws.com.cn", ".api.aws"];
+    let name = domains
+        .iter()
+        .find_map(|domain| host.strip_suffix(domain))?;
+    let labels: Vec<&str> = name.split('.').collect();
+    let region = match labels[..] {
+        // The old names.
+        ["queue"] => "us-east-1",
+        [region, "queue"] | ["sqs" | "sqs-fips", region] => region,
+        // The endpoint of a VPC.
+        [_, "sqs", region, "vpce"] => region,
+        _ => return None,
+    };
+    Some(region.to_owned())
+}
+
 /// About how many values a text in JSON has: commas and brackets outside of strings.
 fn values(json: &[u8]) -> usize {
     let (mut count, mut in_string, mut escaped) = (0, false, false);
@@ -288,6 +309,30 @@ const REFUSAL_BYTES_MAX: usize = 64 << 10;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_region_is_that_of_the_url_if_it_is_one_of_aws() {
+        for (host, expected) in [
+            ("sqs.eu-west-1.amazonaws.com", Some("eu-west-1")),
+            (
+                "sqs-fips.us-gov-west-1.amazonaws.com",
+                Some("us-gov-west-1"),
+            ),
+            ("sqs.cn-north-1.amazonaws.com.cn", Some("cn-north-1")),
+            ("sqs.eu-central-1.api.aws", Some("eu-central-1")),
+            ("eu-west-2.queue.amazonaws.com", Some("eu-west-2")),
+            ("queue.amazonaws.com", Some("us-east-1")),
+            (
+                "vpce-0a-1b.sqs.eu-west-3.vpce.amazonaws.com",
+                Some("eu-west-3"),
+            ),
+            ("sqs.eu-west-1.amazonaws.com.example.org", None),
+            ("127.0.0.1:9324", None),
+        ] {
+            let root = Url::parse(&format!("https://{host}/")).unwrap();
+            assert_eq!(region_of(&root).as_deref(), expected, "{host}");
+        }
+    }
 
     #[test]
     fn values_are_counted_outside_of_strings_alone() {
