@@ -13,6 +13,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use parking_lot::Mutex;
 use pilot_model::trigger::RedisConfig;
+use serde_json::map::Entry;
 use serde_json::{Map, Value, json};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -266,8 +267,8 @@ fn items(entries: &[StreamEntry], counts: &[(String, u32)], config: &RedisConfig
             bytes += name.len() + value.len();
             let name = String::from_utf8_lossy(name).into_owned();
             match std::str::from_utf8(value) {
-                Ok(text) => _ = fields.insert(name, json!(text)),
-                Err(_) => _ = binary.insert(name, json!(STANDARD.encode(value))),
+                Ok(text) => add(&mut fields, name, text.to_owned()),
+                Err(_) => add(&mut binary, name, STANDARD.encode(value)),
             }
         }
         let mut record = json!({
@@ -289,6 +290,17 @@ fn items(entries: &[StreamEntry], counts: &[(String, u32)], config: &RedisConfig
         })
     });
     items.collect()
+}
+
+/// Adds a field of an entry. An entry may have a name several times: then it has the list of its values.
+fn add(fields: &mut Map<String, Value>, name: String, value: String) {
+    match fields.entry(name) {
+        Entry::Vacant(place) => _ = place.insert(json!(value)),
+        Entry::Occupied(mut place) => match place.get_mut() {
+            Value::Array(values) => values.push(json!(value)),
+            first => *first = json!([first.take(), value]),
+        },
+    }
 }
 
 /// When an entry was added: ids begin with Unix milliseconds, unless the sender chose them.
@@ -330,6 +342,10 @@ mod tests {
                 fields: Some(vec![
                     (b"a".to_vec(), b"1".to_vec()),
                     (b"b".to_vec(), vec![255]),
+                    (b"c".to_vec(), b"1".to_vec()),
+                    (b"b".to_vec(), vec![254]),
+                    (b"c".to_vec(), b"2".to_vec()),
+                    (b"c".to_vec(), b"2".to_vec()),
                 ]),
             },
             StreamEntry {
@@ -340,8 +356,12 @@ mod tests {
         let items = items(&entries, &[("5-1".to_owned(), 3)], &config);
         assert_eq!(items.len(), 1);
         assert_eq!(items[0].receives, 3);
-        assert_eq!(items[0].record["fields"], json!({"a": "1"}));
-        assert_eq!(items[0].record["binaryFields"], json!({"b": "/w=="}));
+        assert_eq!(
+            items[0].record["fields"],
+            json!({"a": "1", "c": ["1", "2", "2"]})
+        );
+        let binary = &items[0].record["binaryFields"];
+        assert_eq!(binary, &json!({"b": ["/w==", "/g=="]}));
         assert_eq!(added_ms("5-1"), Some(5));
     }
 }
