@@ -6,9 +6,11 @@
 //!
 //! Every call to the folder's file system is one of [`Lane`], because the file system may not answer.
 
+mod odd;
 mod watch;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
@@ -29,6 +31,7 @@ use uuid::Uuid;
 use crate::context::Context;
 use crate::file_calls::{Lane, Progress};
 use crate::status::now_ms;
+use odd::OddNames;
 use watch::{Seen, Watch};
 
 /// Listens until the trigger is stopped.
@@ -95,6 +98,8 @@ struct Files {
     known: HashMap<String, String>,
     /// Those to receive.
     pending: BTreeMap<String, Signature>,
+    /// Those that cannot be received.
+    odd: OddNames,
 }
 
 /// The stored state. `None`: it must end.
@@ -206,7 +211,9 @@ async fn read_all(
     let (folder, suffix) = (Arc::clone(folder), watched.suffix.clone());
     let read = watched.call(move |progress| all(&folder, &suffix, progress));
     let read = read.await?;
-    let found = read.map_err(|error| format!("cannot read {}: {error}", watched.path.display()))?;
+    let read = read.map_err(|error| format!("cannot read {}: {error}", watched.path.display()))?;
+    let (found, odd) = read;
+    files.odd.replace(odd, &watched.path, &context.status);
     let settled_ns = i128::from(now_ms() - SETTLED_AFTER_MS) * 1_000_000;
     let mut young = false;
     let gone = files.known.keys().chain(files.pending.keys());
@@ -237,11 +244,12 @@ async fn look(
     watched: &Watched,
     folder: &Arc<File>,
     files: &mut Files,
-    names: BTreeSet<String>,
+    names: BTreeSet<OsString>,
 ) -> Result<(), String> {
     let (at, suffix) = (Arc::clone(folder), watched.suffix.clone());
     let looked = watched.call(move |progress| {
-        let names = names.into_iter().filter(|name| name.ends_with(&suffix));
+        let names = names.into_iter();
+        let names = names.filter(|name| odd::ends_with(name, &suffix));
         let folder = through(&at);
         names
             .map(|name| {
@@ -253,6 +261,13 @@ async fn look(
     });
     let mut gone = BTreeSet::new();
     for (name, signature) in looked.await? {
+        let name = match name.into_string() {
+            Ok(name) => name,
+            Err(odd) => {
+                say_odd(context, watched, files, odd, signature.is_some());
+                continue;
+            }
+        };
         match signature {
             None => _ = gone.insert(name),
             Some(signature) if files.known.get(&name) == Some(&signature.to_string()) => {}
@@ -263,6 +278,22 @@ async fn look(
         }
     }
     forget(context, files, gone).await
+}
+
+/// A file that cannot be received came, or is gone.
+fn say_odd(
+    context: &Context,
+    watched: &Watched,
+    files: &mut Files,
+    name: OsString,
+    is_there: bool,
+) {
+    if !is_there {
+        files.odd.forget(&name);
+    } else if files.odd.add(name.clone()) {
+        let problem = odd::problem(&watched.path, &name);
+        context.status.failed(&problem);
+    }
 }
 
 /// Files that are not there any more need not be remembered.
@@ -326,28 +357,32 @@ fn too_many(watched: &Watched) -> String {
     )
 }
 
-/// The regular files of a folder.
-fn all(folder: &File, suffix: &str, progress: &Progress) -> io::Result<HashMap<String, Signature>> {
-    let mut found = HashMap::new();
+/// The regular files of a folder, and those whose names cannot be in an event.
+fn all(
+    folder: &File,
+    suffix: &str,
+    progress: &Progress,
+) -> io::Result<(HashMap<String, Signature>, OddNames)> {
+    let (mut found, mut odd) = (HashMap::new(), OddNames::default());
     for entry in fs::read_dir(through(folder))? {
         let entry = entry?;
         progress.made();
-        // Names that are no UTF-8 cannot be in an event.
-        let Ok(name) = entry.file_name().into_string() else {
-            continue;
-        };
-        if !name.ends_with(suffix) {
+        if !odd::ends_with(&entry.file_name(), suffix) {
             continue;
         }
         if found.len() >= FILES_MAX {
             let problem = format!("it has more than {FILES_MAX} files: remove those that are done");
             return Err(io::Error::new(io::ErrorKind::QuotaExceeded, problem));
         }
-        if let Some(signature) = signature(&entry.path()) {
-            found.insert(name, signature);
+        let Some(signature) = signature(&entry.path()) else {
+            continue;
+        };
+        match entry.file_name().into_string() {
+            Ok(name) => _ = found.insert(name, signature),
+            Err(name) => _ = odd.add(name),
         }
     }
-    Ok(found)
+    Ok((found, odd))
 }
 
 /// `None`: it is no regular file, or gone.
@@ -427,6 +462,9 @@ const IN_KEY: &AsciiSet = &NON_ALPHANUMERIC
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt as _;
+
     use pilot_model::trigger::{FaasTrigger, TriggerConfig, TriggerInfo, TriggerState};
     use tokio::sync::watch::{self, Sender};
     use tokio::task::JoinHandle;
@@ -458,10 +496,8 @@ mod tests {
         fs::write(inbox.join("a.csv"), "1").unwrap();
         std::os::unix::fs::symlink(&secret, inbox.join("link.csv")).unwrap();
         let opened = open(&watched(&inbox, &inbox)).unwrap();
-        let names: Vec<String> = all(&opened, ".csv", &Progress::default())
-            .unwrap()
-            .into_keys()
-            .collect();
+        let (found, _) = all(&opened, ".csv", &Progress::default()).unwrap();
+        let names: Vec<String> = found.into_keys().collect();
         assert_eq!(names, ["a.csv"]);
     }
 
@@ -577,6 +613,37 @@ mod tests {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     }
+
+    #[tokio::test]
+    async fn a_file_whose_name_is_not_utf8_is_said_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = |name: &'static [u8]| folder.path().join(OsStr::from_bytes(name));
+        fs::write(place(b"old-\xe9"), "1").unwrap();
+        let listening = Listening::begin(folder.path(), FileCalls::default());
+        let said = async |name: &str, errors: u64| {
+            while listening.info().errors < errors {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            let problem = listening.info().last_error.unwrap();
+            assert!(problem.contains(name), "{problem}");
+        };
+        said("\"old-\\xe9\"", 1).await;
+        while listening.info().state != TriggerState::Active {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        // The old one is written again, and is not said again.
+        for name in [&b"old-\xe9"[..], b"new-\xe9"] {
+            fs::write(place(name), "2").unwrap();
+        }
+        said("\"new-\\xe9\"", 2).await;
+        fs::write(folder.path().join("good"), "1").unwrap();
+        while !listening.store.accepted.lock().contains("good") {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        assert_eq!(listening.info().errors, 2);
+        assert_eq!(listening.store.accepted.lock().len(), 1);
+    }
+
     #[tokio::test]
     async fn a_file_that_was_young_at_the_start_is_received_although_others_keep_arriving() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,6 +1,7 @@
 //! A watch of a folder (inotify(7)).
 
 use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::io;
 use std::path::Path;
 
@@ -11,7 +12,7 @@ use tokio::io::unix::AsyncFd;
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Seen {
     /// Files of these names were written, came or went.
-    Names(BTreeSet<String>),
+    Names(BTreeSet<OsString>),
     /// Too much happened: nobody knows what.
     Lost,
     /// The folder is not there any more.
@@ -73,7 +74,7 @@ impl Watch {
                 if event.mask.intersects(ends) {
                     return Ok(Seen::Gone);
                 }
-                if let Some(name) = event.name.and_then(std::ffi::OsStr::to_str) {
+                if let Some(name) = event.name {
                     names.insert(name.to_owned());
                 }
             }
@@ -99,7 +100,7 @@ mod tests {
         let mut watch = Watch::begin(&folder).unwrap();
         std::fs::write(folder.join("a"), "1").unwrap();
         let seen = watch.next().await.unwrap();
-        assert_eq!(seen, Seen::Names(["a".to_owned()].into()));
+        assert_eq!(seen, Seen::Names(["a".into()].into()));
         std::fs::rename(&folder, parent.path().join("other")).unwrap();
         assert_eq!(watch.next().await.unwrap(), Seen::Gone);
     }
