@@ -31,6 +31,7 @@ mod forecast;
 mod full_disk;
 mod handler;
 mod handover;
+mod hang_ups;
 mod healing;
 mod http2;
 mod invoke_api;
