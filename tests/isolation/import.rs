@@ -51,37 +51,7 @@ pub(crate) fn attempts() -> Vec<Attempt> {
             }
         }));
     }
-    attempts.push(Attempt::new(
-        "at import: capabilities are valid in a user namespace of the function alone",
-        |ground| {
-            let users = |name: &str, first: &str| -> [String; 2] {
-                let code = format!(
-                    "import os, threading, time\n{first}\nAT_IMPORT = os.readlink('/proc/self/ns/user')\n\
-                     def handler(event, context):\n    return [AT_IMPORT, os.readlink('/proc/self/ns/user')]\n"
-                );
-                ground.daemon.upload_code(name, &json!({}), &code);
-                let seen = ground.daemon.invoke(name, &json!({})).ok().json();
-                serde_json::from_value(seen).unwrap()
-            };
-            // The last one cannot be forked, so its worker is forked from the level above.
-            let thread = "threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()";
-            let all = [users("users-a", ""), users("users-b", ""), users("users-c", thread)];
-            // Not before: the kernel uses the number of a namespace that is gone again.
-            for name in ["users-a", "users-b", "users-c"] {
-                ground.daemon.cli_ok(&["remove", name]);
-            }
-            let mut distinct: Vec<&String> = all.iter().map(|[at_import, _]| at_import).collect();
-            distinct.sort();
-            distinct.dedup();
-            let host = std::fs::read_link("/proc/self/ns/user").unwrap();
-            let host = host.to_string_lossy().into_owned();
-            let own = all.iter().all(|[at_import, worker]| at_import == worker && *worker != host);
-            match own && distinct.len() == all.len() {
-                true => Verdict::Pass(format!("{all:?}")),
-                false => Verdict::Fail(format!("{all:?}, and the host's {host}")),
-            }
-        },
-    ));
+    attempts.extend(users());
     attempts.push(Attempt::new(
         "at import: no capability but those for joining namespaces",
         |ground| {
@@ -121,6 +91,58 @@ pub(crate) fn attempts() -> Vec<Attempt> {
     ));
     attempts.extend(for_others());
     attempts
+}
+
+/// Attempts of code at import to be another user.
+fn users() -> [Attempt; 2] {
+    let namespaces = Attempt::new(
+        "at import: capabilities are valid in a user namespace of the function alone",
+        |ground| {
+            let users = |name: &str, first: &str| -> [String; 2] {
+                let code = format!(
+                    "import os, threading, time\n{first}\nAT_IMPORT = os.readlink('/proc/self/ns/user')\n\
+                     def handler(event, context):\n    return [AT_IMPORT, os.readlink('/proc/self/ns/user')]\n"
+                );
+                ground.daemon.upload_code(name, &json!({}), &code);
+                let seen = ground.daemon.invoke(name, &json!({})).ok().json();
+                serde_json::from_value(seen).unwrap()
+            };
+            // The last one cannot be forked, so its worker is forked from the level above.
+            let thread = "threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()";
+            let all = [
+                users("users-a", ""),
+                users("users-b", ""),
+                users("users-c", thread),
+            ];
+            // Not before: the kernel uses the number of a namespace that is gone again.
+            for name in ["users-a", "users-b", "users-c"] {
+                ground.daemon.cli_ok(&["remove", name]);
+            }
+            let mut distinct: Vec<&String> = all.iter().map(|[at_import, _]| at_import).collect();
+            distinct.sort();
+            distinct.dedup();
+            let host = std::fs::read_link("/proc/self/ns/user").unwrap();
+            let host = host.to_string_lossy().into_owned();
+            let own = all
+                .iter()
+                .all(|[at_import, worker]| at_import == worker && *worker != host);
+            match own && distinct.len() == all.len() {
+                true => Verdict::Pass(format!("{all:?}")),
+                false => Verdict::Fail(format!("{all:?}, and the host's {host}")),
+            }
+        },
+    );
+    let others = Attempt::new(
+        "at import: cannot become another function's user",
+        |ground| {
+            let said = at_import(ground, "become any user");
+            match said[0].as_bool() {
+                Some(false) => Verdict::Pass(said[1].to_string()),
+                _ => Verdict::Fail(said.to_string()),
+            }
+        },
+    );
+    [namespaces, others]
 }
 
 /// Attempts of code at import to affect others.

@@ -58,6 +58,7 @@ def at_import():
         "bpf": lambda: calls.try_call("bpf"),
         "ptrace": lambda: calls.try_call("ptrace"),
         "as root": privileges.try_as_root,
+        "become any user": privileges.try_become_any_user,
         "unshare": lambda: any_of(calls.try_unshare, kernel.CLONE_FLAGS),
         "mount calls": lambda: any_of(
             calls.try_call, ["umount2", "pivot_root", "open_tree", "move_mount", "fsopen", "mount_setattr"]

@@ -19,6 +19,13 @@ pub enum Argument {
         /// The value.
         value: u32,
     },
+    /// Argument `index` does not equal `value` (lower 32 bits).
+    Not {
+        /// 0-5.
+        index: u8,
+        /// The value.
+        value: u32,
+    },
     /// None of the bits of `mask` is set in argument `index`.
     Without {
         /// 0-5.
@@ -124,6 +131,12 @@ fn condition(argument: &Argument) -> Result<SeccompCondition, seccompiler::Backe
             index,
             SeccompCmpArgLen::Dword,
             SeccompCmpOp::Eq,
+            u64::from(value),
+        ),
+        Argument::Not { index, value } => SeccompCondition::new(
+            index,
+            SeccompCmpArgLen::Dword,
+            SeccompCmpOp::Ne,
             u64::from(value),
         ),
         Argument::Without { index, mask } => SeccompCondition::new(

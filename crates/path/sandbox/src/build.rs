@@ -120,7 +120,7 @@ impl Inner {
         let request = SandboxSpec {
             root,
             own_network: true,
-            own_users: false,
+            own_users: None,
             tmp_bytes_max: machine.config.tmp_bytes_max,
         };
         let sandbox = Sandbox::with_root(&machine.spawner, request, None, cgroup)

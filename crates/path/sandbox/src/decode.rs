@@ -185,7 +185,7 @@ impl Inner {
                 libraries: false,
             },
             own_network: true,
-            own_users: false,
+            own_users: None,
             tmp_bytes_max: TMP_BYTES_MAX,
         };
         let base = Sandbox::with_root(&self.machine.spawner, request, None, None).await?;

@@ -12,6 +12,7 @@ use pilot_sys::seqpacket;
 pub use pilot_sys::seccomp::FilterError;
 
 use self::arguments::conditional;
+use crate::isolation::TEMPLATE_USER;
 
 /// The filters, compiled.
 #[derive(Debug)]
@@ -22,6 +23,8 @@ pub struct Filters {
     pub(crate) absent: Filter,
     /// For every process, where the kernel lets functions send descriptors to the daemon; see [`lingering`].
     pub(crate) lingering: Option<Filter>,
+    /// For templates with a user, and what they fork.
+    pub(crate) own_user: Filter,
     /// For workers, in addition.
     pub(crate) worker: Filter,
 }
@@ -45,6 +48,7 @@ impl Filters {
                 true => None,
                 false => Some(Self::without_lingering()?),
             },
+            own_user: Filter::compile(&other_users(), refused, Verdict::Allow)?,
             worker: Filter::compile(&worker_takes_away(), refused, Verdict::Allow)?,
         })
     }
@@ -115,6 +119,38 @@ fn worker_takes_away() -> Vec<Rule> {
     });
     rules
 }
+
+/// Becoming somebody else than [`TEMPLATE_USER`], which is another user of the machine in each function's user namespace. A template keeps
+/// `CAP_SETUID` and `CAP_SETGID`: its children take this user in theirs.
+fn other_users() -> Vec<Rule> {
+    let not = |index: u8, value: u32| Argument::Not { index, value };
+    let ids = CHANGES_OF_IDS.iter().flat_map(|(call, arguments)| {
+        (0..*arguments).map(|index| Rule {
+            call: *call,
+            when: vec![not(index, TEMPLATE_USER), not(index, UNCHANGED)],
+        })
+    });
+    let groups = Rule {
+        call: libc::SYS_setgroups,
+        when: vec![not(0, 0)],
+    };
+    ids.chain([groups]).collect()
+}
+
+/// Calls that change users or groups, each with the number of its arguments.
+const CHANGES_OF_IDS: [(libc::c_long, u8); 8] = [
+    (libc::SYS_setuid, 1),
+    (libc::SYS_setgid, 1),
+    (libc::SYS_setfsuid, 1),
+    (libc::SYS_setfsgid, 1),
+    (libc::SYS_setreuid, 2),
+    (libc::SYS_setregid, 2),
+    (libc::SYS_setresuid, 3),
+    (libc::SYS_setresgid, 3),
+];
+
+/// An id that stays as it is (setresuid(2)).
+const UNCHANGED: u32 = u32::MAX;
 
 /// Groups of calls, each with its reason.
 const GROUPS: &[(&str, &[libc::c_long])] = &[

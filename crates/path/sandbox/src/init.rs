@@ -343,6 +343,9 @@ impl Init<'_> {
         prctl::set_no_new_privs()?;
         self.filters.template.install()?;
         self.filters.absent.install()?;
+        if spec.template && spec.user.is_some() {
+            self.filters.own_user.install()?;
+        }
         if let Some(lingering) = &self.filters.lingering {
             lingering.install()?;
         }

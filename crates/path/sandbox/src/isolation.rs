@@ -60,6 +60,10 @@ pub(crate) enum UserNamespace {
     None,
 }
 
+/// The user of all Python templates and their workers, in the user namespace that they are in. Each namespace of an environment or a function
+/// maps it to another user of the machine ([`crate::message::OwnUsers`]).
+pub(crate) const TEMPLATE_USER: u32 = 1000;
+
 impl Isolation {
     /// Probes the machine. `id_base` is the first of the 65,536 user ids of the host that sandboxes use. Must be called while
     /// the process has one thread.

@@ -72,10 +72,20 @@ pub(crate) struct MakeSandbox {
     pub(crate) nested: bool,
     /// Whether it has its own network namespace with loopback up; otherwise the host's.
     pub(crate) own_network: bool,
-    /// Whether it has its own user namespace; otherwise that of the sandbox that it is nested in, or the shared one.
-    pub(crate) own_users: bool,
+    /// Its own user namespace; `None`: that of the sandbox that it is nested in, or the shared one.
+    pub(crate) own_users: Option<OwnUsers>,
     /// Its first use.
     pub(crate) usage: Usage,
+}
+
+/// What a user namespace is for, and which user of the namespace around it [`TEMPLATE_USER`](crate::isolation::TEMPLATE_USER) is. `None`:
+/// there is only one user.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum OwnUsers {
+    /// The template of an environment, with the user namespaces of its functions below it.
+    Environment(Option<u32>),
+    /// A function.
+    Function(Option<u32>),
 }
 
 /// What each use of a sandbox begins with.

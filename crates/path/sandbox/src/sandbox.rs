@@ -11,7 +11,7 @@ use crate::channel::Channel;
 use crate::child::{Child, ChildEnd};
 use crate::control::{Control, Reply, answer, unexpected};
 use crate::message::{
-    ExecSpec, Folders, InitReply, InitRequest, MakeSandbox, NAMESPACES, NETWORK, USERS,
+    ExecSpec, Folders, InitReply, InitRequest, MakeSandbox, NAMESPACES, NETWORK, OwnUsers, USERS,
 };
 use crate::process_ids::{FirstPid, ProcessIds};
 use crate::refused::refused;
@@ -48,8 +48,8 @@ pub(crate) struct SandboxSpec {
     pub(crate) root: RootSpec,
     /// Whether it has its own network namespace with loopback up; otherwise the host's.
     pub(crate) own_network: bool,
-    /// Whether it has its own user namespace, if the machine has them.
-    pub(crate) own_users: bool,
+    /// Its own user namespace; `None`: that of the sandbox around it, or the shared one.
+    pub(crate) own_users: Option<OwnUsers>,
     /// Size limit of `/tmp`, bytes.
     pub(crate) tmp_bytes_max: u64,
 }

@@ -69,6 +69,7 @@ fn main() {
         let machine = Machine::new(config, spawner, isolation).expect("a machine");
         let engine = ForkEngine::new(Arc::clone(&machine));
         run(&engine, dir.path()).await;
+        has_its_own_user(&engine, dir.path()).await;
         closes_at_once(&engine, &machine, dir.path()).await;
         environments_end_with_their_versions(&engine, dir.path()).await;
     });
@@ -145,6 +146,82 @@ async fn eventually(what: &str, holds: impl AsyncFn() -> bool) {
         assert!(begun.elapsed() < Duration::from_secs(10), "{what}");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
+}
+
+/// A package, and code that uses it. Both try to become other users while a template imports them.
+const PACKAGE: &str = r#"
+import os
+def attempts():
+    tried = {}
+    for number in (0, 999, 1001, *range(1990, 2020), 65534):
+        for name in ("setuid", "seteuid", "setgid", "setegid"):
+            tried[f"{name}({number})"] = lambda name=name, number=number: getattr(os, name)(number)
+    tried.update({f"setresuid{three}": lambda three=three: os.setresuid(*three) for three in ((-1, -1, 0), (-1, 2001, -1), (2001, 1000, 1000))})
+    tried.update({f"setreuid{two}": lambda two=two: os.setreuid(*two) for two in ((0, -1), (-1, 2001))})
+    tried["setgroups"] = lambda: os.setgroups([0])
+    became = []
+    for name, attempt in tried.items():
+        try:
+            attempt()
+            became.append(name)
+        except OSError:
+            pass
+    os.setresuid(1000, 1000, 1000), os.setresuid(-1, -1, -1)
+    return [became, os.getresuid(), os.getresgid(), open("/proc/self/uid_map").read().split()]
+OF_PACKAGE = attempts()
+"#;
+
+/// Every environment and every function has a user that no other one has, nobody can become another one, not even as a template, and the
+/// files of a template are its workers'.
+async fn has_its_own_user(engine: &ForkEngine, dir: &Path) {
+    let code = "import os, tried\nOF_TEMPLATE = tried.attempts()\nopen('/tmp/file', 'w').close()\n\
+                def handler(event, context):\n    open('/tmp/file', 'a').close()\n    \
+                return [tried.OF_PACKAGE, OF_TEMPLATE, tried.attempts(), os.stat('/tmp/file').st_uid]\n";
+    let mut users = Vec::new();
+    for (name, package) in [("a", "one"), ("b", "one"), ("c", "two")] {
+        let packages = dir.join(package);
+        std::fs::create_dir_all(&packages).expect("a folder");
+        std::fs::write(packages.join("tried.py"), PACKAGE).expect("a file");
+        let mut version = (*version(dir, &format!("user-{name}"), code, &spec())).clone();
+        version.environment.id = pilot_model::EnvironmentId::from_hex(package);
+        if let Some(python) = &mut version.environment.python {
+            python.packages_dir = Some(packages);
+            python.imports = vec!["tried".to_owned()];
+        }
+        let version = Arc::new(version);
+        engine.prepare(&version).await.expect("a template");
+        let worker = engine.start(&version, WorkerId(1)).await.expect("a worker");
+        let (text, _) = call(&worker, "{}").await.expect("an answer");
+        println!("{text}");
+        let seen: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        for of in 0..3 {
+            assert_eq!(
+                seen[of][0],
+                serde_json::json!([]),
+                "nobody became another user"
+            );
+            assert_eq!(seen[of][1], serde_json::json!([1000, 1000, 1000]));
+        }
+        assert_eq!(seen[3], 1000, "the template's file is the worker's");
+        assert_eq!(
+            seen[1][3], seen[2][3],
+            "a worker is in the namespace of its template"
+        );
+        // Ranges: the first id inside, outside, and their number. Those of the package: `0 …`, `1000 …`.
+        users.push((package, seen[0][3][4].clone(), seen[1][3][4].clone()));
+        drop(worker);
+    }
+    assert_eq!(
+        users[0].1, users[1].1,
+        "they share the environment's template"
+    );
+    let distinct: std::collections::HashSet<_> = [&users[0].1, &users[2].1]
+        .into_iter()
+        .chain(users.iter().map(|(_, _, own)| own))
+        .map(ToString::to_string)
+        .collect();
+    assert_eq!(distinct.len(), 5, "{users:?}");
+    println!("nobody becomes another function's user");
 }
 
 /// A worker that ends shortly before its template: its sandbox is not kept, neither because nobody reports the worker's end any more,

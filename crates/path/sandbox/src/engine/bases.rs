@@ -13,6 +13,7 @@ use super::launch::{fork_template, memory_of, python, python_program};
 use super::report::Imports;
 use super::{TemplateTree, specs};
 use crate::cgroup::{CPU_PERIOD_US, Limits};
+use crate::message::OwnUsers;
 use crate::refused::refused;
 use crate::rootfs::RootSpec;
 use crate::sandbox::{Sandbox, SandboxSpec, SharedSandbox};
@@ -138,9 +139,6 @@ fn not_without_function(why: &str) -> StartError {
     }
 }
 
-/// The user of templates that belong to no function, in the sandboxes' user namespace.
-const BASE_USER: u32 = 1000;
-
 impl TemplateTree {
     /// The template above the function's own. `None`: it has not imported all modules that it should have.
     pub(super) async fn base_of(
@@ -183,7 +181,7 @@ impl TemplateTree {
         self.environments
             .find_or_build(&key, Base::usable, || async {
                 let parent = self.interpreter(environment, kind).await?;
-                let spec = specs::of_environment(environment, self.base_user(), kind.libraries);
+                let spec = specs::of_environment(environment, self.user(), kind.libraries);
                 let name = key.name(&environment.id);
                 self.fork_base(environment, kind, parent, name, spec).await
             })
@@ -210,7 +208,7 @@ impl TemplateTree {
                 }
                 let spec = TemplateSpec {
                     imports: modules.to_vec(),
-                    ..specs::of_environment(environment, self.base_user(), kind.libraries)
+                    ..specs::of_environment(environment, self.user(), kind.libraries)
                 };
                 let more = match modules {
                     [module] => module.clone(),
@@ -238,9 +236,9 @@ impl TemplateTree {
         name: String,
         spec: TemplateSpec,
     ) -> Result<Base, StartError> {
-        let root = self.root(environment, environment.packages_dir(), self.base_user());
+        let root = self.root(environment, environment.packages_dir(), self.user());
         let mut request = self.base_sandbox(root, kind);
-        request.own_users = self.own_users();
+        request.own_users = self.own_users(OwnUsers::Environment);
         let cgroup = self.machine.cgroup(&self.base_limits())?;
         let above = Some(parent.template.sandbox().as_ref());
         let sandbox =
@@ -254,10 +252,6 @@ impl TemplateTree {
             template: fork_template(from, &sandbox, &spec).await?,
             parent: Some(parent),
         })
-    }
-
-    fn base_user(&self) -> Option<u32> {
-        self.machine.isolation.has_users().then_some(BASE_USER)
     }
 
     async fn interpreter(
@@ -274,7 +268,7 @@ impl TemplateTree {
                     .map_err(std::io::Error::other)
                     .flatten()
                     .map_err(refused("compile the worker's sources"))?;
-                let user = self.base_user();
+                let user = self.user();
                 let request = self.base_sandbox(self.root(environment, None, user), kind);
                 let cgroup = self.machine.cgroup(&self.base_limits())?;
                 let sandbox = Arc::new(
@@ -311,7 +305,7 @@ impl TemplateTree {
         SandboxSpec {
             root,
             own_network: kind.own_network,
-            own_users: false,
+            own_users: None,
             tmp_bytes_max: self.machine.config.tmp_bytes_max,
         }
     }

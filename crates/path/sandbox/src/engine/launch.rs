@@ -12,10 +12,10 @@ use pilot_wire::control::{Role, TemplateSpec};
 use super::TemplateTree;
 use crate::cgroup::Cgroup;
 use crate::channel::Channel;
-use crate::isolation::UserNamespace;
+use crate::isolation::{TEMPLATE_USER, UserNamespace};
 use crate::machine::dev_null;
 use crate::memory::pss_bytes;
-use crate::message::ExecSpec;
+use crate::message::{ExecSpec, OwnUsers};
 use crate::places::PACKAGES_INSIDE;
 use crate::refused::refused;
 use crate::rootfs::RootSpec;
@@ -80,9 +80,16 @@ impl TemplateTree {
         }
     }
 
-    /// Templates that import user code get a user namespace of their own, if the machine has them.
-    pub(super) fn own_users(&self) -> bool {
-        self.machine.isolation.user_namespace() != UserNamespace::None
+    /// Templates that import user code get a user namespace of their own, if the machine has them, and an unused user.
+    pub(super) fn own_users(&self, of: fn(Option<u32>) -> OwnUsers) -> Option<OwnUsers> {
+        let has_namespaces = self.machine.isolation.user_namespace() != UserNamespace::None;
+        has_namespaces.then(|| of(self.machine.user()))
+    }
+
+    /// The user of templates and their workers, in the user namespace that they are in.
+    pub(super) fn user(&self) -> Option<u32> {
+        let has_users = self.machine.isolation.has_users();
+        has_users.then_some(TEMPLATE_USER)
     }
 }
 

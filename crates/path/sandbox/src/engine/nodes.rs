@@ -21,7 +21,7 @@ use super::report::{Imports, printable, report};
 use super::spares::Spares;
 use super::{TemplateTree, specs};
 use crate::cgroup::{CPU_PERIOD_US, Limits};
-use crate::message::Folders;
+use crate::message::{Folders, OwnUsers};
 use crate::network::outbound::Link;
 use crate::places::{CODE_INSIDE, NODE_MODULES_INSIDE};
 use crate::refused::refused;
@@ -307,13 +307,13 @@ impl TemplateTree {
             let why = "a module cannot be imported without the function".to_owned();
             return Ok(Built::NeedsOtherImports { why });
         };
-        let user = self.machine.user();
+        let user = self.user();
         let mut root = self.function_root(version, user);
         root.resolver = resolver;
         let request = SandboxSpec {
             root,
             own_network,
-            own_users: self.own_users(),
+            own_users: self.own_users(OwnUsers::Function),
             tmp_bytes_max: self.machine.config.tmp_bytes_max,
         };
         let cgroup = self.machine.cgroup(&self.function_limits(version))?;

@@ -67,7 +67,7 @@ impl BaseSandbox {
                 libraries: false,
             },
             own_network: !key.host_network,
-            own_users: false,
+            own_users: None,
             tmp_bytes_max: machine.config.tmp_bytes_max,
         };
         let sandbox = Sandbox::with_root(&machine.spawner, request, None, None).await?;

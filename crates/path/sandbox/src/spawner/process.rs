@@ -165,7 +165,7 @@ fn help(
     // While /proc is still the host's.
     let own_users = request
         .own_users
-        .then(|| users::make_inside(outer.users, outer.wanted))
+        .map(|own_users| users::make_inside(outer.users, own_users, outer.wanted))
         .transpose()
         .map_err(|error| {
             format!("make a user namespace (user.max_user_namespaces is its limit): {error}")
@@ -197,7 +197,7 @@ fn help(
             process::child_main(vec![control], |mut kept| {
                 let own = Own {
                     network,
-                    users: request.own_users,
+                    users: request.own_users.is_some(),
                 };
                 init::run(kept.pop(), filters, own, request.usage)
             })

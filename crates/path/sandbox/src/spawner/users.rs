@@ -2,7 +2,9 @@
 //! it, each environment's and each function's template has one of its own: what it may do as its owner is limited to its own
 //! sandboxes, whatever descriptor it gets hold of.
 //!
-//! All of them have the same ids, so files keep their owners from one level to the next.
+//! Templates and workers have the same user everywhere, [`TEMPLATE_USER`], and keep it: a filter allows them no other one. Each of these
+//! namespaces maps it to another user of the namespace around it. The kernel counts some things for a user, in whatever namespace it is:
+//! descriptors that are being sent, pages of pipes (`struct user_struct`). Who could become another function's user could use them up.
 //!
 //! What the kernel limits per user, such as inotify's instances, it counts for the user inside and for the owner of each namespace
 //! (`user.max_…`, namespaces(7)). So the shared one does not belong to the host's root, who would have nothing left.
@@ -20,7 +22,8 @@ use pilot_sys::capability;
 use pilot_sys::process::{self, Side};
 use pilot_sys::seqpacket;
 
-use crate::isolation::UserNamespace;
+use crate::isolation::{TEMPLATE_USER, UserNamespace};
+use crate::message::OwnUsers;
 
 /// Number of users and groups that a sandbox's user namespace maps.
 const IDS: u32 = 65_536;
@@ -50,19 +53,20 @@ pub(super) fn make_shared(wanted: UserNamespace) -> io::Result<Option<OwnedFd>> 
     }
 }
 
-/// Makes a user namespace with the same ids inside `outer`; `None`: inside this process's. The kernel makes it inside that of the
-/// process that asks, so a process of its own enters `outer` first.
-pub(super) fn make_inside(outer: Option<&OwnedFd>, wanted: UserNamespace) -> io::Result<OwnedFd> {
-    let ids = match wanted {
-        UserNamespace::Mapped { .. } => IDS,
-        UserNamespace::Own | UserNamespace::None => 1,
-    };
+/// Makes a user namespace inside `outer`; `None`: inside this process's. The kernel makes it inside that of the process that asks, so a
+/// process of its own enters `outer` first.
+pub(super) fn make_inside(
+    outer: Option<&OwnedFd>,
+    own: OwnUsers,
+    wanted: UserNamespace,
+) -> io::Result<OwnedFd> {
     let (ours, theirs) = seqpacket::pair()?;
     match process::fork_with(CloneFlags::empty())? {
         Side::Child => {
             let made = outer
                 .map_or(Ok(()), |outer| enter(outer, wanted))
-                .and_then(|()| make(&format!("0 0 {ids}"), limited_namespace));
+                .and_then(|()| fs::read_to_string("/proc/self/uid_map"))
+                .and_then(|ours| make(&within(&map_of(own), &ours), limited_namespace));
             let _ = match made {
                 Ok(namespace) => seqpacket::send(theirs.as_fd(), b"made", &[namespace.as_fd()]),
                 Err(error) => seqpacket::send(theirs.as_fd(), error.to_string().as_bytes(), &[]),
@@ -78,6 +82,50 @@ pub(super) fn make_inside(outer: Option<&OwnedFd>, wanted: UserNamespace) -> io:
             namespace.ok_or_else(|| io::Error::other(String::from_utf8_lossy(&said).into_owned()))
         }
     }
+}
+
+/// The map of users and groups, a line for each range: the first id inside, the first id outside, their number.
+fn map_of(own: OwnUsers) -> String {
+    match own {
+        OwnUsers::Environment(None) | OwnUsers::Function(None) => "0 0 1".to_owned(),
+        OwnUsers::Function(Some(user)) => format!("0 0 1\n{TEMPLATE_USER} {user} 1"),
+        // All ids, because any can become that of a function. The two that change places keep the map complete.
+        OwnUsers::Environment(Some(user)) => {
+            let (before, after) = (TEMPLATE_USER + 1, user + 1);
+            format!(
+                "0 0 {TEMPLATE_USER}\n{TEMPLATE_USER} {user} 1\n{before} {before} {}\n{user} {TEMPLATE_USER} 1\n{after} {after} {}",
+                user - before,
+                IDS - after
+            )
+        }
+    }
+}
+
+/// The same map, cut where the ranges of the namespace around it (`outer`, as in `/proc/self/uid_map`) begin: the kernel refuses a range
+/// that is not within one of them. An environment's namespace has several, and others can be made in it.
+fn within(map: &str, outer: &str) -> String {
+    let ranges = |text: &str| -> Vec<[u32; 3]> {
+        let lines = text.lines().filter_map(|line| {
+            let numbers: Vec<u32> = line
+                .split_whitespace()
+                .filter_map(|number| number.parse().ok())
+                .collect();
+            numbers.try_into().ok()
+        });
+        lines.collect()
+    };
+    let mut starts: Vec<u32> = ranges(outer).iter().map(|[first, ..]| *first).collect();
+    starts.sort_unstable();
+    let mut cut = String::new();
+    for [mut inside, mut outside, mut count] in ranges(map) {
+        while count > 0 {
+            let next = starts.iter().find(|start| **start > outside);
+            let most = next.map_or(count, |next| count.min(next - outside));
+            cut += &format!("{inside} {outside} {most}\n");
+            (inside, outside, count) = (inside + most, outside + most, count - most);
+        }
+    }
+    cut
 }
 
 /// Enters a user namespace and becomes root there.
@@ -157,4 +205,57 @@ fn map_and_open(child: Pid, map: &str) -> io::Result<OwnedFd> {
     fs::write(format!("/proc/{child}/uid_map"), map)?;
     fs::write(format!("/proc/{child}/gid_map"), map)?;
     Ok(File::open(format!("/proc/{child}/ns/user"))?.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What an id inside is outside.
+    fn outside(own: OwnUsers, id: u32) -> Option<u32> {
+        map_of(own).lines().find_map(|line| {
+            let parts: Vec<u32> = line.split(' ').map(|part| part.parse().unwrap()).collect();
+            let at = id.checked_sub(parts[0])?;
+            (at < parts[2]).then(|| parts[1] + at)
+        })
+    }
+
+    #[test]
+    fn a_function_has_its_own_user_and_no_other_but_the_inits() {
+        let own = OwnUsers::Function(Some(2_007));
+        let mapped: Vec<_> = (0..IDS).filter_map(|id| outside(own, id)).collect();
+        assert_eq!(mapped, [0, 2_007]);
+        assert_eq!(outside(own, TEMPLATE_USER), Some(2_007));
+    }
+
+    #[test]
+    fn an_environment_has_its_own_user_and_all_those_that_its_functions_may_get() {
+        for user in [2_000, 61_999] {
+            let own = OwnUsers::Environment(Some(user));
+            assert_eq!(outside(own, TEMPLATE_USER), Some(user));
+            assert_eq!(outside(own, user), Some(TEMPLATE_USER));
+            let others = (0..IDS).filter(|id| ![TEMPLATE_USER, user].contains(id));
+            for id in others {
+                assert_eq!(outside(own, id), Some(id));
+            }
+        }
+    }
+
+    #[test]
+    fn a_map_is_cut_where_that_around_it_has_its_ranges() {
+        let outer = map_of(OwnUsers::Environment(Some(2_000)));
+        assert_eq!(within("0 0 1\n1000 2000 1", &outer), "0 0 1\n1000 2000 1\n");
+        assert_eq!(
+            within("0 0 1000\n1000 1000 1500", &outer),
+            "0 0 1000\n1000 1000 1\n1001 1001 999\n2000 2000 1\n2001 2001 499\n"
+        );
+        assert_eq!(
+            within("0 0 65536", "         0  500000      65536"),
+            "0 0 65536\n"
+        );
+        // The largest: each of the other's ranges.
+        let inner = map_of(OwnUsers::Environment(Some(3_000)));
+        let lines = within(&inner, &outer).lines().count();
+        assert!(lines <= 10, "{lines}");
+    }
 }
