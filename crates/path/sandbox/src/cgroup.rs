@@ -40,7 +40,7 @@ use pilot_model::{CpuTime, Rest};
 use self::demotion::Demoter;
 use crate::daemon_id::DaemonId;
 
-pub(crate) use self::demotion::CpuShare;
+pub(crate) use self::demotion::{CpuShare, Resident};
 pub use self::total::{Around, TotalLimits};
 
 /// The limits for all processes of a group together.
@@ -441,9 +441,10 @@ enum OwnLimit {
 }
 
 impl Cgroup {
-    /// A worker lives in it: from here on it gives way to others while it computes for long.
-    pub(crate) fn watch(&self) -> Arc<CpuShare> {
-        self.hierarchy.inner.demoter.watch(&self.files.share);
+    /// A worker or a template lives in it: from here on it gives way to others while it computes for long.
+    pub(crate) fn watch(&self, resident: Resident) -> Arc<CpuShare> {
+        let demoter = &self.hierarchy.inner.demoter;
+        demoter.watch(&self.files.share, resident);
         Arc::clone(&self.files.share)
     }
 

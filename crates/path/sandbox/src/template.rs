@@ -16,7 +16,7 @@ use tokio::sync::SetOnce;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use crate::cgroup::Cgroup;
+use crate::cgroup::{Cgroup, CpuShare, Resident};
 use crate::channel::Channel;
 use crate::child::{Child, ChildEnd, END_TIME_MAX, or_end};
 use crate::message::USERS;
@@ -31,6 +31,8 @@ pub(crate) struct Template {
     next_child: AtomicU64,
     reader: JoinHandle<()>,
     sandbox: SharedSandbox,
+    /// Of its group. `None`: there is no cgroup.
+    share: Option<Arc<CpuShare>>,
     ready: TemplateReady,
 }
 
@@ -110,9 +112,13 @@ impl Template {
             alive: AtomicBool::new(true),
         });
         let reader = tokio::spawn(read_replies(Arc::clone(&control), Arc::clone(&children)));
+        let share = sandbox
+            .cgroup()
+            .map(|cgroup| cgroup.watch(Resident::Template));
         Ok(Self {
             control,
             children,
+            share,
             next_child: AtomicU64::new(1),
             reader,
             sandbox,
@@ -146,6 +152,10 @@ impl Template {
             is_forked: false,
         };
         self.children.waiting.lock().insert(id, awaited);
+        if let Some(share) = &self.share {
+            // Before it has the request: a fork must not wait for those who compute.
+            share.exchange_changed();
+        }
         let sent = match (role, spec) {
             (Role::Worker, None) if self.ready.native => {
                 let request = short_fork(id, &names).map_err(io::Error::other);

@@ -10,7 +10,10 @@
 //! that compute for long keep their ratio, also where other programs of the machine leave little to them. The group of all functions keeps
 //! its own weight.
 //!
-//! One thread looks at all workers. On the path of a request, the worker only counts.
+//! What a template's imports have started computes in the template's group. It gives way in the same way. Here, a fork is what an exchange is
+//! for a worker, and the group keeps its weight for [`TEMPLATE_LOOKS`] after one, so that no fork is held up.
+//!
+//! One thread looks at all workers, and, while there are some, at templates. On the path of a request, the worker only counts.
 
 use std::fs;
 use std::io;
@@ -31,7 +34,7 @@ pub(crate) struct CpuShare {
     file: PathBuf,
     scale: WeightScale,
     pub(super) counters: Counters,
-    /// How many exchanges have begun and ended in it.
+    /// How many exchanges have begun and ended in it, or how many forks were asked of it.
     changes: AtomicU32,
     /// Changed while `weight` is held.
     demoted: AtomicBool,
@@ -65,7 +68,7 @@ impl CpuShare {
         })
     }
 
-    /// An exchange begins or ends in it. For the path.
+    /// An exchange begins or ends in it, or its template is asked for a fork. For the path.
     pub(crate) fn exchange_changed(&self) {
         self.changes.fetch_add(1, Ordering::Relaxed);
         if self.demoted.load(Ordering::Relaxed) {
@@ -140,7 +143,26 @@ impl CpuShare {
     }
 }
 
-/// Looks at workers. Dropping it ends its thread.
+/// Who lives in a group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Resident {
+    /// A worker.
+    Worker,
+    /// A template, with what its imports have started.
+    Template,
+}
+
+impl Resident {
+    /// After so many looks without a change it computes for long.
+    fn looks(self) -> u32 {
+        match self {
+            Self::Worker => 1,
+            Self::Template => TEMPLATE_LOOKS,
+        }
+    }
+}
+
+/// Looks at workers and templates. Dropping it ends its thread.
 #[derive(Debug, Default)]
 pub(super) struct Demoter {
     shared: Arc<Watched>,
@@ -149,14 +171,14 @@ pub(super) struct Demoter {
 #[derive(Debug, Default)]
 struct Watched {
     list: Mutex<List>,
-    /// There is a first worker, or it is over.
+    /// There is something new, or it is over.
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct List {
     /// Not seen by the thread yet.
-    new: Vec<Weak<CpuShare>>,
+    new: Vec<Seen>,
     /// There is a thread.
     runs: bool,
     /// There will be none.
@@ -164,8 +186,8 @@ struct List {
 }
 
 impl Demoter {
-    /// A worker lives in this group. Another one may have lived there before.
-    pub(super) fn watch(&self, share: &Arc<CpuShare>) {
+    /// A worker or a template lives in this group. Another one may have lived there before.
+    pub(super) fn watch(&self, share: &Arc<CpuShare>, resident: Resident) {
         if share.watched.swap(true, Ordering::Relaxed) {
             return;
         }
@@ -173,7 +195,7 @@ impl Demoter {
         if list.over {
             return;
         }
-        list.new.push(Arc::downgrade(share));
+        list.new.push(Seen::new(Arc::downgrade(share), resident));
         if list.runs {
             if list.new.len() == 1 {
                 self.shared.changed.notify_one();
@@ -205,7 +227,7 @@ impl Watched {
         let mut looks = Looks::default();
         loop {
             let mut list = self.list.lock();
-            while !list.over && list.new.is_empty() && looks.seen.is_empty() {
+            while !list.over && list.new.is_empty() && !looks.has_workers() {
                 self.changed.wait(&mut list);
             }
             if list.over {
@@ -213,7 +235,7 @@ impl Watched {
             }
             let new = std::mem::take(&mut list.new);
             drop(list);
-            looks.seen.extend(new.into_iter().map(Seen::new));
+            looks.seen.extend(new);
             std::thread::sleep(LOOK);
             looks.look();
         }
@@ -230,8 +252,11 @@ struct Looks {
 #[derive(Debug)]
 struct Seen {
     share: Weak<CpuShare>,
+    resident: Resident,
     /// At the last look at it; `None`: there was none.
     changes: Option<u32>,
+    /// Looks since the last change.
+    unchanged: u32,
     used: Duration,
     /// It had used nothing at the last look.
     rests: bool,
@@ -252,23 +277,29 @@ enum Did {
 }
 
 impl Seen {
-    fn new(share: Weak<CpuShare>) -> Self {
+    fn new(share: Weak<CpuShare>, resident: Resident) -> Self {
         Self {
             share,
+            resident,
             changes: None,
+            unchanged: 0,
             used: Duration::ZERO,
             rests: false,
             did: Did::default(),
         }
     }
 
-    /// Returns whether the worker is still there.
+    /// Returns whether the group is still there.
     fn look(&mut self, is_turn: bool) -> bool {
         let Some(share) = self.share.upgrade() else {
             return false;
         };
         let changes = share.changes.load(Ordering::Relaxed);
-        let is_same = self.changes.replace(changes) == Some(changes);
+        self.unchanged = match self.changes.replace(changes) == Some(changes) {
+            true => self.unchanged.saturating_add(1),
+            false => 0,
+        };
+        let is_same = self.unchanged >= self.resident.looks();
         if is_same && self.rests && !is_turn {
             return true;
         }
@@ -300,6 +331,12 @@ impl Seen {
 }
 
 impl Looks {
+    fn has_workers(&self) -> bool {
+        self.seen
+            .iter()
+            .any(|seen| seen.resident == Resident::Worker)
+    }
+
     fn look(&mut self) {
         self.number = self.number.wrapping_add(1);
         let (number, mut at) = (self.number, 0_usize);
@@ -316,6 +353,8 @@ impl Looks {
 
 /// How long an invocation computes before its worker gives way: between one and two of these.
 const LOOK: Duration = Duration::from_millis(100);
+/// How many looks a template keeps its weight after a fork was asked of it: a second, which is longer than nearly all forks take.
+const TEMPLATE_LOOKS: u32 = 10;
 /// Who has used this part of a look computes. Below that of a worker with `cpu = 0.25`. Who has used less waits, for a CPU or for something else.
 const COMPUTES_PART: u32 = 8;
 /// A demoted worker that would compute and has used less than this part of a look starves.
@@ -352,7 +391,9 @@ mod tests {
             let counters = Counters::v1(Some(folder.path()), folder.path());
             let share = CpuShare::new(folder.path().join("cpu.shares"), V1, counters);
             let mut looks = Looks::default();
-            looks.seen.push(Seen::new(Arc::downgrade(&share)));
+            looks
+                .seen
+                .push(Seen::new(Arc::downgrade(&share), Resident::Worker));
             Self {
                 folder,
                 share,
@@ -407,6 +448,34 @@ mod tests {
             group.share.exchange_changed();
             assert_eq!(group.computes(100), "1024");
         }
+    }
+
+    #[test]
+    fn what_a_template_has_started_gives_way_after_a_second_without_forks() {
+        let mut group = Group::new();
+        group.looks.seen[0].resident = Resident::Template;
+        for _ in 0..3 {
+            for _ in 0..TEMPLATE_LOOKS {
+                assert_eq!(group.computes(100), "1024", "it may be forking");
+            }
+            assert_eq!(group.computes(100), "10");
+            assert_eq!(group.computes(100), "10");
+            group.share.exchange_changed();
+            assert_eq!(
+                group.weight(),
+                "1024",
+                "before the template has the request"
+            );
+        }
+        assert_eq!(group.computes(0), "1024", "it waits");
+    }
+
+    #[test]
+    fn templates_alone_are_not_looked_at() {
+        let mut group = Group::new();
+        assert!(group.looks.has_workers());
+        group.looks.seen[0].resident = Resident::Template;
+        assert!(!group.looks.has_workers());
     }
 
     #[test]
@@ -518,9 +587,9 @@ mod tests {
     fn the_thread_ends_with_its_demoter_and_forgets_who_is_gone() {
         let mut group = Group::new();
         let demoter = Demoter::default();
-        demoter.watch(&group.share);
+        demoter.watch(&group.share, Resident::Worker);
         let watched = Arc::weak_count(&group.share);
-        demoter.watch(&group.share);
+        demoter.watch(&group.share, Resident::Worker);
         assert!(
             Arc::weak_count(&group.share) <= watched,
             "it is another worker of the same runtime"

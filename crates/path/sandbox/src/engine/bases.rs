@@ -132,6 +132,9 @@ impl Base {
 /// Longest time for importing the modules that some functions share. A deployment waits for it, and a request after a restart.
 const SHARED_IMPORT_TIME_MAX: Duration = Duration::from_secs(20);
 
+/// CPU of an environment's template that has done its imports, in thousandths.
+const READY_CPU_MILLI: u32 = 1_000;
+
 fn not_without_function(why: &str) -> StartError {
     StartError::Runtime {
         problem: format!("the modules cannot be imported without the function: {why}"),
@@ -247,9 +250,20 @@ impl TemplateTree {
             problem: "the interpreter's template has more than one thread".to_owned(),
             output: String::new(),
         })?;
+        let template = fork_template(from, &sandbox, &spec).await?;
+        if let Some(cgroup) = sandbox.cgroup() {
+            // It only forks from now on, on one CPU. What its imports have started must not take the others.
+            let limits = Limits {
+                cpu_milli: READY_CPU_MILLI,
+                ..self.base_limits()
+            };
+            cgroup
+                .set_limits(&limits)
+                .map_err(refused("limit the CPU of a template"))?;
+        }
         Ok(Base {
             name,
-            template: fork_template(from, &sandbox, &spec).await?,
+            template,
             parent: Some(parent),
         })
     }

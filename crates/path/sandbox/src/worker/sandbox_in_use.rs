@@ -10,7 +10,7 @@ use pilot_model::ports::{MemoryShortage, Resources, WorkerMemory};
 use pilot_model::{CpuTime, Rest};
 
 use super::Body;
-use crate::cgroup::{Cgroup, CpuShare};
+use crate::cgroup::{Cgroup, CpuShare, Resident};
 use crate::memory::pss_bytes;
 use crate::pace::Paceable;
 
@@ -31,7 +31,10 @@ pub(crate) struct SandboxInUse {
 impl SandboxInUse {
     pub(crate) fn new(body: Body, paceable: Option<Paceable>) -> Self {
         Self {
-            share: body.sandbox.cgroup().map(Cgroup::watch),
+            share: body
+                .sandbox
+                .cgroup()
+                .map(|cgroup| cgroup.watch(Resident::Worker)),
             body: Mutex::new(Some(body)),
             last_peak: AtomicU64::new(0),
             cpu: CpuClock::default(),
