@@ -19,6 +19,7 @@ pub(crate) use specs::function_info;
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,7 +32,7 @@ use pilot_sys::seqpacket;
 use pilot_wire::control::{Role, TemplateSpec};
 use tokio::time::timeout;
 
-use crate::cgroup::Hierarchy;
+use crate::cgroup::{Cgroup, Hierarchy};
 use crate::child::Child;
 use crate::engine::bases::{Base, BaseKey, Imported};
 use crate::engine::kept::Kept;
@@ -41,6 +42,7 @@ use crate::engine::prewarmer::SandboxPrewarmer;
 use crate::machine::{Machine, dev_null};
 use crate::refused::refused;
 use crate::slots::{SharedSlots, Slots, SlotsOf};
+use crate::template::Template;
 use crate::variables;
 use crate::worker::{Body, Connection, ForkedWorker, Output};
 
@@ -164,6 +166,43 @@ impl Engine for ForkEngine {
 const FORKED_TIME_MAX: Duration = Duration::from_secs(30);
 /// The same for one that imports its function itself.
 const IMPORTED_TIME_MAX: Duration = Duration::from_secs(120);
+/// Longest time for the fork alone, which takes milliseconds. Shorter than requests wait, so that they get a worker of the next template.
+const FORK_TIME_MAX: Duration = Duration::from_secs(10);
+
+/// Waits until a worker is ready. `group` is that of its sandbox. A template that does not fork is given up.
+async fn when_forked(
+    function: &Function,
+    group: Option<Arc<Cgroup>>,
+    ready: impl Future<Output = Result<ForkedWorker, StartError>>,
+) -> Result<ForkedWorker, StartError> {
+    let template = function.forks_from().map(|(template, _)| template);
+    let before = template.map(Template::workers_ready);
+    let mut ready = pin!(ready);
+    if let Ok(worker) = timeout(FORK_TIME_MAX, ready.as_mut()).await {
+        if let (Ok(_), Some(template)) = (&worker, template) {
+            template.count_ready();
+        }
+        return worker;
+    }
+    // Before anything else, a child joins its group. The template does not say of every child that it is forked.
+    let is_forked = group.is_none_or(|group| !group.processes().is_empty());
+    match template.filter(|_| !is_forked) {
+        // Others may have been asked for before.
+        Some(template) if before == Some(template.workers_ready()) => {
+            template.give_up();
+            let seconds = FORK_TIME_MAX.as_secs();
+            let problem = format!(
+                "its template does not fork: it has not answered within {seconds} s. Most likely something that was started at import \
+                 has stopped it: start nothing there. The template is built again"
+            );
+            Err(StartError::Runtime {
+                problem,
+                output: String::new(),
+            })
+        }
+        _ => ready.await,
+    }
+}
 
 impl TemplateTree {
     /// Makes the node of a version that is deployed.
@@ -290,8 +329,9 @@ impl TemplateTree {
                 .give(&secrets.environment, body.process.end())
                 .await?;
         }
-        let worker =
-            ForkedWorker::when_ready(id, asked, template, config, connection, body, owner).await?;
+        let group = body.sandbox.shared_cgroup();
+        let ready = ForkedWorker::when_ready(id, asked, template, config, connection, body, owner);
+        let worker = when_forked(function, group, ready).await?;
         Ok(worker.paced(self.machine.paceable(config)))
     }
 

@@ -29,6 +29,7 @@ pub(crate) struct Template {
     control: Arc<Channel>,
     children: Arc<Children>,
     next_child: AtomicU64,
+    workers_ready: AtomicU64,
     reader: JoinHandle<()>,
     sandbox: SharedSandbox,
     /// Of its group. `None`: there is no cgroup.
@@ -120,6 +121,7 @@ impl Template {
             children,
             share,
             next_child: AtomicU64::new(1),
+            workers_ready: AtomicU64::new(0),
             reader,
             sandbox,
             ready,
@@ -198,6 +200,20 @@ impl Template {
     /// Whether its process is still running, as far as known.
     pub(crate) fn alive(&self) -> bool {
         self.children.alive.load(Ordering::Relaxed)
+    }
+
+    /// How many workers that it forked were ready in time.
+    pub(crate) fn workers_ready(&self) -> u64 {
+        self.workers_ready.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn count_ready(&self) {
+        self.workers_ready.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// It does not answer: whoever needs it from now on builds a new one. Its children run on.
+    pub(crate) fn give_up(&self) {
+        self.children.alive.store(false, Ordering::Relaxed);
     }
 
     pub(crate) fn sandbox(&self) -> &SharedSandbox {

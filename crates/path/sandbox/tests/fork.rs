@@ -50,7 +50,7 @@ def handler(event, context):
 "#;
 
 fn main() {
-    if support::is_skipped(3, "limits and users of their own need root") {
+    if support::is_skipped(4, "limits and users of their own need root") {
         return;
     }
     let isolation = Isolation::probe(1_900_000_000);
@@ -72,8 +72,9 @@ fn main() {
         has_its_own_user(&engine, dir.path()).await;
         closes_at_once(&engine, &machine, dir.path()).await;
         environments_end_with_their_versions(&engine, dir.path()).await;
+        bears_what_imports_leave_behind(&engine, dir.path()).await;
     });
-    println!("3 passed, 0 failed");
+    println!("5 passed, 0 failed");
 }
 
 /// The template of an environment runs as long as one of its versions is deployed, also if the functions' own templates were evicted.
@@ -222,6 +223,97 @@ async fn has_its_own_user(engine: &ForkEngine, dir: &Path) {
         .collect();
     assert_eq!(distinct.len(), 5, "{users:?}");
     println!("nobody becomes another function's user");
+}
+
+/// Its import leaves a process behind, which computes, or stops the template, when a worker says so.
+const LEAVES_BEHIND: &str = r#"
+import ctypes, os, signal, socket
+TEMPLATE = os.getpid()
+server = socket.create_server(("127.0.0.1", 9999))
+if os.fork() == 0:
+    while True:
+        connection, _ = server.accept()
+        said = connection.recv(10)
+        if said == b"burn" and os.fork() == 0:
+            connection.close()
+            ctypes.CDLL(None).prctl(15, b"left-to-burn")
+            while True:
+                pass
+        if said == b"stop":
+            os.kill(TEMPLATE, signal.SIGSTOP)
+        connection.close()
+server.close()
+def handler(event, context):
+    with socket.create_connection(("127.0.0.1", 9999)) as connection:
+        connection.sendall(event["kind"].encode())
+        connection.recv(1)
+"#;
+
+/// The last one: a template that is stopped does not report the ends of its workers, so that closing the engine waits for them.
+async fn bears_what_imports_leave_behind(engine: &ForkEngine, dir: &Path) {
+    let version = version(dir, "leaves", LEAVES_BEHIND, &spec());
+    engine.prepare(&version).await.expect("a template");
+    let worker = engine.start(&version, WorkerId(1)).await.expect("a worker");
+    call(&worker, r#"{"kind":"burn"}"#)
+        .await
+        .expect("an answer");
+    let ends = Instant::now() + Duration::from_secs(60);
+    let pause = Duration::from_millis(20);
+    let mut usual = None;
+    loop {
+        assert!(Instant::now() < ends, "its weight is still {usual:?}");
+        match (weight_of("left-to-burn"), usual) {
+            (Some(now), Some(usual)) if now * 50 <= usual => break,
+            (now, _) => usual = now.or(usual),
+        }
+        tokio::time::sleep(pause).await;
+    }
+    loop {
+        assert!(Instant::now() < ends, "a fork gives the weight back");
+        let forked = engine.start(&version, WorkerId(2)).await;
+        drop(forked.expect("a worker"));
+        if weight_of("left-to-burn") == usual {
+            break;
+        }
+    }
+    println!("what a template has left behind gives way, and not to forks");
+
+    call(&worker, r#"{"kind":"stop"}"#)
+        .await
+        .expect("an answer");
+    let error = engine
+        .start(&version, WorkerId(3))
+        .await
+        .expect_err("a stopped template");
+    let error = error.to_string();
+    assert!(error.contains("its template does not fork"), "{error}");
+    engine
+        .start(&version, WorkerId(4))
+        .await
+        .expect("a worker of the next template");
+    println!("a template that does not fork is built again");
+}
+
+/// The CPU weight of the group of the process with this name, in the units of the machine's version of cgroups.
+fn weight_of(name: &str) -> Option<u64> {
+    let processes = std::fs::read_dir("/proc").ok()?.flatten();
+    let mut names = processes.map(|entry| entry.path()).filter(|process| {
+        std::fs::read_to_string(process.join("comm")).is_ok_and(|comm| comm.trim() == name)
+    });
+    let groups = std::fs::read_to_string(names.next()?.join("cgroup")).ok()?;
+    groups.lines().find_map(|line| {
+        let (controllers, group) = line.split_once(':')?.1.split_once(':')?;
+        let files = [
+            format!("/sys/fs/cgroup/{controllers}{group}/cpu.shares"),
+            format!("/sys/fs/cgroup/cpu{group}/cpu.shares"),
+            format!("/sys/fs/cgroup{group}/cpu.weight"),
+        ];
+        let is_cpu = controllers.is_empty() || controllers.split(',').any(|one| one == "cpu");
+        let mut texts = files
+            .iter()
+            .filter_map(|file| std::fs::read_to_string(file).ok());
+        texts.next().filter(|_| is_cpu)?.trim().parse().ok()
+    })
 }
 
 /// A worker that ends shortly before its template: its sandbox is not kept, neither because nobody reports the worker's end any more,
