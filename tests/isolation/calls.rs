@@ -156,10 +156,7 @@ pub(crate) fn attempts() -> Vec<Attempt> {
             format!("{worker}: no descriptor can be sent to the daemon"),
             move |ground| descriptor(ground, worker),
         ));
-        attempts.push(Attempt::new(
-            format!("{worker}: no longer time slice"),
-            move |ground| ground.holds(worker, "slice", json!([])),
-        ));
+        attempts.extend(scheduling(worker));
         attempts.push(Attempt::new(
             format!("{worker}: no user namespace through clone3"),
             move |ground| ground.holds(worker, "clone3", json!([])),
@@ -174,4 +171,16 @@ pub(crate) fn attempts() -> Vec<Attempt> {
         ));
     }
     attempts
+}
+
+/// More of the CPUs than a function's neighbours have.
+fn scheduling(worker: &'static str) -> [Attempt; 2] {
+    [
+        Attempt::new(format!("{worker}: no core scheduling"), move |ground| {
+            ground.holds(worker, "core_scheduling", json!([]))
+        }),
+        Attempt::new(format!("{worker}: no longer time slice"), move |ground| {
+            ground.holds(worker, "slice", json!([]))
+        }),
+    ]
 }

@@ -88,15 +88,27 @@ fn lingering() -> Vec<Rule> {
 }
 
 /// Calls with a fallback that programs use only if the kernel does not have the call: the C library starts threads with clone3,
-/// and changes modes with fchmodat2.
+/// and changes modes with fchmodat2. Core scheduling, too, which a kernel may not have: with it a function could keep the other threads of its
+/// processor cores idle.
 fn absent() -> Vec<Rule> {
-    [libc::SYS_clone3, SYS_FCHMODAT2]
+    let mut rules: Vec<Rule> = [libc::SYS_clone3, SYS_FCHMODAT2]
         .map(|call| Rule {
             call,
             when: Vec::new(),
         })
-        .into()
+        .into();
+    rules.push(Rule {
+        call: libc::SYS_prctl,
+        when: vec![Argument::Is {
+            index: 0,
+            value: PR_SCHED_CORE,
+        }],
+    });
+    rules
 }
+
+/// prctl(2), `PR_SCHED_CORE`, which libc does not name (`linux/prctl.h`).
+const PR_SCHED_CORE: u32 = 62;
 
 /// fchmodat2(2), which libc does not name on every architecture. Its number is the same everywhere (`asm-generic/unistd.h`).
 const SYS_FCHMODAT2: libc::c_long = 452;
