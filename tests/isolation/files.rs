@@ -58,6 +58,10 @@ pub(crate) fn attempts() -> Vec<Attempt> {
             move |ground| ground.holds(worker, "devices", json!([])),
         ));
         attempts.push(Attempt::new(
+            format!("{worker}: /proc/locks cannot be read"),
+            move |ground| ground.holds(worker, "read_locks", json!([])),
+        ));
+        attempts.push(Attempt::new(
             format!("{worker}: mounts are read-only, or nosuid"),
             move |ground| ground.holds(worker, "mounts", json!([])),
         ));

@@ -113,6 +113,7 @@ fn set_up(control: &OwnedFd, own: Own, usage: Usage) -> Result<(), String> {
     let none: Option<&str> = None;
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
     mount(Some("proc"), "/proc", Some("proc"), flags, none).map_err(what("mount /proc"))?;
+    hide_locks().map_err(what("hide /proc/locks"))?;
     begin_pids_at(usage.first_pid)?;
     let names = NAMESPACES.iter().chain(own.users.then_some(&USERS));
     let namespaces = names
@@ -121,6 +122,23 @@ fn set_up(control: &OwnedFd, own: Own, usage: Usage) -> Result<(), String> {
         .map_err(|error| format!("open the sandbox's namespaces: {error}"))?;
     let borrowed: Vec<_> = namespaces.iter().map(AsFd::as_fd).collect();
     reply(control.as_fd(), &InitReply::Ready, &borrowed).map_err(|error| error.to_string())
+}
+
+/// While somebody reads `/proc/locks`, the locks of all programs of the machine wait (`locks_start` in fs/locks.c). A mount of the sandbox's own
+/// user namespace, so that sandboxes inside may mount their `/proc` (mount_too_revealing() in fs/namespace.c).
+fn hide_locks() -> nix::Result<()> {
+    let none: Option<&str> = None;
+    match mount(
+        Some("/dev/null"),
+        "/proc/locks",
+        none,
+        MsFlags::MS_BIND,
+        none,
+    ) {
+        // A kernel without locks.
+        Err(Errno::ENOENT) => Ok(()),
+        hidden => hidden,
+    }
 }
 
 fn begin_pids_at(first: u32) -> Result<(), String> {
