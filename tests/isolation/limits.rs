@@ -90,6 +90,7 @@ pub(crate) fn attempts() -> Vec<Attempt> {
     attempts.extend(pids());
     attempts.extend(inotify());
     attempts.extend(sockets());
+    attempts.extend(locks());
     attempts
 }
 
@@ -175,6 +176,40 @@ fn sockets() -> Vec<Attempt> {
             match failed {
                 true => Verdict::Fail(echoes.to_string()),
                 false => Verdict::Pass(echoes.to_string()),
+            }
+        },
+    ));
+    attempts
+}
+
+/// Locks of files, too, are memory of the kernel that no control group is charged for.
+fn locks() -> Vec<Attempt> {
+    let mut attempts = Vec::new();
+    for worker in ["hostile", "spawned"] {
+        attempts.push(Attempt::new(
+            format!("locks: memory of locks of {worker} is limited"),
+            move |ground| {
+                let before = ground.victim_count();
+                let response = ground.raw(worker, "many_locks", json!([40_000, 15]));
+                let after = ground.victim_count();
+                let seen = format!("{} after {:?}", response.text(), response.head_after);
+                let ended = response.header("x-amz-function-error").is_some();
+                let next = ground.ask(worker, "count", json!([]));
+                if ended && response.text().contains("locks") && after == before + 1 {
+                    Verdict::Pass(format!("{seen} then {next}"))
+                } else {
+                    Verdict::Fail(seen)
+                }
+            },
+        ));
+    }
+    attempts.push(Attempt::new(
+        "locks: some thousands are allowed",
+        |ground| {
+            let (_, held) = ground.attempt("hostile", "many_locks", json!([5000, 3]));
+            match held.as_u64() {
+                Some(5000) => Verdict::Pass(held.to_string()),
+                _ => Verdict::Fail(held.to_string()),
             }
         },
     ));

@@ -506,6 +506,11 @@ impl Cgroup {
         *self.blamed.lock() = Some(shortage);
     }
 
+    /// Whether the daemon has ended its processes.
+    pub(crate) fn is_blamed(&self) -> bool {
+        self.blamed.lock().is_some()
+    }
+
     /// Whether the kernel has killed one of its processes because memory was short, and where it was short. `oom_kill` counts
     /// the victims in this group, whoever had too much.
     #[must_use]

@@ -33,7 +33,7 @@ pub(crate) struct Sandbox {
     /// Shared for a moment by who reclaims its memory.
     cgroup: Option<Arc<Cgroup>>,
     socket_watch: SocketWatch,
-    /// Until its cgroup is another one. `None` in the host's network, and without a cgroup.
+    /// Until its cgroup is another one. `None` without a cgroup.
     watched: Option<Watched>,
     folders: Folders,
     process_ids: ProcessIds,
@@ -137,14 +137,14 @@ impl Sandbox {
     }
 
     fn watched(mut self) -> Self {
-        self.watched = self.watch_sockets();
+        self.watched = self.watch_kernel_memory();
         self
     }
 
-    fn watch_sockets(&self) -> Option<Watched> {
-        let cgroup = self.cgroup.as_ref().filter(|_| self.own_network)?;
-        self.socket_watch
-            .watch(self.network_namespace(), &self.control, cgroup)
+    fn watch_kernel_memory(&self) -> Option<Watched> {
+        let cgroup = self.cgroup.as_ref()?;
+        let network = self.own_network.then(|| self.network_namespace());
+        self.socket_watch.watch(network, &self.control, cgroup)
     }
 
     /// Starts a program in it. `fds[n]` becomes its descriptor `n`.
@@ -199,7 +199,7 @@ impl Sandbox {
     /// Replaces its cgroup, and so its limits and counters. Running processes stay in the old one.
     pub(crate) fn set_cgroup(&mut self, cgroup: Option<Cgroup>) {
         self.cgroup = cgroup.map(Arc::new);
-        self.watched = self.watch_sockets();
+        self.watched = self.watch_kernel_memory();
     }
 
     /// Its user namespace, if it has one of its own.

@@ -1,4 +1,5 @@
-//! Ends what is in a network namespace whose sockets hold too much memory of the kernel, or are too many.
+//! Ends what is in a network namespace whose sockets hold too much memory of the kernel, or are too many, and sandboxes that hold too
+//! many locks of files ([`locks`]).
 //!
 //! The kernel charges a control group for sockets that a process has made or accepted, but nobody for what a connection has received
 //! before it is accepted (`inet_csk_accept` in net/ipv4/inet_connection_sock.c), for datagrams that are kept back (`MSG_MORE`), and for
@@ -10,6 +11,7 @@
 //! ([`SOCKETS_UNREAD_MAX`]), as often as [`Paces`] says: reading them takes at most a few percent of a CPU. Where there are more than
 //! [`SOCKETS_MAX`], no table is read.
 
+mod locks;
 mod pace;
 mod tables;
 
@@ -24,9 +26,10 @@ use nix::sys::stat::fstat;
 use nix::time::{ClockId, clock_gettime};
 use parking_lot::Mutex;
 use pilot_model::Seldom;
-use pilot_model::ports::{MemoryShortage, SOCKETS_MAX};
+use pilot_model::ports::{LOCKS_MAX, MemoryShortage, SOCKETS_MAX};
 use tokio::task::JoinHandle;
 
+use self::locks::{Locks, TooMany};
 use self::pace::Paces;
 use self::tables::Held;
 use crate::cgroup::Cgroup;
@@ -50,8 +53,8 @@ struct WatchedSandboxes {
 /// A sandbox. Being watched does not keep it.
 #[derive(Debug, Clone)]
 struct Sandboxed {
-    /// The inode of its network namespace.
-    network: u64,
+    /// The inode of its network namespace. `None`: it is the host's, whose sockets are not watched.
+    network: Option<u64>,
     control: Weak<Control>,
     cgroup: Weak<Cgroup>,
 }
@@ -64,15 +67,18 @@ pub(crate) struct Watched {
 }
 
 impl SocketWatch {
-    /// Watches a sandbox with a network of its own. `None`: its namespace is unknown. Must be called within a tokio runtime.
+    /// Watches a sandbox, and its network if that is its own. `None`: its namespace is unknown. Must be called within a tokio runtime.
     pub(crate) fn watch(
         &self,
-        network: BorrowedFd<'_>,
+        network: Option<BorrowedFd<'_>>,
         control: &Arc<Control>,
         cgroup: &Arc<Cgroup>,
     ) -> Option<Watched> {
         let sandboxed = Sandboxed {
-            network: fstat(network).ok()?.st_ino,
+            network: match network {
+                Some(network) => Some(fstat(network).ok()?.st_ino),
+                None => None,
+            },
             control: Arc::downgrade(control),
             cgroup: Arc::downgrade(cgroup),
         };
@@ -99,12 +105,16 @@ impl Drop for Watched {
 
 async fn keep_looking(state: Weak<Mutex<WatchedSandboxes>>) {
     let mut paces = Paces::default();
+    let mut locks = Locks::new();
     loop {
         let most = paces.most();
         let before = tables::machine_tcp_bytes();
         for _ in 0..LOOK_EVERY_TICKS {
             tokio::time::sleep(TICK).await;
-            if most == Most::Much || tables::machine_tcp_bytes() > before + TCP_BYTES_MUCH {
+            if most == Most::Much
+                || tables::machine_tcp_bytes() > before + TCP_BYTES_MUCH
+                || locks.grow_fast()
+            {
                 break;
             }
         }
@@ -120,10 +130,11 @@ async fn keep_looking(state: Weak<Mutex<WatchedSandboxes>>) {
         }
         let looked = tokio::task::spawn_blocking(move || {
             look_at_all(&state, &mut paces);
-            paces
+            look_at_locks(&state, &mut locks);
+            (paces, locks)
         });
-        paces = match looked.await {
-            Ok(paces) => paces,
+        (paces, locks) = match looked.await {
+            Ok(looked) => looked,
             // The runtime ends.
             Err(_) => return,
         };
@@ -151,8 +162,8 @@ struct Running {
 fn look_at_all(state: &Mutex<WatchedSandboxes>, paces: &mut Paces) {
     let mut networks: HashMap<u64, Vec<Arc<Cgroup>>> = HashMap::new();
     for sandboxed in state.lock().watched.values() {
-        if let Some(cgroup) = sandboxed.cgroup.upgrade() {
-            networks.entry(sandboxed.network).or_default().push(cgroup);
+        if let (Some(network), Some(cgroup)) = (sandboxed.network, sandboxed.cgroup.upgrade()) {
+            networks.entry(network).or_default().push(cgroup);
         }
     }
     let running = networks
@@ -233,6 +244,33 @@ fn end_for_number(network: &Running, state: &Mutex<WatchedSandboxes>) {
     }
 }
 
+/// A sandbox that holds too many locks is ended alone: locks are of processes, and not of a namespace.
+fn look_at_locks(state: &Mutex<WatchedSandboxes>, locks: &mut Locks) {
+    let too_many = locks.look(|| {
+        let state = state.lock();
+        let watched = state.watched.iter();
+        watched
+            .filter_map(|(number, sandboxed)| Some((*number, sandboxed.cgroup.upgrade()?)))
+            .collect()
+    });
+    for TooMany { sandbox, locks } in too_many {
+        let sandboxed = state.lock().watched.get(&sandbox).cloned();
+        let sandboxes = end(
+            sandboxed.into_iter().collect(),
+            MemoryShortage::TooManyLocks,
+        );
+        if let Some(left_out) = ENDED.admit(Instant::now()) {
+            tracing::warn!(
+                locks_min = locks,
+                locks_max = LOCKS_MAX,
+                sandboxes,
+                left_out,
+                "a function holds too many locks of files: its processes are ended"
+            );
+        }
+    }
+}
+
 /// CPU time of this thread. That it waited for a CPU is not what reading costs.
 fn cpu_time() -> Duration {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
@@ -245,7 +283,12 @@ static ENDED: Seldom = Seldom::new(20);
 /// is blamed first: the end of one, a template, is the end of others, and why these ended is asked at once. Returns how many sandboxes.
 fn end_all(inode: u64, why: MemoryShortage, state: &Mutex<WatchedSandboxes>) -> usize {
     let mut inside: Vec<Sandboxed> = state.lock().watched.values().cloned().collect();
-    inside.retain(|sandboxed| sandboxed.network == inode);
+    inside.retain(|sandboxed| sandboxed.network == Some(inode));
+    end(inside, why)
+}
+
+/// Ends what runs in these sandboxes.
+fn end(inside: Vec<Sandboxed>, why: MemoryShortage) -> usize {
     let running: Vec<(Sandboxed, Arc<Cgroup>)> = inside
         .into_iter()
         .filter_map(|sandboxed| {

@@ -380,11 +380,15 @@ impl ForkedWorker {
         };
         match (end, self.out_of_memory.get()) {
             (ChildEnd::Exited(code), _) => WorkerFault::Exited { code, output },
-            // Its template, which would have known, is ended with it for what their sockets hold.
+            // Its template, which would have known, is ended with it for what their sockets hold, or may be ended for its locks.
             (ChildEnd::Signalled(SIGKILL), Some(shortage))
             | (
                 ChildEnd::Unknown,
-                Some(shortage @ (MemoryShortage::Sockets | MemoryShortage::TooManySockets)),
+                Some(
+                    shortage @ (MemoryShortage::Sockets
+                    | MemoryShortage::TooManySockets
+                    | MemoryShortage::TooManyLocks),
+                ),
             ) => WorkerFault::OutOfMemory {
                 shortage: *shortage,
                 limit_bytes: self.memory_bytes_max,

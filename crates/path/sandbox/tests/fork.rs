@@ -14,7 +14,7 @@ use pilot_sandbox::{ForkEngine, Isolation, Machine, Spawner};
 use support::version;
 
 const CODE: &str = r#"
-import os, sys, threading
+import ctypes, fcntl, os, sys, threading, time
 COUNT = 0
 def handler(event, context):
     global COUNT
@@ -34,6 +34,15 @@ def handler(event, context):
                 refused.append(error.errno)
         os.unlink("/tmp/pipe")
         return [refused, open("/proc/1/cmdline").read().strip(chr(0))]
+    if kind == "locks":
+        files = [open(f"/tmp/locked-{n}", "w") for n in range(event["thousands"])]
+        for file in files:
+            for at in range(1000):
+                fcntl.lockf(file, fcntl.LOCK_EX, 1, at * 2)
+        time.sleep(event["seconds"])
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.prctl(62, 0, 0, 0, 0)  # PR_SCHED_CORE, PR_SCHED_CORE_GET
+        return [open("/proc/locks").read(), ctypes.get_errno()]
     if kind == "exit":
         sys.exit(3)
     if kind == "kill":
@@ -50,7 +59,7 @@ def handler(event, context):
 "#;
 
 fn main() {
-    if support::is_skipped(4, "limits and users of their own need root") {
+    if support::is_skipped(6, "limits and users of their own need root") {
         return;
     }
     let isolation = Isolation::probe(1_900_000_000);
@@ -70,11 +79,12 @@ fn main() {
         let engine = ForkEngine::new(Arc::clone(&machine));
         run(&engine, dir.path()).await;
         has_its_own_user(&engine, dir.path()).await;
+        holds_few_locks(&engine, dir.path()).await;
         closes_at_once(&engine, &machine, dir.path()).await;
         environments_end_with_their_versions(&engine, dir.path()).await;
         bears_what_imports_leave_behind(&engine, dir.path()).await;
     });
-    println!("5 passed, 0 failed");
+    println!("6 passed, 0 failed");
 }
 
 /// The template of an environment runs as long as one of its versions is deployed, also if the functions' own templates were evicted.
@@ -314,6 +324,24 @@ fn weight_of(name: &str) -> Option<u64> {
             .filter_map(|file| std::fs::read_to_string(file).ok());
         texts.next().filter(|_| is_cpu)?.trim().parse().ok()
     })
+}
+
+/// Locks are memory of the kernel that no control group is charged for. A worker with some thousands goes on, sees nobody's locks, and
+/// has no core scheduling.
+async fn holds_few_locks(engine: &ForkEngine, dir: &Path) {
+    let version = version(dir, "locks", CODE, &spec());
+    engine.prepare(&version).await.expect("a template");
+    let few = engine.start(&version, WorkerId(1)).await.expect("a worker");
+    let many = engine.start(&version, WorkerId(2)).await.expect("a worker");
+    let (few, many) = tokio::join!(
+        call(&few, r#"{"kind":"locks","thousands":4,"seconds":6}"#),
+        call(&many, r#"{"kind":"locks","thousands":30,"seconds":30}"#),
+    );
+    let said = few.expect("an answer").0;
+    assert_eq!(said, format!(r#"["", {}]"#, libc::ENOSYS));
+    let fault = many.expect_err("a failure");
+    assert!(fault.to_string().contains("10,000 locks"), "{fault:?}");
+    println!("a worker with many locks ends: {fault}");
 }
 
 /// A worker that ends shortly before its template: its sandbox is not kept, neither because nobody reports the worker's end any more,

@@ -2,6 +2,7 @@
 
 import ctypes
 import errno
+import fcntl
 import os
 import resource
 import signal
@@ -137,6 +138,18 @@ def try_kept_back(seconds, sockets):
         kept_back.append(one)
     time.sleep(seconds)
     return [True, f"{len(kept_back)} datagrams kept back"]
+
+
+def try_many_locks(locks, seconds):
+    """Locks bytes of files, 1,000 in each, and sleeps."""
+    files = []
+    for number in range(locks // 1000):
+        file = open(f"/tmp/locked-{number}", "w")
+        files.append(file)
+        for at in range(1000):
+            fcntl.lockf(file, fcntl.LOCK_EX, 1, at * 2)
+    time.sleep(seconds)
+    return [True, len(files) * 1000]
 
 
 def try_many_sockets(seconds, children):

@@ -342,10 +342,15 @@ pub enum MemoryShortage {
     Sockets,
     /// There were more than [`SOCKETS_MAX`] sockets in the worker's network, and the daemon ended it.
     TooManySockets,
+    /// It held more than [`LOCKS_MAX`] locks of files, and the daemon ended it: the kernel does not charge for their memory.
+    TooManyLocks,
 }
 
 /// Sockets in the network of a worker, which those of a template share. A message has the number, too.
 pub const SOCKETS_MAX: u64 = 20_000;
+
+/// Locks of files that a worker may hold, which are about 2 MB of the kernel's memory. A message has the number, too.
+pub const LOCKS_MAX: u64 = 10_000;
 
 impl MemoryShortage {
     fn of_worker(self, limit_bytes: u64) -> String {
@@ -354,7 +359,7 @@ impl MemoryShortage {
                 "the worker used more memory than its limit of {}",
                 Size(limit_bytes)
             ),
-            Self::Sockets | Self::TooManySockets => {
+            Self::Sockets | Self::TooManySockets | Self::TooManyLocks => {
                 format!("the worker was ended: {}", self.around())
             }
             around => format!("the kernel killed the worker: {}", around.around()),
@@ -368,7 +373,7 @@ impl MemoryShortage {
             Self::Own => {
                 format!("{what} took more memory than memory_mb allows; give it more")
             }
-            Self::Sockets | Self::TooManySockets => {
+            Self::Sockets | Self::TooManySockets | Self::TooManyLocks => {
                 format!("it was ended while {what}: {}", self.around())
             }
             around => format!("the kernel ended it while {what}: {}", around.around()),
@@ -412,6 +417,9 @@ impl MemoryShortage {
                 "there were more sockets in its network than the 20,000 that may be in it, which the workers of a template share. Close \
                  those that are no longer used"
             }
+            Self::TooManyLocks => {
+                "it held more than the 10,000 locks of files that it may hold (flock, fcntl). Release those that are no longer needed"
+            }
         }
     }
 }
@@ -433,5 +441,11 @@ mod tests {
     fn the_message_about_too_many_sockets_has_their_limit() {
         let message = MemoryShortage::TooManySockets.of_worker(0).replace(',', "");
         assert!(message.contains(&SOCKETS_MAX.to_string()), "{message}");
+    }
+
+    #[test]
+    fn the_message_about_too_many_locks_has_their_limit() {
+        let message = MemoryShortage::TooManyLocks.of_worker(0).replace(',', "");
+        assert!(message.contains(&LOCKS_MAX.to_string()), "{message}");
     }
 }

@@ -128,8 +128,10 @@ impl SandboxedBuild {
             on_output(&buffer[..count]);
         }
         let success = end == ChildEnd::Exited(0);
-        if !success && self.oom_kills() > killed_before {
-            let shortage = self.parts.sandbox.cgroup().and_then(Cgroup::shortage);
+        let cgroup = self.parts.sandbox.cgroup();
+        let ended_by_us = cgroup.is_some_and(Cgroup::is_blamed);
+        if !success && (ended_by_us || self.oom_kills() > killed_before) {
+            let shortage = cgroup.and_then(Cgroup::shortage);
             return Ok(match shortage {
                 None | Some(MemoryShortage::Own) => BuildEnd::OutOfMemory(self.parts.memory_bytes),
                 Some(around) => BuildEnd::OutOfMemoryAround(around),
