@@ -23,7 +23,7 @@ import re
 import stat
 import sys
 
-from . import connections, findings, forkable, hooks, kernel, leftovers, opened, sockets, unnamed
+from . import connections, databases, findings, forkable, hooks, kernel, leftovers, opened, sockets, unnamed
 from .fresh import (
     ACCESS,
     Descriptor,
@@ -117,11 +117,16 @@ def _settle(report: findings.Report) -> None:
         for row, what, why in connections.lost([row for row in rows if _state.inherited.get(row.number) != row.identity])
     ]
     if _has_own_folders():
-        # SQLite knows a file by its number, which is another one for the worker's copy. Two connections of a worker would not
-        # see each other's locks. The index in shared memory, which only WAL has, is locked all the time.
+        # SQLite locks the index in shared memory, which only WAL has, all the time, also for a connection that only reads.
+        with_index = unnamed.indexes_of_sqlite()
         lost += [
             ("", f"opened {path} in WAL mode at import", "SQLite would not know the worker's copy of its index again")
-            for path in unnamed.indexes_of_sqlite()
+            for path in with_index
+        ]
+        lost += [
+            ("", f"opened {path} of {kind} at import", f"{kind} would not know the worker's copy of it again")
+            for path, kind in databases.opened(rows)
+            if path not in with_index
         ]
     if not hooks.has_after_restore():
         # An environment keeps the process id of who opened it (lmdb.h, "Do not use it in a process that has been forked").

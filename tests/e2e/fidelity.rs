@@ -208,18 +208,15 @@ fn a_generator_that_the_program_seeded_keeps_its_state() {
 #[test]
 fn what_was_open_at_import_is_each_workers_own_and_the_deployment_names_it() {
     let code = r#"
-import os, socket, sqlite3, time
+import os, socket, time
 # Without a hook that can replace the connection, the template would not be forked.
 from snapshot_restore_py import register_after_restore
 register_after_restore(list)
-database = sqlite3.connect("/tmp/words.db", isolation_level=None)
-database.execute("create table words (word text)")
 journal = open("/tmp/journal", "a+")
 server = socket.create_server(("127.0.0.1", 0))
 client = socket.create_connection(server.getsockname())
 
 def handler(event, context):
-    database.execute("insert into words values (?)", (event["word"],))
     journal.write(event["word"])
     journal.flush()
     time.sleep(0.2)
@@ -229,21 +226,19 @@ def handler(event, context):
         answer = error
     with open("/tmp/journal") as file:
         written = file.read()
-    words = [word for word, in database.execute("select word from words")]
-    return {"words": words, "journal": written, "client": repr(answer)}
+    return {"journal": written, "client": repr(answer)}
 "#;
     let daemon = lab(code, json!({"reuse": "once", "scale": {"max": 4}}));
     for seen in at_once(&daemon, 4, &json!({"word": "mine"})) {
-        assert_eq!(seen["words"], json!(["mine"]));
         assert_eq!(seen["journal"], "mine");
         assert_eq!(seen["client"], "b''");
     }
     let report = daemon.get("/_pilot/v1/functions/lab").ok().json();
     let findings = report["template"]["findings"].to_string();
     for found in [
-        "app.py:9",
+        "app.py:7",
         "listened on TCP 127.0.0.1",
-        "app.py:10",
+        "app.py:8",
         "opened TCP 127.0.0.1",
     ] {
         assert!(findings.contains(found), "no {found} in {findings}");
@@ -340,6 +335,40 @@ def handler(event, context):
     let findings = report["template"]["findings"].to_string();
     assert!(
         findings.contains("opened /tmp/words.db in WAL mode at import"),
+        "{findings}"
+    );
+}
+
+/// SQLite knows the file of an open connection by its number, and keeps its locks for this number.
+#[test]
+fn two_connections_of_a_worker_see_each_others_locks_on_a_database_of_the_import() {
+    let code = r#"
+import sqlite3
+kept = sqlite3.connect("/tmp/words.db", isolation_level=None, check_same_thread=False)
+kept.execute("create table words (word text)")
+
+def handler(event, context):
+    kept.execute("begin immediate")
+    kept.execute("insert into words values ('kept')")
+    other = sqlite3.connect("/tmp/words.db", isolation_level=None, timeout=0.1)
+    try:
+        other.execute("insert into words values ('other')")
+        refused = ""
+    except sqlite3.OperationalError as error:
+        refused = str(error)
+    kept.execute("commit")
+    words = [word for word, in other.execute("select word from words")]
+    return [refused, words, other.execute("pragma integrity_check").fetchone()[0]]
+"#;
+    let daemon = lab(code, json!({"reuse": "once"}));
+    for _ in 0..3 {
+        let seen = answer(&daemon, "lab", json!({}));
+        assert_eq!(seen, json!(["database is locked", ["kept"], "ok"]));
+    }
+    let report = daemon.get("/_pilot/v1/functions/lab").ok().json();
+    let findings = report["template"]["findings"].to_string();
+    assert!(
+        findings.contains("opened /tmp/words.db of SQLite at import"),
         "{findings}"
     );
 }
