@@ -36,6 +36,11 @@ def take(inputs: Dict[str, Input]) -> Optional[Input]:
     return None
 
 
+# The daemon leaves these out, because they are about its own connection with the client. Servers of ASGI leave them in, and
+# applications that look at them refuse the handshake otherwise, as python-socketio does. Over HTTP/2 there are no WebSockets.
+_HANDSHAKE = [(b"connection", b"Upgrade"), (b"upgrade", b"websocket")]
+
+
 def scope(http: Dict[str, Any]) -> Dict[str, Any]:
     """The scope of a handshake, from that of the request."""
     asked = [value.decode("latin-1") for name, value in http["headers"] if name == b"sec-websocket-protocol"]
@@ -43,6 +48,7 @@ def scope(http: Dict[str, Any]) -> Dict[str, Any]:
         **http,
         "type": "websocket",
         "scheme": "wss" if http["scheme"] == "https" else "ws",
+        "headers": http["headers"] + _HANDSHAKE,
         "subprotocols": [name.strip() for value in asked for name in value.split(",") if name.strip()],
         "extensions": {"websocket.http.response": {}},
     }

@@ -281,12 +281,35 @@ async def handler(scope, receive, send):
 )
 def test_a_handshake_that_an_application_answers_wrongly_is_an_error(start: Start, message: str, expected: Any) -> None:
     worker = start(WEBSOCKET, interface="asgi", concurrency=2)
+    ours = shake_hands(worker, query=f"{{'type':{message}}}")
+    seen = accepted(worker, 1)
+    assert seen == (expected if isinstance(expected, str) else (101, expected, b""))
+    ours.close()
+
+
+def shake_hands(worker: Stream, **meta: Any) -> socket.socket:
+    """Sends the handshake of a WebSocket as stream 1. Returns the daemon's end of its messages."""
     ours, theirs = socket.socketpair()
-    meta = http_meta(query=f"{{'type':{message}}}", inputs=[{"name": "pilot", "kind": "websocket"}])
+    meta = http_meta(inputs=[{"name": "pilot", "kind": "websocket"}], **meta)
     frame = bytearray(wire.encode(wire.HTTP, 1, json.dumps(meta).encode(), b""))
     frame[13] = 1
     socket.send_fds(worker.socket, [bytes(frame)], [theirs.fileno()])
     theirs.close()
-    seen = accepted(worker, 1)
-    assert seen == (expected if isinstance(expected, str) else (101, expected, b""))
+    return ours
+
+
+# As engineio does, on which python-socketio builds.
+LOOKS_AT_HEADERS = """
+async def handler(scope, receive, send):
+    headers = dict(scope["headers"])
+    asks = headers.get(b"upgrade") == b"websocket" and b"upgrade" in headers.get(b"connection", b"").lower()
+    given = [(name, value) for name, value in scope["headers"] if name.startswith(b"x-")]
+    await send({"type": "websocket.accept" if asks else "websocket.close", "headers": given})
+"""
+
+
+def test_an_application_sees_that_a_handshake_asks_for_a_websocket(start: Start) -> None:
+    worker = start(LOOKS_AT_HEADERS, interface="asgi", concurrency=2)
+    ours = shake_hands(worker, headers=[["host", "localhost"], ["x-own", "1"]])
+    assert accepted(worker, 1) == (101, {"x-own": "1"}, b"")
     ours.close()
