@@ -13,7 +13,7 @@ import sys
 import time
 from importlib.machinery import ModuleSpec
 
-from . import forkable, generators, opened, output, setters
+from . import forkable, generators, opened, output, process_state, setters
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -67,6 +67,7 @@ class ImportTimer:
             generators.loaded(name)
             forkable.loaded(name)
             opened.imported(name)
+            process_state.loaded(name)
             if _packages and _is_of_packages(module):
                 self.direct[before:] = [name]
             return module
@@ -138,6 +139,7 @@ def import_declared(names: List[str]) -> List[Dict[str, str]]:
             importlib.import_module(name)
         except (Exception, SystemExit) as error:  # user code: one package must not make the template fail
             failed.append({"module": name, "error": f"{type(error).__name__}: {error}"})
+        process_state.note(name)
     return failed
 
 

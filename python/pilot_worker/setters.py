@@ -1,4 +1,5 @@
-"""Knows which packages set environment variables when the template of an environment imported them, and who has them.
+"""Knows which packages set environment variables, or changed something else of the whole process (`process_state.py`), when the
+template of an environment imported them, and who has these packages.
 
 Packages such as scikit-learn set variables in `os.environ` at import. A function that imports such a package must find them,
 although the import was one level above. A function that never imports it must not: in an interpreter of its own, nobody would
@@ -16,20 +17,35 @@ import re
 import sys
 from types import FunctionType, ModuleType
 
+from . import findings
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, Iterator, List, Set
+    from typing import Any, Dict, FrozenSet, Iterable, Iterator, List, Optional, Set
 
 # More than this is not searched.
 _FILES_MAX = 5_000
 _BYTES_MAX = 64 << 20
 
-_STANDARD = frozenset(getattr(sys, "stdlib_module_names", ()))  # since Python 3.10
+
+def _standard() -> FrozenSet[str]:
+    known: Optional[FrozenSet[str]] = getattr(sys, "stdlib_module_names", None)  # since Python 3.10
+    if known is not None:
+        return known
+    try:
+        found = os.listdir(os.path.dirname(os.__file__))
+    except OSError:  # they are in an archive
+        found = []
+    return frozenset((*sys.builtin_module_names, *(entry.partition(".")[0] for entry in found)))
+
+
+STANDARD = _standard()
 
 
 class _State:
     def __init__(self) -> None:
         self.packages: Dict[str, str] = {}  # by variable: the package that has set it last
+        self.changes: Dict[str, str] = {}  # by package: the first thing that it has changed
         self.names: Dict[str, Set[str]] = {}  # by package: itself, and those that use it
         self.searched: List[str] = []  # where the packages of the environment are
 
@@ -39,17 +55,24 @@ _state = _State()
 
 def note(name: str, package: str) -> None:
     """In the template of an environment: a package sets a variable."""
-    if package not in _STANDARD:
+    if package not in STANDARD:
         _state.packages[name] = package
+
+
+def note_change(what: str, package: str) -> None:
+    """The same: a package changes something that the process has one of."""
+    if package not in STANDARD:
+        _state.changes.setdefault(package, what)
 
 
 def imported(sys_path: List[str]) -> None:
     """After its imports."""
     _state.searched = list(sys_path)
-    if not _state.packages:
+    packages = {*_state.packages.values(), *_state.changes}
+    if not packages:
         return
     users = _users()
-    for package in set(_state.packages.values()):
+    for package in packages:
         found, rest = set(), [package]
         while rest:
             one = rest.pop()
@@ -61,11 +84,22 @@ def imported(sys_path: List[str]) -> None:
 
 def unused(sys_path: List[str]) -> Set[str]:
     """In the template of a function, before its imports: the variables of packages that it does not import."""
+    packages = _not_imported(sys_path, _state.packages.values())
+    return {name for name, package in _state.packages.items() if package in packages}
+
+
+def unwanted_change(sys_path: List[str]) -> str:
+    """At the same time: what a package has changed that the function does not import. Empty: nothing."""
+    for package in sorted(_not_imported(sys_path, _state.changes)):
+        return f"{findings.printable(package)} changes {_state.changes[package]} at import, and the code does not import it"
+    return ""
+
+
+def _not_imported(sys_path: List[str], packages: Iterable[str]) -> Set[str]:
     folders = [folder for folder in sys_path if folder not in _state.searched]
     if not folders:
         return set()  # its code is where the packages are
-    packages = [package for package, names in _state.names.items() if not _may_import(folders, names)]
-    return {name for name, package in _state.packages.items() if package in packages}
+    return {package for package in {*packages} if not _may_import(folders, _state.names[package])}
 
 
 def _users() -> Dict[str, Set[str]]:
@@ -73,10 +107,10 @@ def _users() -> Dict[str, Set[str]]:
     users: Dict[str, Set[str]] = {}
     for name, module in list(sys.modules.items()):
         user = name.partition(".")[0]
-        if user in _STANDARD:
+        if user in STANDARD:
             continue
         for package in _used_by(module):
-            if package != user and package not in _STANDARD:
+            if package != user and package not in STANDARD:
                 users.setdefault(package, set()).add(user)
     return users
 

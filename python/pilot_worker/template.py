@@ -35,6 +35,7 @@ from . import (
     namesakes,
     native,
     opened,
+    process_state,
     setters,
     variables,
     warmup,
@@ -128,7 +129,7 @@ class Template:
             return []
         namesakes.begin_packages()
         try:
-            with variables.Watch():
+            with variables.Watch(), process_state.Watch():
                 return imports.import_declared(self.spec.imports)
         finally:
             setters.imported(self.spec.sys_path)

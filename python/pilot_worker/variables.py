@@ -161,7 +161,7 @@ def own_imports(spec: TemplateSpec) -> str:
         why = _why(name, os.environ.get(name))
         if why:
             return why
-    return ""
+    return setters.unwanted_change(spec.sys_path)
 
 
 def _why(name: Optional[str], value: Optional[str]) -> str:
