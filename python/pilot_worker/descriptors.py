@@ -55,6 +55,7 @@ _HARMLESS_DEVICES = (
     "/dev/urandom",
     "/dev/nvidia",
 )  # CUDA: `leftovers.py`
+_OF_LOG = (1, 2)
 _HARMLESS = frozenset(("[pidfd]", "[bpf-map]", "[bpf-prog]"))
 
 
@@ -67,6 +68,7 @@ class _State:
         self.plan: List[Fresh] = []
         self.epolls: List[Epoll] = []
         self.locks: List[Locks] = []
+        self.aside: List[Tuple[int, int]] = []
         self.findings: List[Dict[str, str]] = []
         self.must_not_fork = ""
 
@@ -101,7 +103,7 @@ def settle(threads: int) -> List[Dict[str, str]]:
     try:
         _settle(report)
     except Exception as error:  # a kind of descriptor that we do not know must not make the deployment fail
-        _state.plan, _state.epolls, _state.locks, _state.has_work = [], [], [], False
+        _state.plan, _state.epolls, _state.locks, _state.aside, _state.has_work = [], [], [], [], False
         what = f"left descriptors that could not be examined: {type(error).__name__}: {error}"
         report.add("", what, "workers would share them, so each worker imports the module itself")
         _state.must_not_fork = findings.printable(what)
@@ -142,6 +144,7 @@ def _settle(report: findings.Report) -> None:
         _, what, why = lost[0]
         _state.must_not_fork = findings.printable(f"{what} ({why})")
         return
+    rows = _put_aside(rows, report)
     leftovers.find(report.add, [row.link for row in rows])  # before pipes are closed, at which processes may end
     plan = _Plan(rows, report)
     _close_http_connections()
@@ -149,8 +152,9 @@ def _settle(report: findings.Report) -> None:
     _state.epolls = plan.epolls
     _state.locks = plan.locks
     others = unnamed.has_work() or leftovers.has_work() or forkable.has_work()
-    _state.has_work = bool(plan.fresh or plan.epolls or others)
-    _state.inherited = {row.number: found for row in rows if (found := identity(row.number)) is not None}
+    _state.has_work = bool(plan.fresh or plan.epolls or _state.aside or others)
+    kept = [row.number for row in rows] + [number for number, _ in _state.aside]
+    _state.inherited = {number: found for number in kept if (found := identity(number)) is not None}
     _state.findings = report.rows()
     warm_up(plan.fresh)
     warm_up_epolls(plan.epolls)
@@ -163,6 +167,9 @@ def in_child(is_template: bool = False) -> None:
         fresh.carry_out()
         if is_template and fresh.is_pair:
             opened.pairs.add(tuple((identity(group[0][0]) or (0, 0))[1] for group in fresh.groups))  # type: ignore[arg-type]
+    for number, aside in _state.aside:
+        os.dup2(aside, number)
+        posix.close(aside)
     for locks in _state.locks:
         locks.take()
     if _state.epolls:
@@ -171,6 +178,21 @@ def in_child(is_template: bool = False) -> None:
         leftovers.in_child()
     if forkable.has_work():
         forkable.in_child()
+
+
+def _put_aside(rows: List[Descriptor], report: findings.Report) -> List[Descriptor]:
+    """A fork puts the log on descriptors 1 and 2. What the program has put there waits at another number meanwhile."""
+    _state.aside = []
+    replaced = [row for row in rows if row.number in _OF_LOG]
+    rows = [row for row in rows if row.number not in _OF_LOG]
+    for row in replaced:
+        if stat.S_ISREG(row.mode) or stat.S_ISCHR(row.mode):
+            _state.aside.append((row.number, os.dup(row.number)))
+            rows.append(Descriptor(_state.aside[-1][1]))
+        else:
+            kind = row.link.partition(":")[0]
+            report.add("", f"replaced descriptor {row.number} by a {kind} at import", "each worker has the log there")
+    return rows
 
 
 class _Plan:

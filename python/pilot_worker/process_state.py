@@ -15,6 +15,7 @@ import _signal  # type: ignore[import-not-found]  # C half of signal, in every C
 import builtins
 import importlib.machinery
 import logging
+import os
 import sys
 import threading
 import warnings
@@ -83,6 +84,8 @@ def _now() -> Iterator[Tuple[str, Any]]:
     """What there is, by the words of the report."""
     for name in _OF_SYS:
         yield f"sys.{name}", getattr(sys, name, None)
+    for number in (1, 2):
+        yield f"descriptor {number}", _file_at(number)
     yield "threading.excepthook", threading.excepthook
     yield "the handlers of the root logger", tuple(logging.root.handlers)
     yield "the filters of the root logger", tuple(logging.root.filters)
@@ -96,6 +99,14 @@ def _now() -> Iterator[Tuple[str, Any]]:
     yield "the warnings that are errors", tuple(one for one in warnings.filters if one[0] == "error")
     yield "the importers", _finders()
     yield "the names of builtins", _builtins()
+
+
+def _file_at(number: int) -> Optional[str]:
+    try:
+        status = os.fstat(number)
+    except OSError:
+        return None
+    return sys.intern(f"{status.st_dev}:{status.st_ino}")
 
 
 def _loop_policy() -> Any:

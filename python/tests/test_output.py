@@ -198,3 +198,64 @@ def test_a_record_without_the_error_that_it_announces_is_written() -> None:
     one = record("x")
     one.exc_info = (None, None, None)
     assert json.loads(output._JSON.format(one))["message"] == "x"
+
+
+REPLACED = """
+import os, sys
+path = {folder!r} + "/own"
+file = os.open(path, os.O_CREAT | os.O_RDWR)
+os.dup2(file, 1)
+os.write(1, b"import")
+sys.stderr.write("still the log\\n")
+def handler(event, context):
+    print(event)
+    os.write(2, b"error")
+    sys.stdout.flush()
+    return [os.path.samefile("/proc/self/fd/1", path), os.get_inheritable(1), len(os.listdir("/proc/self/fd"))]
+"""
+
+
+def test_a_file_that_the_import_puts_in_the_place_of_the_log_stays_there(functions: Functions) -> None:
+    """As in an interpreter of its own. The other stream is the log."""
+    template = functions.template(REPLACED.format(folder=str(functions.directory)))
+    assert template.report["findings"] == []
+    counts = set()
+    for _ in range(2):
+        worker = template.worker(log=functions.log.write_fd)
+        worker.ready()
+        functions.log.read_now()
+        is_file, is_inheritable, count = worker.result("x" * 3)
+        assert (is_file, is_inheritable) == (True, True)
+        counts.add(count)
+        worker.close()
+        assert functions.log.read_now() == "error"
+    assert len(counts) == 1
+    # Each worker has its own position, that of the end of the imports.
+    assert (functions.directory / "own").read_text() == "importxxx\n"
+
+
+def test_a_device_in_the_place_of_the_log_stays_there(functions: Functions) -> None:
+    worker = functions.worker(
+        "import os\nos.dup2(os.open('/dev/null', os.O_WRONLY), 1)\ndef handler(event, context): return os.readlink('/proc/self/fd/1')\n"
+    )
+    assert worker.result({}) == "/dev/null"
+
+
+def test_a_pipe_in_the_place_of_the_log_is_reported(functions: Functions) -> None:
+    source = "import os\nreading, writing = os.pipe()\nos.dup2(writing, 1)\nos.close(writing)\n"
+    template = functions.template(source + "def handler(event, context): print('to the log')\n")
+    row = ("replaced descriptor 1 by a pipe at import", "each worker has the log there")
+    assert row in [(found["what"], found["instead"]) for found in template.report["findings"]]
+    worker = template.worker(log=functions.log.write_fd)
+    worker.ready()
+    worker.result({})
+    assert functions.log.read_now() == "to the log\n"
+
+
+def test_what_the_import_puts_back_is_the_log(functions: Functions) -> None:
+    worker = functions.worker(
+        "import os\nkept = os.dup(1)\nos.dup2(os.open('/dev/null', os.O_WRONLY), 1)\nos.dup2(kept, 1)\nos.close(kept)\n"
+        "def handler(event, context): print('to the log')\n"
+    )
+    worker.result({})
+    assert functions.log.read_now() == "to the log\n"

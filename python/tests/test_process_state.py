@@ -29,6 +29,7 @@ def above_and_spec(functions: Functions, code: str, **packages: str) -> tuple[Te
 
 CHANGES = {
     "import sys, io\nsys.stdout = io.TextIOWrapper(sys.stdout.buffer)\n": "sys.stdout",
+    "import os\nos.dup2(os.open('/dev/null', os.O_WRONLY), 2)\n": "descriptor 2",
     "import sys\nsys.excepthook = lambda *_: None\n": "sys.excepthook",
     "import threading\nthreading.excepthook = lambda *_: None\n": "threading.excepthook",
     "import logging\nlogging.getLogger().addHandler(logging.NullHandler())\n": "the handlers of the root logger",
