@@ -218,6 +218,12 @@ class ForkServer:
         self._server.in_own_pid_namespace = 1 if is_own else 0
 
 
+def has_room() -> bool:
+    """Whether the number of a child's channel is below the limit of open files, which user code can lower."""
+    limit = os.sysconf("SC_OPEN_MAX")  # RLIMIT_NOFILE. -1: there is none
+    return limit < 0 or _channel_fd() < limit
+
+
 def _channel_fd() -> int:
     try:
         highest = max(int(name) for name in os.listdir("/proc/self/fd"))

@@ -281,7 +281,7 @@ class Template:
     def _load_native(self) -> Optional[native.ForkServer]:
         """Loaded also in a template that must not fork: the loop then answers fork requests with an error."""
         library = _native_library()
-        if library is None or self._threads > 1 or self._must_not_fork:
+        if library is None or self._threads > 1 or self._must_not_fork or not native.has_room():
             return None
         try:
             server = native.ForkServer(library, self._control.fileno(), self.spec, self.bounding)

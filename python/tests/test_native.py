@@ -6,6 +6,7 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from conftest import Functions
 from harness import Stream
 
@@ -102,6 +103,26 @@ def test_a_fork_that_the_kernel_refuses_is_said(functions: Functions) -> None:
     assert template.report["native"]
     template.worker()
     assert template.message("fork_failed")["error"] == "fork: errno 11"
+
+
+FEW_FILES = """
+import resource
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+{}def handler(event, context):
+    return [event, resource.getrlimit(resource.RLIMIT_NOFILE)]
+"""
+
+
+@pytest.mark.parametrize("keyword", ["", "async "])
+def test_a_program_may_lower_the_limit_of_open_files(functions: Functions, keyword: str) -> None:
+    """The native loop has the channel of a child at a higher number."""
+    template = functions.template(FEW_FILES.format(keyword))
+    assert not template.report["native"]
+    for event in range(3):
+        worker = template.worker()
+        worker.ready()
+        assert worker.result(event) == [event, [64, 64]]
+        worker.close()
 
 
 FAULTS = """
