@@ -13,7 +13,7 @@ pub fn of_error(config: &FunctionConfig, body: &[u8]) -> Option<String> {
     }
     let error = Exception::read(body)?;
     if let Some(module) = missing_python_module(&error.error_message) {
-        return Some(python_package(config, module));
+        return Some(python_module(config, module));
     }
     if let Some(module) = missing_node_package(&error.error_message) {
         return Some(format!(
@@ -46,7 +46,7 @@ fn secret_at_import(config: &FunctionConfig, message: &str) -> Option<String> {
     ))
 }
 
-fn python_package(config: &FunctionConfig, module: &str) -> String {
+fn python_module(config: &FunctionConfig, module: &str) -> String {
     let top = module.split('.').next().unwrap_or(module);
     let own = config.handler.split('.').next().unwrap_or_default();
     if top == own {
@@ -54,10 +54,25 @@ fn python_package(config: &FunctionConfig, module: &str) -> String {
             "there is no module {module} in the function's folder; check path and handler in pilot.toml"
         );
     }
-    format!(
-        "add the package with the module '{top}' to requirements.txt in the function's folder, and deploy again; a module of your \
-         own must be in that folder"
-    )
+    standard_module(top).unwrap_or_else(|| {
+        format!(
+            "add the package with the module '{top}' to requirements.txt in the function's folder, and deploy again; a module of \
+             your own must be in that folder"
+        )
+    })
+}
+
+/// A module of Python itself, which no package of that name brings.
+fn standard_module(name: &str) -> Option<String> {
+    if let Some((_, instead)) = REMOVED.iter().find(|(removed, _)| *removed == name) {
+        return Some(format!("Python 3.12 removed {name}: {instead}"));
+    }
+    OPTIONAL.contains(&name).then(|| {
+        format!(
+            "this Python was built without {name}; install the library that it needs and build Python again, or choose another \
+             `runtime` in pilot.toml"
+        )
+    })
 }
 
 /// The module of `No module named 'requests.adapters'`.
@@ -82,6 +97,45 @@ fn named(rest: &str) -> Option<&str> {
     (!module.is_empty() && module.len() <= NAME_LEN_MAX && module.bytes().all(fits))
         .then_some(module)
 }
+
+/// Modules that the build of Python leaves out if the library that they need is not there.
+const OPTIONAL: [&str; 15] = [
+    "_bz2",
+    "_ctypes",
+    "_curses",
+    "_curses_panel",
+    "_dbm",
+    "_gdbm",
+    "_hashlib",
+    "_lzma",
+    "_sqlite3",
+    "_ssl",
+    "_tkinter",
+    "_uuid",
+    "_zstd",
+    "readline",
+    "zlib",
+];
+
+/// What to use in the place of modules that Python 3.12 does not have any more (https://docs.python.org/3/whatsnew/3.12.html).
+const REMOVED: [(&str, &str); 4] = [
+    (
+        "asynchat",
+        "use asyncio, or choose an older `runtime` in pilot.toml",
+    ),
+    (
+        "asyncore",
+        "use asyncio, or choose an older `runtime` in pilot.toml",
+    ),
+    (
+        "distutils",
+        "add setuptools, which has it, to requirements.txt in the function's folder, and deploy again",
+    ),
+    (
+        "imp",
+        "use importlib, or choose an older `runtime` in pilot.toml",
+    ),
+];
 
 /// What the C library, Node.js and botocore say when there is no resolver and no route.
 const NO_NETWORK: [&str; 7] = [
@@ -148,6 +202,25 @@ mod tests {
             );
         }
         assert_eq!(hint("Cannot find module './util'", "none"), None);
+    }
+
+    #[test]
+    fn a_missing_module_of_python_itself_is_not_looked_for_in_a_package() {
+        for module in ["_sqlite3", "_tkinter", "readline"] {
+            let said = hint(&format!("No module named '{module}'"), "none").unwrap();
+            let start = format!("this Python was built without {module}; install the library");
+            assert!(said.starts_with(&start), "{said}");
+        }
+        let said = hint("No module named 'distutils.core'", "none").unwrap();
+        assert!(
+            said.starts_with("Python 3.12 removed distutils: add setuptools"),
+            "{said}"
+        );
+        let said = hint("No module named 'imp'", "none").unwrap();
+        assert!(
+            said.starts_with("Python 3.12 removed imp: use importlib"),
+            "{said}"
+        );
     }
 
     #[test]
