@@ -127,28 +127,28 @@ impl LogStore {
         self.written.send_replace(Written::Closed);
     }
 
-    /// Removes a function's log.
+    /// Removes a function's log. Other files in its folder stay, and the folder with them.
     ///
     /// # Errors
     /// Those of the disk.
     pub fn forget(&self, name: &FunctionName) -> io::Result<()> {
-        let removed = fs::remove_dir_all(self.folder.join(name.as_str()));
+        let removed = remove_log(&self.folder.join(name.as_str()));
         self.wake_followers();
-        match removed {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-            _ => Ok(()),
-        }
+        removed
     }
 
-    /// Functions that have a log.
+    /// Functions that have a log. A folder with anything else is not a log: the folder of logs may be a link to a disk that has other
+    /// files.
     ///
     /// # Errors
     /// Those of the disk.
     pub fn names(&self) -> io::Result<Vec<FunctionName>> {
         let mut names = Vec::new();
         for entry in fs::read_dir(&self.folder)? {
-            let name = entry?.file_name();
-            names.extend(name.to_str().and_then(|name| name.parse().ok()));
+            let entry = entry?;
+            let name = entry.file_name();
+            let name = name.to_str().and_then(|name| name.parse().ok());
+            names.extend(name.filter(|_| is_log(&entry.path())));
         }
         Ok(names)
     }
@@ -375,7 +375,8 @@ impl LogReader {
     }
 
     fn is_removed(&self) -> bool {
-        self.inode.is_some() && !self.folder.exists()
+        let is_gone = |name| !self.folder.join(name).exists();
+        self.inode.is_some() && is_gone(CURRENT) && is_gone(PREVIOUS)
     }
 }
 
@@ -419,6 +420,48 @@ pub(crate) async fn read_aside(
         (read, reader)
     });
     part.await
+}
+
+/// Whether a folder has files of a log, and nothing else.
+fn is_log(folder: &Path) -> bool {
+    let Ok(entries) = fs::read_dir(folder) else {
+        return false;
+    };
+    let mut count = 0;
+    for entry in entries {
+        count += 1;
+        let is_ours = |entry: fs::DirEntry| {
+            let is_file = entry.file_type().is_ok_and(|kind| kind.is_file());
+            is_file
+                && NEWEST_FIRST
+                    .iter()
+                    .any(|(name, _)| entry.file_name() == *name)
+        };
+        if !entry.is_ok_and(is_ours) {
+            return false;
+        }
+    }
+    count > 0
+}
+
+fn remove_log(folder: &Path) -> io::Result<()> {
+    for (name, _) in NEWEST_FIRST {
+        match fs::remove_file(folder.join(name)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+    }
+    match fs::remove_dir(folder) {
+        Err(error)
+            if !matches!(
+                error.kind(),
+                io::ErrorKind::NotFound | io::ErrorKind::DirectoryNotEmpty
+            ) =>
+        {
+            Err(error)
+        }
+        _ => Ok(()),
+    }
 }
 
 fn open_for_append(path: &Path) -> io::Result<File> {

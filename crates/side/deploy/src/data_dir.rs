@@ -10,6 +10,8 @@
 //! reserve          room for removals on a full disk
 //! tooling/ID       pip for an interpreter without one
 //! ```
+//!
+//! Only entries with the daemon's own names are removed: a folder may be a link to a disk that has other files.
 
 use std::fs::{self, DirBuilder, File, TryLockError};
 use std::io;
@@ -48,7 +50,8 @@ impl DataDir {
             make_dir(&root.join(folder))?;
         }
         let staging = tempfile::Builder::new()
-            .prefix("run-")
+            .prefix(RUN)
+            .rand_bytes(RUN_LEN)
             .tempdir_in(root.join(STAGING))?;
         Ok(Some(Self {
             root,
@@ -79,7 +82,10 @@ impl DataDir {
 
     /// A new folder for unfinished work, which is removed when dropped.
     pub(crate) fn stage(&self) -> io::Result<Stage> {
-        Ok(Stage(TempDir::new_in(self.staging.path())?))
+        let made = tempfile::Builder::new()
+            .prefix(WORK)
+            .tempdir_in(self.staging.path())?;
+        Ok(Stage(made))
     }
 
     /// A new file for an upload. It has no name, so it is gone when it is closed.
@@ -89,9 +95,8 @@ impl DataDir {
 
     /// Removes the unfinished work of earlier runs.
     pub(crate) fn clear_leftovers(&self) -> io::Result<()> {
-        for entry in fs::read_dir(self.root.join(STAGING))? {
-            let path = entry?.path();
-            if path != self.staging.path() {
+        for path in ours(&self.root.join(STAGING))? {
+            if path != self.staging.path() && is_run(&path) {
                 tree::remove(&path)?;
             }
         }
@@ -132,8 +137,8 @@ pub(crate) fn make_dir(path: &Path) -> io::Result<()> {
 pub(crate) fn deployed(root: &Path) -> io::Result<Vec<&'static str>> {
     let mut deployed = Vec::new();
     for folder in [CODE, LAYERS, ENVIRONMENTS] {
-        match fs::read_dir(root.join(folder)) {
-            Ok(mut entries) => deployed.extend(entries.next().map(|_| folder)),
+        match ours(&root.join(folder)) {
+            Ok(entries) => deployed.extend(entries.first().map(|_| folder)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
         }
@@ -141,6 +146,67 @@ pub(crate) fn deployed(root: &Path) -> io::Result<Vec<&'static str>> {
     Ok(deployed)
 }
 
+/// Whether this folder has nothing but unfinished work.
+fn is_run(folder: &Path) -> bool {
+    let is_work = |entry: fs::DirEntry| {
+        let name = entry.file_name();
+        name.as_encoded_bytes().starts_with(WORK.as_bytes())
+    };
+    let is_folder = folder.symlink_metadata().is_ok_and(|found| found.is_dir());
+    let entries = fs::read_dir(folder);
+    is_folder && entries.is_ok_and(|mut all| all.all(|entry| entry.is_ok_and(is_work)))
+}
+
+/// The entries of a folder that have a name that the daemon gives.
+pub(crate) fn ours(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let (ours, _) = entries(folder)?;
+    Ok(ours)
+}
+
+/// Entries of the folders of a data directory that the daemon did not make. It leaves them alone. A folder that cannot be read has none.
+#[must_use]
+pub fn foreign(root: &Path) -> Vec<PathBuf> {
+    let folders = [CODE, LAYERS, ENVIRONMENTS, STAGING].into_iter();
+    let found = folders.filter_map(|folder| entries(&root.join(folder)).ok());
+    found.flat_map(|(_, foreign)| foreign).collect()
+}
+
+/// The entries of a folder: the daemon's, and others.
+fn entries(folder: &Path) -> io::Result<(Vec<PathBuf>, Vec<PathBuf>)> {
+    let mut all = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        all.push(entry?.path());
+    }
+    Ok(all.into_iter().partition(|path| {
+        let name = path.file_name().and_then(|name| name.to_str());
+        name.is_some_and(is_ours)
+    }))
+}
+
+/// Whether the daemon gives such names: of a version or environment, of a layer, of merged layers, or of a run.
+fn is_ours(name: &str) -> bool {
+    if let Some(run) = name.strip_prefix(RUN) {
+        return run.len() == RUN_LEN && run.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    }
+    let (digits, lengths) = match name.strip_prefix(MERGED) {
+        Some(digits) => (digits, &[HASH_LEN][..]),
+        None => (name, &[ID_LEN, HASH_LEN][..]),
+    };
+    let is_digit = |byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+    lengths.contains(&digits.len()) && digits.bytes().all(is_digit)
+}
+
+/// The beginning of the names of merged layers. No layer id begins like this.
+pub(crate) const MERGED: &str = "merged-";
+/// The beginning of the names of runs, and the length of what follows.
+const RUN: &str = "run-";
+const RUN_LEN: usize = 6;
+/// The beginning of the names in a run; also of files without a name, where a file system cannot make them.
+const WORK: &str = ".tmp";
+/// Digits of the id of a version or environment.
+const ID_LEN: usize = 16;
+/// Digits of a whole hash.
+const HASH_LEN: usize = 64;
 const CODE: &str = "code";
 const ENVIRONMENTS: &str = "environments";
 const LAYERS: &str = "layers";
@@ -184,12 +250,58 @@ mod tests {
     #[test]
     fn leftovers_of_a_killed_run_go_and_ours_stay() {
         let root = tempfile::tempdir().unwrap();
-        let leftover = root.path().join("staging/run-killed/tmp1");
+        let leftover = root.path().join("staging/run-killed/.tmp1");
         fs::create_dir_all(&leftover).unwrap();
         let data_dir = DataDir::open(root.path()).unwrap().unwrap();
         let ours = data_dir.stage().unwrap();
         data_dir.clear_leftovers().unwrap();
         assert!(!leftover.exists());
         assert!(ours.path().exists());
+    }
+
+    #[test]
+    fn files_of_others_stay_also_where_a_folder_is_a_link() {
+        let (root, disk) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        std::os::unix::fs::symlink(disk.path(), root.path().join(STAGING)).unwrap();
+        let foreign_names = ["photos", "lost+found", "run-", "run-of-may", "notes.txt"];
+        for name in foreign_names.into_iter().chain(["run-killed"]) {
+            fs::create_dir(disk.path().join(name)).unwrap();
+        }
+        // By chance, it is called like a run.
+        fs::create_dir_all(disk.path().join("run-report/may")).unwrap();
+        let data_dir = DataDir::open(root.path()).unwrap().unwrap();
+        let stage = data_dir.stage().unwrap();
+        data_dir.clear_leftovers().unwrap();
+        for name in foreign_names {
+            assert!(disk.path().join(name).exists(), "{name}");
+        }
+        assert!(!disk.path().join("run-killed").exists());
+        assert!(disk.path().join("run-report/may").exists());
+        assert!(stage.path().exists());
+        assert_eq!(foreign(root.path()).len(), foreign_names.len());
+        // Nothing of them was deployed.
+        fs::write(data_dir.code().join("notes.txt"), "").unwrap();
+        assert_eq!(deployed(root.path()).unwrap(), [] as [&str; 0]);
+    }
+
+    #[test]
+    fn names_of_versions_layers_and_runs_are_ours() {
+        let hash = "0123456789abcdef".repeat(4);
+        let merged = format!("{MERGED}{hash}");
+        for name in ["f99b1bbba009551d", &hash, &merged, "run-aB3xYz"] {
+            assert!(is_ours(name), "{name}");
+        }
+        let (upper, short) = (hash.to_uppercase(), &merged[..30]);
+        for name in [
+            "",
+            "F99B1BBBA009551D",
+            "f99b1bbba009551",
+            &upper,
+            short,
+            "merged-",
+            "run-a.b.c.",
+        ] {
+            assert!(!is_ours(name), "{name}");
+        }
     }
 }

@@ -22,7 +22,7 @@ use pilot_model::{BoxFuture, FunctionConfig, FunctionName, FunctionSpec, LayerId
 
 use crate::archive::ArchiveLimits;
 use crate::blocking::blocking;
-use crate::data_dir::DataDir;
+use crate::data_dir::{self, DataDir};
 use crate::disk_use::DiskUse;
 use crate::environment::{EnvironmentConfig, Environments};
 use crate::errors;
@@ -228,6 +228,14 @@ impl Deployer {
     pub async fn tidy(&self) {
         let inner = Arc::clone(&self.inner);
         let tidied = blocking(move || {
+            let foreign = data_dir::foreign(inner.data_dir.root());
+            if let Some(first) = foreign.first() {
+                tracing::warn!(
+                    path = %first.display(),
+                    count = foreign.len(),
+                    "the data directory has files that are not the daemon's: they are left alone"
+                );
+            }
             inner.data_dir.clear_leftovers()?;
             inner.sweep()
         });

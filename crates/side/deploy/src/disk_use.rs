@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 
 use parking_lot::Mutex;
 
+use crate::data_dir;
+
 /// Measures folders, and remembers them.
 #[derive(Debug, Default)]
 pub(crate) struct DiskUse {
@@ -27,16 +29,14 @@ impl DiskUse {
         bytes
     }
 
-    /// Bytes of all folders directly below `parents`. Files that folders share by hard links count in each of them. Blocks.
+    /// Bytes of all folders directly below `parents` that the daemon has made. Files that folders share by hard links count in each of them. Blocks.
     ///
     /// # Errors
     /// A parent cannot be read.
     pub(crate) fn below(&self, parents: &[PathBuf]) -> io::Result<u64> {
         let mut there = HashSet::new();
         for parent in parents {
-            for entry in fs::read_dir(parent)? {
-                there.insert(entry?.path());
-            }
+            there.extend(data_dir::ours(parent)?);
         }
         let bytes = there.iter().map(|folder| self.of(folder)).sum();
         self.known.lock().retain(|folder, _| there.contains(folder));
@@ -72,7 +72,7 @@ mod tests {
     #[test]
     fn folders_are_measured_once_and_forgotten_when_they_are_gone() {
         let root = tempfile::tempdir_in("/var/tmp").unwrap();
-        let folder = root.path().join("one");
+        let folder = root.path().join("f99b1bbba009551d");
         fs::create_dir_all(folder.join("deep")).unwrap();
         fs::write(folder.join("deep/file"), vec![1; 1 << 20]).unwrap();
         let parents = [root.path().to_owned()];

@@ -30,6 +30,7 @@ mod state;
 mod version_id;
 
 pub use archive::ArchiveLimits;
+pub use data_dir::foreign as foreign_files;
 pub use deployer::{
     DeployConfig, Deployer, HeldDataDir, OpenError, Restored, StoreLimits, VERSIONS_KEPT,
 };

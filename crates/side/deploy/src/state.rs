@@ -14,6 +14,8 @@ use parking_lot::Mutex;
 use pilot_model::deployment::TemplateReport;
 use pilot_model::{FunctionName, Version};
 
+use crate::data_dir;
+
 /// A version in the registry.
 #[derive(Debug, Clone)]
 pub(crate) struct Deployed {
@@ -147,7 +149,7 @@ impl DeployState {
         retired.any(|version| version.strong_count() > 0)
     }
 
-    /// Moves every unused folder directly below `parents` into `rubbish`.
+    /// Moves every unused folder directly below `parents` into `rubbish`. What has none of our names stays.
     pub(crate) fn sweep(&self, parents: &[PathBuf], rubbish: &Path) -> io::Result<Vec<Unused>> {
         let mut inner = self.inner.lock();
         let needed = inner.needed(&HashSet::new());
@@ -219,13 +221,11 @@ impl Inner {
     }
 }
 
-/// The entries of these folders.
+/// The daemon's entries of these folders.
 fn below(parents: &[PathBuf]) -> io::Result<Vec<PathBuf>> {
     let mut folders = Vec::new();
     for parent in parents {
-        for entry in fs::read_dir(parent)? {
-            folders.push(entry?.path());
-        }
+        folders.extend(data_dir::ours(parent)?);
     }
     Ok(folders)
 }
@@ -261,4 +261,34 @@ fn folders(version: &Version) -> Vec<PathBuf> {
         folders.extend(layers.map(|layer| merged.dir.with_file_name(layer.id.as_str())));
     }
     folders
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sweep_takes_what_was_deployed_and_leaves_files_of_others() {
+        let (root, disk) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let (code, rubbish) = (root.path().join("code"), root.path().join("rubbish"));
+        std::os::unix::fs::symlink(disk.path(), &code).unwrap();
+        fs::create_dir(&rubbish).unwrap();
+        for name in ["f99b1bbba009551d", "1a8fe207b1b19272", "photos"] {
+            fs::create_dir(code.join(name)).unwrap();
+        }
+        fs::write(code.join("notes.txt"), "").unwrap();
+        let state = Arc::new(DeployState::default());
+        let _needed = state.reserve(code.join("1a8fe207b1b19272"));
+        let parents = [code.clone()];
+        let unused = state.unused(&parents, &HashSet::new()).unwrap();
+        let swept = state.sweep(&parents, &rubbish).unwrap();
+        for found in [unused, swept] {
+            let folders: Vec<PathBuf> = found.into_iter().map(|(folder, _)| folder).collect();
+            assert_eq!(folders, [code.join("f99b1bbba009551d")]);
+        }
+        assert!(!code.join("f99b1bbba009551d").exists());
+        for name in ["1a8fe207b1b19272", "photos", "notes.txt"] {
+            assert!(disk.path().join(name).exists(), "{name}");
+        }
+    }
 }

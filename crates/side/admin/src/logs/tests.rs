@@ -258,3 +258,28 @@ fn json_has_the_exact_text_and_no_control_character() {
         "{\"time\":\"1970-01-01T00:00:00.000Z\",\"source\":\"function\",\"request_id\":\"even\",\"text\":\"\\u001b[31m\\u009bx\\t\"}\n"
     );
 }
+
+#[test]
+fn folders_of_others_beside_the_logs_are_not_logs_and_stay() {
+    let (folder, store) = store(1 << 20);
+    store.append(&name(), &stored(["one"])).unwrap();
+    let root = folder.path().join("logs");
+    for path in [
+        "www/index.html",
+        "nginx/previous.log/old",
+        "mixed/current.lines",
+    ] {
+        let path = root.join(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, "").unwrap();
+    }
+    std::fs::write(root.join("mixed/notes"), "").unwrap();
+    std::fs::create_dir(root.join("empty")).unwrap();
+    std::os::unix::fs::symlink("/nonexistent", root.join("link")).unwrap();
+    assert_eq!(store.names().unwrap(), [name()]);
+    store.forget(&"mixed".parse().unwrap()).unwrap();
+    assert!(root.join("mixed/notes").exists());
+    assert!(!root.join("mixed/current.lines").exists());
+    store.forget(&name()).unwrap();
+    assert!(!root.join(name().as_str()).exists());
+}

@@ -5,6 +5,7 @@ use std::path::Path;
 use pilot_model::runtime::NeededBy;
 use pilot_model::{Environment, FunctionConfig, MergedLayers};
 
+use crate::data_dir::MERGED;
 use crate::hash::Fields;
 
 /// The merged layers of a version, whether they are there or not. Python modules in them are compiled for the version's
@@ -37,6 +38,3 @@ pub(crate) fn merged(
         dir,
     })
 }
-
-/// The beginning of the names of merged layers. No layer id begins like this.
-const MERGED: &str = "merged-";

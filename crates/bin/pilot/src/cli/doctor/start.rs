@@ -71,6 +71,7 @@ pub(super) fn content(config: &DaemonConfig) -> Vec<Check> {
     }
     let read = key.map(|_| "they can be read".to_owned());
     checks.push(of("secrets", read, CONTENT));
+    checks.extend(foreign(dir));
     match tempfile::tempdir() {
         Ok(scratch) => {
             checks.extend(registry(dir, scratch.path()));
@@ -94,6 +95,23 @@ pub(super) fn content(config: &DaemonConfig) -> Vec<Check> {
         checks.push(of("control socket", found, CONTENT));
     }
     checks
+}
+
+/// Files that the daemon did not make. It leaves them alone.
+fn foreign(dir: &Path) -> Option<Check> {
+    let foreign = pilot_deploy::foreign_files(dir);
+    let first = foreign.first()?;
+    let found = format!(
+        "{} not made by the daemon, which leaves them alone: {}",
+        super::output::count(foreign.len() as u64, "file"),
+        first.display()
+    );
+    Some(Check::of(
+        ("daemon", "other files"),
+        Err(found),
+        CheckState::Absent,
+        "move them to a folder of their own",
+    ))
 }
 
 fn registry(dir: &Path, scratch: &Path) -> Option<Check> {
@@ -213,5 +231,17 @@ mod tests {
             "{checks:?}"
         );
         assert_eq!(std::fs::read_dir(&config.data_dir).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn files_that_the_daemon_did_not_make_are_named() {
+        let (_home, config) = config("");
+        let photos = config.data_dir.join("staging/photos");
+        std::fs::create_dir_all(&photos).unwrap();
+        std::fs::create_dir_all(config.data_dir.join("code/f99b1bbba009551d")).unwrap();
+        let check = foreign(&config.data_dir).unwrap();
+        assert_eq!(check.state, CheckState::Absent);
+        let shown = photos.display().to_string();
+        assert!(check.found.starts_with("1 file ") && check.found.ends_with(&shown));
     }
 }
