@@ -13,17 +13,19 @@ use crate::status::now_ms;
 
 /// Runs until the trigger is stopped.
 pub(crate) async fn run(mut context: Context, schedule: ScheduleConfig) {
-    let Some(mut last_ms) = begin(&mut context).await else {
+    let Some(mut past) = begin(&mut context).await.map(Past::new) else {
         return;
     };
     loop {
         let now_ms = now_ms();
-        if last_ms > now_ms + CLOCK_BACK_MAX_MS {
-            // The clock was far ahead when it was stored. Otherwise the schedule would wait for that time.
-            tracing::warn!(function = %context.function, "the clock was set back: a schedule begins anew");
-            last_ms = now_ms;
+        if let Some(ahead_ms) = past.begin_anew_if_set_back(now_ms) {
+            tracing::warn!(
+                function = %context.function,
+                last_run_ahead_s = ahead_ms / 1000,
+                "the clock was set back: a schedule begins anew"
+            );
         }
-        match next(&schedule, last_ms, now_ms) {
+        match next(&schedule, past, now_ms) {
             Next::Never => {
                 context.status.next_run(None);
                 context.stopped().await;
@@ -39,7 +41,7 @@ pub(crate) async fn run(mut context: Context, schedule: ScheduleConfig) {
                     return;
                 }
             }
-            Next::Skip(at_ms) => last_ms = at_ms,
+            Next::Skip(at_ms) => past.last_ms = at_ms,
             Next::Run(at_ms) => {
                 context.status.next_run(Some(at_ms));
                 let id = Uuid::new_v4().to_string();
@@ -52,7 +54,7 @@ pub(crate) async fn run(mut context: Context, schedule: ScheduleConfig) {
                     .await
                 {
                     Ok(()) => {
-                        last_ms = at_ms;
+                        past.add(at_ms);
                         context.status.received(1);
                         context.status.ran();
                         context.works();
@@ -92,6 +94,46 @@ async fn begin(context: &mut Context) -> Option<i64> {
     }
 }
 
+/// What has run.
+#[derive(Debug, Clone, Copy)]
+struct Past {
+    /// The time after which the schedule goes on: usually that of the last run.
+    last_ms: i64,
+    /// The latest time of a run. Later than `last_ms` if the clock was set back since.
+    newest_ms: i64,
+}
+
+impl Past {
+    fn new(last_ms: i64) -> Self {
+        Self {
+            last_ms,
+            newest_ms: last_ms,
+        }
+    }
+
+    fn add(&mut self, at_ms: i64) {
+        self.last_ms = at_ms;
+        self.newest_ms = self.newest_ms.max(at_ms);
+    }
+
+    /// Goes on from now if the last run is ahead of the clock, and returns by how much. Otherwise the schedule would wait for that time. A
+    /// clock that is corrected by a little repeats no run.
+    fn begin_anew_if_set_back(&mut self, now_ms: i64) -> Option<i64> {
+        let ahead_ms = self.last_ms - now_ms;
+        if ahead_ms <= CLOCK_BACK_MAX_MS {
+            return None;
+        }
+        self.last_ms = now_ms;
+        Some(ahead_ms)
+    }
+
+    /// Whether a run that is late was made before the clock was set back. A machine without a clock of its own starts with an old time and
+    /// sets it forward later: then these runs look as if they were missed.
+    fn has(&self, at_ms: i64, now_ms: i64) -> bool {
+        at_ms <= self.newest_ms && now_ms - at_ms > ON_TIME_MS
+    }
+}
+
 /// What follows.
 #[derive(Debug, PartialEq, Eq)]
 enum Next {
@@ -105,19 +147,23 @@ enum Next {
     Skip(i64),
 }
 
-fn next(schedule: &ScheduleConfig, last_ms: i64, now_ms: i64) -> Next {
+fn next(schedule: &ScheduleConfig, past: Past, now_ms: i64) -> Next {
     let calendar = &schedule.calendar;
-    let Some(next_ms) = calendar.next_ms(last_ms) else {
+    let Some(next_ms) = calendar.next_ms(past.last_ms) else {
         return Next::Never;
     };
     if next_ms > now_ms {
         return Next::At(next_ms);
     }
     let newest_ms = calendar.last_ms(now_ms).unwrap_or(next_ms).max(next_ms);
-    match schedule.missed {
-        Missed::Skip if now_ms - newest_ms > ON_TIME_MS => Next::Skip(newest_ms),
-        Missed::Skip | Missed::Once => Next::Run(newest_ms),
-        Missed::All => Next::Run(oldest_of(calendar, newest_ms, last_ms)),
+    let run_ms = match schedule.missed {
+        Missed::Skip if now_ms - newest_ms > ON_TIME_MS => return Next::Skip(newest_ms),
+        Missed::Skip | Missed::Once => newest_ms,
+        Missed::All => oldest_of(calendar, newest_ms, past.last_ms),
+    };
+    match past.has(run_ms, now_ms) {
+        true => Next::Skip(run_ms),
+        false => Next::Run(run_ms),
     }
 }
 
@@ -163,13 +209,14 @@ const ON_TIME_MS: i64 = 10_000;
 /// With `missed = "all"`.
 const MISSED_MAX: u32 = 100;
 /// The time of a stored run may be so far ahead of the clock.
-const CLOCK_BACK_MAX_MS: i64 = 86_400_000;
+const CLOCK_BACK_MAX_MS: i64 = 120_000;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     const MINUTE_MS: i64 = 60_000;
+    const NONE: [i64; 0] = [];
     /// A full minute.
     const START_MS: i64 = 1_767_225_600_000;
 
@@ -182,21 +229,66 @@ mod tests {
 
     /// The runs that follow when the daemon comes back after this time.
     fn runs(missed: Missed, down_ms: i64) -> Vec<i64> {
-        let (schedule, now_ms) = (schedule(missed), START_MS + down_ms);
-        let (mut last_ms, mut runs) = (START_MS, Vec::new());
+        runs_at(missed, &mut Past::new(START_MS), START_MS + down_ms)
+    }
+
+    /// The minutes of the runs that are due.
+    fn runs_at(missed: Missed, past: &mut Past, now_ms: i64) -> Vec<i64> {
+        let (schedule, mut runs) = (schedule(missed), Vec::new());
+        past.begin_anew_if_set_back(now_ms);
         loop {
-            match next(&schedule, last_ms, now_ms) {
+            match next(&schedule, *past, now_ms) {
                 Next::Run(at_ms) => {
                     runs.push((at_ms - START_MS) / MINUTE_MS);
-                    last_ms = at_ms;
+                    past.add(at_ms);
                 }
-                Next::Skip(at_ms) => last_ms = at_ms,
+                Next::Skip(at_ms) => past.last_ms = at_ms,
                 Next::At(at_ms) => {
-                    assert!(at_ms > now_ms && at_ms <= now_ms + MINUTE_MS);
+                    assert!(at_ms > now_ms);
+                    assert!(at_ms <= now_ms.max(past.last_ms) + MINUTE_MS);
                     return runs;
                 }
                 Next::Never => unreachable!(),
             }
+        }
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_does_not_stop_a_schedule() {
+        let two_hours_ms = 120 * MINUTE_MS;
+        let mut past = Past::new(START_MS + two_hours_ms);
+        assert_eq!(runs_at(Missed::Once, &mut past, START_MS + 1), NONE);
+        assert!(past.last_ms <= START_MS + 1);
+        for minute in 1..=121 {
+            let now_ms = START_MS + minute * MINUTE_MS + 5;
+            assert_eq!(runs_at(Missed::Once, &mut past, now_ms), [minute]);
+        }
+        // A little is waited for, so that nothing runs twice.
+        let mut past = Past::new(START_MS + 2 * MINUTE_MS);
+        for minute in 0..=2 {
+            let now_ms = START_MS + minute * MINUTE_MS;
+            assert_eq!(runs_at(Missed::All, &mut past, now_ms), NONE);
+        }
+        assert_eq!(
+            runs_at(Missed::All, &mut past, START_MS + 3 * MINUTE_MS),
+            [3]
+        );
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_and_forward_again_repeats_no_run() {
+        let hour_ms = 60 * MINUTE_MS;
+        for (missed, made_up_for) in [
+            (Missed::Skip, vec![]),
+            (Missed::Once, vec![62]),
+            (Missed::All, vec![61, 62]),
+        ] {
+            let mut past = Past::new(START_MS + hour_ms);
+            assert_eq!(runs_at(missed, &mut past, START_MS + 30_000), NONE);
+            let now_ms = START_MS + hour_ms + MINUTE_MS / 2;
+            assert_eq!(runs_at(missed, &mut past, now_ms), NONE);
+            let now_ms = now_ms + 2 * MINUTE_MS;
+            assert_eq!(runs_at(missed, &mut past, now_ms), made_up_for);
         }
     }
 
