@@ -9,6 +9,7 @@
 mod answering;
 mod cluster;
 mod config;
+mod life;
 mod link;
 mod message;
 mod payload;

@@ -9,6 +9,8 @@ use nix::sys::socket::{setsockopt, sockopt};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
+use crate::life::Signs;
+
 /// What a sender may send of one call before it is taken, bytes: 130 ms of 1 Gbit/s, so that neither the delay of a link nor a busy CPU makes
 /// the sender wait.
 pub(crate) const STREAM_WINDOW: u32 = 16 << 20;
@@ -24,7 +26,7 @@ pub(crate) const FRAME_LEN_MAX: u32 = 256 << 10;
 pub(crate) const HEADERS_LEN_MAX: u32 = 16 << 10;
 
 /// The kernel gives the connection up if nothing is acknowledged for this time, also while nothing is sent (tcp(7)). It counts progress
-/// and not the time of a round trip through full buffers, as a ping of HTTP/2 would.
+/// and not the time of a round trip through full buffers. It does not notice a process that is stopped: `life` does.
 pub(crate) fn prepare(socket: &TcpStream, silence_max: Duration) -> std::io::Result<()> {
     socket.set_nodelay(true)?;
     let ms = u32::try_from(silence_max.as_millis()).unwrap_or(u32::MAX);
@@ -44,11 +46,45 @@ pub(crate) struct InTurns<S> {
     stream: S,
     /// Bytes since others could run.
     read: usize,
+    /// What shows that the other node lives is noted here.
+    signs: Option<Signs>,
+    /// Whether a write had to wait for room, and whether a flush had to.
+    write_waits: bool,
+    flush_waits: bool,
 }
 
 impl<S> InTurns<S> {
     pub(crate) fn new(stream: S) -> Self {
-        Self { stream, read: 0 }
+        Self {
+            stream,
+            read: 0,
+            signs: None,
+            write_waits: false,
+            flush_waits: false,
+        }
+    }
+
+    /// As [`InTurns::new`], and notes the signs of the other node.
+    pub(crate) fn noting(stream: S, signs: Signs) -> Self {
+        Self {
+            signs: Some(signs),
+            ..Self::new(stream)
+        }
+    }
+
+    fn sign(&self) {
+        if let Some(signs) = &self.signs {
+            signs.sign();
+        }
+    }
+
+    /// Notes a sign if what was written had to wait.
+    fn wrote<T>(&mut self, written: Poll<T>) -> Poll<T> {
+        let waited = std::mem::replace(&mut self.write_waits, written.is_pending());
+        if waited && written.is_ready() {
+            self.sign();
+        }
+        written
     }
 }
 
@@ -68,7 +104,11 @@ impl<S: AsyncRead + Unpin> AsyncRead for InTurns<S> {
             self.read = 0;
             return Poll::Pending;
         };
-        self.read += buf.filled().len() - before;
+        let came = buf.filled().len() - before;
+        if came > 0 {
+            self.sign();
+        }
+        self.read += came;
         Poll::Ready(read)
     }
 }
@@ -79,7 +119,8 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for InTurns<S> {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, bytes)
+        let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
+        self.wrote(written)
     }
 
     fn poll_write_vectored(
@@ -87,7 +128,8 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for InTurns<S> {
         cx: &mut Context<'_>,
         parts: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, parts)
+        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, parts);
+        self.wrote(written)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -95,7 +137,12 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for InTurns<S> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
+        let flushed = Pin::new(&mut self.stream).poll_flush(cx);
+        let waited = std::mem::replace(&mut self.flush_waits, flushed.is_pending());
+        if waited && flushed.is_ready() {
+            self.sign();
+        }
+        flushed
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

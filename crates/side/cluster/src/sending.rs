@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::fmt;
+use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -26,6 +27,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use tokio_rustls::TlsConnector;
 
 use crate::config::NodeConfig;
+use crate::life::{self, Signs};
 use crate::link::{self, InTurns, chain};
 use crate::message;
 use crate::payload::PACE_BYTES;
@@ -50,8 +52,8 @@ pub(crate) struct CalledNode {
     tls: TlsConnector,
     /// Held while it connects: whoever comes meanwhile waits for the same connection.
     link: tokio::sync::Mutex<Option<Arc<Link>>>,
-    /// When it could not be reached. Held for a comparison.
-    failed: Mutex<Option<Instant>>,
+    /// When it could not be reached, or was silent. Held for a comparison.
+    failed: Arc<Mutex<Option<Instant>>>,
     calls: Semaphore,
     links: Arc<Semaphore>,
     /// What waits to be sent.
@@ -87,6 +89,7 @@ impl From<Failure> for NodeFault {
 /// A connection on which the other node has said that it does what this one asks for.
 struct Link {
     sender: SendRequest<SentBody>,
+    signs: Signs,
     _tasks: EndTasks,
     _permit: OwnedSemaphorePermit,
 }
@@ -105,7 +108,7 @@ impl CalledNode {
             address: node.address.clone()?,
             tls: TlsConnector::from(Arc::clone(client)),
             link: tokio::sync::Mutex::default(),
-            failed: Mutex::default(),
+            failed: Arc::default(),
             calls: Semaphore::new(CALLS_MAX),
             links: Arc::new(Semaphore::new(LINKS_MAX)),
             ahead: Ahead::default(),
@@ -168,15 +171,20 @@ impl CalledNode {
             .map_err(|error| cannot(&format!("{} (TLS, as '{}')", chain(&error), self.name)))?;
         let tasks = Tasks::default();
         let ends = EndTasks(tasks.clone());
-        let (mut sender, connection) = http2::Builder::new(tasks.clone())
+        let signs = Signs::default();
+        let mut builder = http2::Builder::new(tasks.clone());
+        builder
             .initial_stream_window_size(link::ANSWER_WINDOW)
             .initial_connection_window_size(link::ANSWERS_WINDOW)
             .max_frame_size(link::FRAME_LEN_MAX)
-            .max_header_list_size(link::HEADERS_LEN_MAX)
-            .handshake(TokioIo::new(InTurns::new(stream)))
+            .max_header_list_size(link::HEADERS_LEN_MAX);
+        life::with_pings(&mut builder, self.silence_max);
+        let (mut sender, connection) = builder
+            .handshake(TokioIo::new(InTurns::noting(stream, signs.clone())))
             .await
             .map_err(|error| cannot(&chain(&error)))?;
         tasks.execute(connection);
+        tasks.execute(self.end_when_silent(&signs, &tasks));
         // Only the answer shows that the other node has accepted our certificate (RFC 8446 §4.4.2.4), and that it knows us.
         let (body, _) = SentBody::new(Bytes::new(), 0, &self.ahead);
         let hello = Request::get(format!("https://{}{}", self.name, message::HELLO)).body(body);
@@ -198,8 +206,31 @@ impl CalledNode {
         }
         Ok(Link {
             sender,
+            signs,
             _tasks: ends,
             _permit: permit,
+        })
+    }
+
+    /// Ends a connection on which the other node is silent, and avoids the node.
+    fn end_when_silent(
+        &self,
+        signs: &Signs,
+        tasks: &Tasks,
+    ) -> impl Future<Output = ()> + Send + use<> {
+        let (failed, node, silence_max) = (
+            Arc::clone(&self.failed),
+            self.name.clone(),
+            self.silence_max,
+        );
+        let signs = signs.clone();
+        signs.end_when_silent(silence_max, tasks.clone(), move || {
+            tracing::warn!(
+                node,
+                silence_s = silence_max.as_secs_f64(),
+                "a node does not answer pings: the link to it is closed"
+            );
+            *failed.lock() = Some(Instant::now());
         })
     }
 
@@ -264,7 +295,13 @@ impl CalledNode {
                 ran: Ran::Perhaps,
             })
         };
+        let silence_s = self.silence_max.as_secs_f64();
         let lost = |problem: &str| {
+            let silent = format!("it answered no ping within {silence_s} s");
+            let problem = match link.signs.is_silent() {
+                true => silent.as_str(),
+                false => problem,
+            };
             if is_given.load(Ordering::Acquire) {
                 let problem = format!(
                     "the link was lost after the call was sent, so the function may have run: {problem}"
@@ -290,6 +327,8 @@ impl CalledNode {
         };
         let len = usize::try_from(len).unwrap_or(usize::MAX);
         let reserved = self.answers.of(caller).reserve(len).await;
+        // hyper counts what came as read now, and sends its next ping later.
+        link.signs.sign();
         // The memory is not held for a node that only says what it will send.
         let body = read_at_pace(body, len, self.silence_max).await;
         let body = body.map_err(|problem| {

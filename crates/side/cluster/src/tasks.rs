@@ -22,13 +22,20 @@ where
     }
 }
 
+impl Tasks {
+    /// Ends them. Their results are gone.
+    pub(crate) fn end(&self) {
+        let tasks = std::mem::take(&mut *self.0.lock());
+        drop(tasks);
+    }
+}
+
 /// Ends the tasks when it is dropped. They have references to each other, so that this has to be said.
 #[derive(Debug)]
 pub(crate) struct EndTasks(pub(crate) Tasks);
 
 impl Drop for EndTasks {
     fn drop(&mut self) {
-        let tasks = std::mem::take(&mut *self.0.0.lock());
-        drop(tasks);
+        self.0.end();
     }
 }
