@@ -21,6 +21,8 @@ use std::path::{Path, PathBuf};
 use pilot_sys::tree;
 use tempfile::TempDir;
 
+use crate::durable;
+
 /// The data directory, locked.
 #[derive(Debug)]
 pub(crate) struct DataDir {
@@ -58,6 +60,28 @@ impl DataDir {
             staging,
             _lock: lock,
         }))
+    }
+
+    /// Makes what was deployed readable for sandboxes again, if it is not: a backup was copied back under a strict umask, for example.
+    /// Usually looks at the modes of some folders only.
+    pub(crate) fn repair(&self) {
+        let mut repaired = 0;
+        for folder in [CODE, ENVIRONMENTS, LAYERS, TOOLING] {
+            for place in ours(&self.root.join(folder)).unwrap_or_default() {
+                match durable::repair(&place) {
+                    Ok(was_narrow) => repaired += usize::from(was_narrow),
+                    Err(error) => {
+                        tracing::warn!(%error, path = %place.display(), "functions may not be able to read their files");
+                    }
+                }
+            }
+        }
+        if repaired > 0 {
+            tracing::warn!(
+                folders = repaired,
+                "functions could not read their files, because the modes of folders had changed: they are repaired"
+            );
+        }
     }
 
     pub(crate) fn root(&self) -> &Path {
@@ -215,6 +239,8 @@ const TOOLING: &str = "tooling";
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     #[test]
@@ -282,6 +308,23 @@ mod tests {
         // Nothing of them was deployed.
         fs::write(data_dir.code().join("notes.txt"), "").unwrap();
         assert_eq!(deployed(root.path()).unwrap(), [] as [&str; 0]);
+    }
+
+    #[test]
+    fn what_was_copied_back_under_a_strict_umask_is_repaired() {
+        let root = tempfile::tempdir().unwrap();
+        let data_dir = DataDir::open(root.path()).unwrap().unwrap();
+        let (code, notes) = (
+            data_dir.code().join("f99b1bbba009551d"),
+            data_dir.code().join("notes"),
+        );
+        for folder in [&code, &notes] {
+            DirBuilder::new().mode(0o700).create(folder).unwrap();
+        }
+        data_dir.repair();
+        let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode(&code), 0o755);
+        assert_eq!(mode(&notes), 0o700, "it is not ours");
     }
 
     #[test]

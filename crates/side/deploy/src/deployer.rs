@@ -174,6 +174,7 @@ impl Deployer {
             Some(held) => held,
             None => HeldDataDir::hold(&config.data_dir)?,
         };
+        data_dir.repair();
         let registry = Registry::open(data_dir.root())?;
         let state = Arc::new(DeployState::default());
         let stored = registry.functions();

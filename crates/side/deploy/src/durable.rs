@@ -41,8 +41,18 @@ pub(crate) fn finish_tree(root: &Path) -> io::Result<()> {
         .try_for_each(|path| File::open(path)?.sync_all())
 }
 
+/// Makes a finished tree readable for everyone again if its top is not: a backup was copied back under a strict umask, for example. Returns
+/// whether it was repaired.
+pub(crate) fn repair(root: &Path) -> io::Result<bool> {
+    let metadata = root.symlink_metadata()?;
+    if !metadata.is_dir() || metadata.permissions().mode() & 0o555 == 0o555 {
+        return Ok(false);
+    }
+    finish_tree(root).map(|()| true)
+}
+
 /// Renames a finished folder to its place and makes that durable. If the place is taken, its content is the same (it is
-/// content-addressed) and stays. The caller removes the staged folder.
+/// content-addressed) and stays; only its modes are repaired. The caller removes the staged folder.
 pub(crate) fn settle(staged: &Path, place: &Path) -> io::Result<()> {
     match std::fs::rename(staged, place) {
         Ok(()) => {}
@@ -50,7 +60,10 @@ pub(crate) fn settle(staged: &Path, place: &Path) -> io::Result<()> {
             if matches!(
                 error.kind(),
                 io::ErrorKind::AlreadyExists | io::ErrorKind::DirectoryNotEmpty
-            ) => {}
+            ) =>
+        {
+            repair(place)?;
+        }
         Err(error) => return Err(error),
     }
     place
@@ -104,6 +117,37 @@ mod tests {
         assert_eq!(mode(&below), 0o755);
         assert_eq!(mode(&below.join("module.py")), 0o644);
         assert_eq!(mode(&below.join("tool")), 0o755);
+    }
+
+    #[test]
+    fn a_tree_that_others_cannot_read_any_more_is_repaired() {
+        let folder = tempfile::tempdir().unwrap();
+        let (place, staged) = (folder.path().join("place"), folder.path().join("staged"));
+        for root in [&place, &staged] {
+            std::fs::create_dir_all(root.join("lib")).unwrap();
+            std::fs::write(root.join("lib/module.py"), "").unwrap();
+            finish_tree(root).unwrap();
+        }
+        let narrow = || {
+            for (path, mode) in [("lib/module.py", 0o600), ("lib", 0o700), ("", 0o700)] {
+                let mode = Permissions::from_mode(mode);
+                std::fs::set_permissions(place.join(path), mode).unwrap();
+            }
+        };
+        let mode = |path| place.join(path).metadata().unwrap().permissions().mode() & 0o777;
+        narrow();
+        assert!(repair(&place).unwrap());
+        assert_eq!(
+            [mode(""), mode("lib"), mode("lib/module.py")],
+            [0o755, 0o755, 0o644]
+        );
+        assert!(!repair(&place).unwrap());
+        narrow();
+        settle(&staged, &place).unwrap();
+        assert_eq!(
+            [mode(""), mode("lib"), mode("lib/module.py")],
+            [0o755, 0o755, 0o644]
+        );
     }
 
     #[test]
