@@ -4,6 +4,7 @@
 //! only as the port `EventSink`.
 
 pub mod bus;
+mod log_queue;
 pub mod logging;
 pub mod metrics;
 pub mod table;

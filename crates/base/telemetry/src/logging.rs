@@ -1,12 +1,19 @@
 //! The daemon's own log: lines on standard error, as text for people or as JSON for machines. Functions' output is not in it; the
 //! control side writes that to files.
 
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
 use std::str::FromStr;
+use std::thread;
+use std::time::Duration;
 
 use tracing::Subscriber;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt::MakeWriter;
+
+use crate::log_queue::{LogQueue, Queued};
 
 /// The format of a line.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -56,12 +63,45 @@ pub enum LoggingError {
     Twice,
 }
 
+/// The log has a thread of its own until this is dropped, which waits for the last lines for a limited time.
+#[derive(Debug)]
+#[must_use = "the thread ends when it is dropped"]
+pub struct LogThread(());
+
+impl Drop for LogThread {
+    fn drop(&mut self) {
+        QUEUE.finish(LAST_LINES);
+    }
+}
+
+/// Starts the thread that writes the log. From then on, nobody who logs waits for standard error. A process that is forked later cannot
+/// log.
+///
+/// # Errors
+/// The thread cannot be started.
+pub fn start_thread() -> io::Result<LogThread> {
+    // Not the standard library's, which has a lock: a thread that waits in a write would hold it.
+    let stderr = File::from(io::stderr().as_fd().try_clone_to_owned()?);
+    let tell_lost = |lines: u64| {
+        tracing::warn!(
+            lines,
+            "lines of this log were lost: nobody read standard error"
+        );
+    };
+    let log_thread = LogThread(());
+    QUEUE.begin();
+    thread::Builder::new()
+        .name("pilot-log".to_owned())
+        .spawn(move || QUEUE.run(stderr, tell_lost))?;
+    Ok(log_thread)
+}
+
 /// Sets up the process's log on standard error. `level` is a level or a list of `target=level`.
 ///
 /// # Errors
 /// The level is invalid, or this is the second call.
 pub fn init(format: LogFormat, level: &str) -> Result<(), LoggingError> {
-    let subscriber = subscriber(format, level, std::io::stderr)?;
+    let subscriber = subscriber(format, level, || Queued(&QUEUE))?;
     tracing::subscriber::set_global_default(subscriber).map_err(|_| LoggingError::Twice)
 }
 
@@ -114,9 +154,12 @@ fn filter(level: &str) -> Result<EnvFilter, LoggingError> {
     EnvFilter::try_new(quiet).map_err(|error| invalid(error.to_string()))
 }
 
+static QUEUE: LogQueue = LogQueue::new();
+/// How long the end waits for the last lines.
+const LAST_LINES: Duration = Duration::from_secs(1);
+
 #[cfg(test)]
 mod tests {
-    use std::io;
     use std::sync::{Arc, Mutex};
 
     use super::*;

@@ -63,6 +63,7 @@ pub(crate) fn run(
     let given = GivenSockets::take()?;
     // Before the first thread starts, because the spawner is a fork of this process.
     let spawner = Spawner::launch(&isolation)?;
+    let _log = logging::start_thread().context("cannot start a thread")?;
     begun()?;
     let (runtime, busy_poll) = runtime(config.busy_poll)?;
     let served = runtime.block_on(serve(config, isolation, spawner, reserve, given, busy_poll));
