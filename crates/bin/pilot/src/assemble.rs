@@ -344,7 +344,9 @@ fn data(
     clock: &Arc<dyn Clock>,
     engines: &Engines,
 ) -> anyhow::Result<(Arc<Data>, Arc<dyn InitRunner>)> {
-    let data = data_config(&config.data, &config.stores, &config.data_dir).or_invalid()?;
+    let has_users = engines.machine.has_users();
+    let data = data_config(&config.data, &config.stores, &config.data_dir, has_users);
+    let data = data.or_invalid()?;
     let queues = Arc::new(ConnectedQueues::new(Arc::clone(connections)));
     let decoders = Arc::clone(&engines.decoders) as _;
     let data = Data::open(data, queues, Arc::clone(clock), decoders);

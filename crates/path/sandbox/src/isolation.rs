@@ -73,9 +73,10 @@ impl Isolation {
         let user_namespaces = Path::new("/proc/self/ns/user").exists()
             && fs::read_to_string("/proc/sys/user/max_user_namespaces")
                 .map_or(true, |most| most.trim() != "0");
-        let user_namespace = match (root, user_namespaces) {
-            (true, true) => UserNamespace::Mapped { base: id_base },
-            (false, true) => UserNamespace::Own,
+        let users = users(root, id_base);
+        let user_namespace = match (&users, user_namespaces) {
+            (Ok(()), true) => UserNamespace::Mapped { base: id_base },
+            (Err(_), true) => UserNamespace::Own,
             (_, false) => UserNamespace::None,
         };
         // Without /dev/urandom the process id has to do.
@@ -89,15 +90,7 @@ impl Isolation {
             }
         };
         let findings = vec![
-            Finding {
-                what: "users",
-                by: None,
-                enforcement: enforced_if(
-                    root,
-                    "the daemon is not root: all functions run as its own user, and only namespaces separate them",
-                ),
-                remedy: "run the daemon as root, for example with its systemd unit",
-            },
+            of_users(root, &users),
             Finding {
                 what: "user namespaces",
                 by: None,
@@ -148,7 +141,11 @@ impl Isolation {
             user_namespace,
             cgroups: cgroups.ok(),
             findings,
-            outbound: probe(),
+            // As another user, the spawner may not change the daemon's network.
+            outbound: match (root, users) {
+                (true, Err(why)) => Err(why),
+                _ => probe(),
+            },
         }
     }
 
@@ -224,5 +221,90 @@ impl Isolation {
     /// Whether sandboxes' processes can have users of their own.
     pub(crate) fn has_users(&self) -> bool {
         matches!(self.user_namespace, UserNamespace::Mapped { .. })
+    }
+}
+
+fn of_users(root: bool, users: &Result<(), String>) -> Finding {
+    Finding {
+        what: "users",
+        by: None,
+        enforcement: match users {
+            Ok(()) => Enforcement::Full,
+            Err(why) => Enforcement::Missing(format!(
+                "{why}: all functions run as its own user, and only namespaces separate them"
+            )),
+        },
+        remedy: match root {
+            true => {
+                "give the container more ids (user_namespaces(7)), or name some that it has with limits.id_base"
+            }
+            false => "run the daemon as root, for example with its systemd unit",
+        },
+    }
+}
+
+/// Whether functions can have users of their own, or why not.
+fn users(root: bool, id_base: u32) -> Result<(), String> {
+    if !root {
+        return Err("the daemon is not root".to_owned());
+    }
+    for map in ["uid_map", "gid_map"] {
+        // Without user namespaces, there is no such file, and every id.
+        let ids = fs::read_to_string(Path::new("/proc/self").join(map));
+        if !ids.map_or(true, |ids| has_ids(&ids, id_base)) {
+            let last = id_base.saturating_add(IDS - 1);
+            return Err(format!(
+                "the daemon runs in a user namespace without the ids {id_base} to {last} (/proc/self/{map})"
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Whether a map of ids (user_namespaces(7)) has `base` and the ids after it inside.
+fn has_ids(map: &str, base: u32) -> bool {
+    let mut ranges: Vec<(u64, u64)> = map
+        .lines()
+        .filter_map(|line| {
+            let mut columns = line.split_whitespace();
+            let first = columns.next()?.parse().ok()?;
+            Some((first, columns.nth(1)?.parse().ok()?))
+        })
+        .collect();
+    ranges.sort_unstable();
+    let mut next = u64::from(base);
+    for (first, count) in ranges {
+        if first <= next {
+            next = next.max(first + count);
+        }
+    }
+    next >= u64::from(base) + u64::from(IDS)
+}
+
+/// Number of users and groups that a sandbox's user namespace maps.
+pub(crate) const IDS: u32 = 65_536;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn users_need_their_ids_in_the_user_namespace_of_the_daemon() {
+        const BASE: u32 = 1_900_000_000;
+        for (map, has) in [
+            ("         0          0 4294967295\n", true),
+            ("0 1000 1\n", false),
+            ("0 100000 65536\n", false),
+            ("0 1000 1\n1 100000 65535\n1900000000 200000 65536\n", true),
+            ("1900000000 200000 65535\n", false),
+            ("1900000000 200000 65535\n1900065535 5 1\n", true),
+            ("1900065535 5 1\n1900000000 200000 65535\n", true),
+            ("1900000000 200000 65534\n1900065535 5 1\n", false),
+            ("", false),
+        ] {
+            assert_eq!(has_ids(map, BASE), has, "{map}");
+        }
+        assert!(has_ids("0 100000 165536\n", 100_000));
+        assert!(users(false, BASE).unwrap_err().contains("not root"));
     }
 }

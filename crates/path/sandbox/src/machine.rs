@@ -203,6 +203,12 @@ impl Machine {
         }
     }
 
+    /// Whether workers run as users of their own.
+    #[must_use]
+    pub fn has_users(&self) -> bool {
+        self.isolation.has_users()
+    }
+
     /// What paces a function's workers; `None`: the kernel alone limits them.
     pub(crate) fn paceable(&self, config: &FunctionConfig) -> Option<Paceable> {
         let pacer = || Paceable::new(Arc::clone(&self.pacer), config.cpu_milli);

@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use ipnet::IpNet;
-use nix::unistd::geteuid;
 use pilot_data::{
     DataConfig, FileConfig, HttpConfig, ProfileConfig, RedisConfig, S3Config, S3Credentials,
     SpillConfig, StoreConfig, StoreKind,
@@ -337,7 +336,8 @@ pub(crate) fn store(name: &str, settings: &StoreSettings) -> anyhow::Result<Stor
     settings.read(name)
 }
 
-/// The configuration of the data part. Reads files with secrets, so it must be called after the spawner was forked.
+/// The configuration of the data part. `has_users`: workers run as users of their own. Reads files with secrets, so it must be called after
+/// the spawner was forked.
 ///
 /// # Errors
 /// A file cannot be read, or others may read a secret.
@@ -345,6 +345,7 @@ pub(crate) fn data_config(
     limits: &DataLimits,
     stores: &BTreeMap<String, StoreSettings>,
     data_dir: &Path,
+    has_users: bool,
 ) -> anyhow::Result<DataConfig> {
     let stores = stores.iter().map(|(name, settings)| store(name, settings));
     let share = limits.function_mb();
@@ -366,7 +367,7 @@ pub(crate) fn data_config(
         overlaps: limits.overlap.0,
         by_reference: limits.by_reference.0,
         // Otherwise workers run as the daemon's user, which owns the files of buffers.
-        streams: limits.stream.0 && geteuid().is_root(),
+        streams: limits.stream.0 && has_users,
         drop_ins: limits.drop_ins.0,
         initscript_networks: limits.initscript_networks.clone(),
     })

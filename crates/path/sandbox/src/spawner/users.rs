@@ -22,17 +22,14 @@ use pilot_sys::capability;
 use pilot_sys::process::{self, Side};
 use pilot_sys::seqpacket;
 
-use crate::isolation::{TEMPLATE_USER, UserNamespace};
+use crate::isolation::{IDS, TEMPLATE_USER, UserNamespace};
 use crate::message::OwnUsers;
-
-/// Number of users and groups that a sandbox's user namespace maps.
-const IDS: u32 = 65_536;
 
 /// Inotify's instances (inotify(7)) of the sandboxes of one template: each process that watches files has one. By default, Linux
 /// allows 128 for each user, here for all functions.
 const WATCHERS: &str = "32";
 
-/// Makes the user namespace that sandboxes share. As the host's root: ids 0-65535 inside are `base…` outside. Otherwise: this
+/// Makes the user namespace that sandboxes share. As root with these ids: ids 0-65535 inside are `base…` outside. Otherwise: this
 /// process moves into a namespace that only has its own user, as 0, and the function returns `None`.
 pub(super) fn make_shared(wanted: UserNamespace) -> io::Result<Option<OwnedFd>> {
     match wanted {
