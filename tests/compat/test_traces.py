@@ -311,6 +311,7 @@ def test_what_the_collector_refuses_is_counted_and_not_sent_again(traced: Daemon
     collector.refusals[:] = [(400, None)]
     invoke(traced, "told", **Caller().headers)
     until(lambda: metric(traced, "failed") > failed)
+    until(lambda: "the collector refuses spans: they are dropped" in traced.log.read_text())
     caller, rejected = Caller(), metric(traced, "rejected")
     collector.rejects = 2
     invoke(traced, "told", **caller.headers)

@@ -23,6 +23,12 @@ impl ControlSocket {
         let ours = |folder: &&Path| folder.is_absolute() && folder.ends_with(SERVICE);
         let folders = runtime_directory.unwrap_or_default().split(':');
         let (path, is_for_group) = match (given, folders.map(Path::new).find(ours)) {
+            (Some(path), _) if path.as_os_str().is_empty() => {
+                return Err(io::Error::new(
+                    io::ErrorKind::InvalidInput,
+                    "control_socket is empty: leave it out, or name a path",
+                ));
+            }
             (Some(path), _) => (std::path::absolute(path)?, true),
             (None, Some(folder)) => (folder.join(SOCKET_NAME), true),
             (None, None) => (data_dir.join(SOCKET_NAME), false),
@@ -41,6 +47,13 @@ pub(crate) const GROUP: &str = "pilotlight";
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_empty_path_is_refused_with_the_key() {
+        let refused = ControlSocket::resolve(Some(PathBuf::new()), None, Path::new("/d"));
+        let problem = refused.unwrap_err().to_string();
+        assert!(problem.starts_with("control_socket is empty"), "{problem}");
+    }
 
     #[test]
     fn the_service_has_its_socket_in_its_runtime_directory() {

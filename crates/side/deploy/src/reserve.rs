@@ -19,8 +19,8 @@ use pilot_model::size::Size;
 #[derive(Debug)]
 pub struct Reserve {
     data_dir: PathBuf,
-    /// Held while the file's size changes.
-    change: Mutex<()>,
+    /// Held while the file's size changes. Has why the file could not be made although there was room.
+    change: Mutex<Option<String>>,
 }
 
 impl Reserve {
@@ -32,7 +32,7 @@ impl Reserve {
     pub fn of(data_dir: &Path) -> Self {
         Self {
             data_dir: data_dir.to_owned(),
-            change: Mutex::new(()),
+            change: Mutex::default(),
         }
     }
 
@@ -93,11 +93,13 @@ impl Reserve {
         if self.is_held() {
             return true;
         }
-        let _change = self.change.lock();
+        let mut failure = self.change.lock();
+        *failure = None;
         if self.free() < REFILL {
             return false;
         }
         let made = self.fill();
+        *failure = made.as_ref().err().map(ToString::to_string);
         match &made {
             Ok(()) => tracing::debug!("the reserve on the disk is there"),
             Err(error) => {
@@ -135,6 +137,13 @@ impl Reserve {
 
     /// Why nothing may be written.
     fn problem(&self) -> io::Error {
+        let failure = self.change.lock().clone();
+        if let Some(why) = failure.filter(|_| self.data_dir.is_dir() && self.free() >= REFILL) {
+            return io::Error::other(format!(
+                "the file {}, which keeps room on the disk, cannot be made ({why}): remove what is in its place, or correct its rights",
+                self.path().display()
+            ));
+        }
         if self.data_dir.is_dir() {
             return io::Error::new(io::ErrorKind::StorageFull, self.advice());
         }
@@ -271,6 +280,24 @@ mod tests {
             assert_eq!(gone.kind(), io::ErrorKind::NotFound);
             assert!(gone.to_string().contains("is gone"), "{gone}");
         }
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_made_is_not_told_as_a_full_disk() {
+        let folder = tempfile::tempdir().unwrap();
+        let reserve = Reserve::of(folder.path());
+        std::fs::create_dir(reserve.path()).unwrap();
+        for problem in [reserve.admit(), reserve.admit_records()] {
+            let problem = problem.unwrap_err();
+            assert_ne!(problem.kind(), io::ErrorKind::StorageFull);
+            let problem = problem.to_string();
+            assert!(
+                problem.contains("/reserve") && problem.contains("cannot be made"),
+                "{problem}"
+            );
+        }
+        std::fs::remove_dir(reserve.path()).unwrap();
+        reserve.admit().unwrap();
     }
 
     #[test]

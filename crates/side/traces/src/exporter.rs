@@ -134,6 +134,15 @@ impl Drop for Recording {
     }
 }
 
+/// What happens to spans that the collector does not take.
+#[derive(Debug, Clone, Copy)]
+enum Kept {
+    /// They are sent again for some time.
+    ForAWhile,
+    /// They are dropped at once: sending them again would not help.
+    Not,
+}
+
 /// The thread that sends.
 struct Sender {
     queue: Arc<Queue>,
@@ -173,18 +182,18 @@ impl Sender {
                     return;
                 }
                 Err(NotTaken::Never { problem }) => {
-                    self.give_up(count, &problem);
+                    self.give_up(count, &problem, Kept::Not);
                     return;
                 }
                 Err(NotTaken::Later { problem, after }) => {
-                    self.tell(&problem);
+                    self.tell(&problem, Kept::ForAWhile);
                     (problem, after)
                 }
             };
             let pause = asked.unwrap_or_else(|| jittered(wait));
             let is_over = began.elapsed() + pause > TRY_TIME_MAX;
             if is_over || self.queue.wait(pause) {
-                self.give_up(count, &problem);
+                self.give_up(count, &problem, Kept::ForAWhile);
                 if asked.is_some() {
                     // The next batch is not sooner than the collector asked for.
                     self.queue.wait(pause);
@@ -196,19 +205,28 @@ impl Sender {
     }
 
     /// Tells the log once that the collector takes nothing.
-    fn tell(&mut self, problem: &str) {
-        if self.lost.is_none() {
-            self.lost = Some(0);
-            tracing::warn!(
-                endpoint = self.endpoint,
+    fn tell(&mut self, problem: &str, kept: Kept) {
+        if self.lost.is_some() {
+            return;
+        }
+        self.lost = Some(0);
+        let endpoint = &self.endpoint;
+        match kept {
+            Kept::ForAWhile => tracing::warn!(
+                endpoint,
                 problem,
                 "the collector takes no spans: they are kept for {TRY_TIME_MAX:?}, then dropped and counted (pilot_trace_spans_total)"
-            );
+            ),
+            Kept::Not => tracing::warn!(
+                endpoint,
+                problem,
+                "the collector refuses spans: they are dropped and counted (pilot_trace_spans_total)"
+            ),
         }
     }
 
-    fn give_up(&mut self, count: u64, problem: &str) {
-        self.tell(problem);
+    fn give_up(&mut self, count: u64, problem: &str, kept: Kept) {
+        self.tell(problem, kept);
         self.failed.inc_by(count);
         if let Some(lost) = &mut self.lost {
             *lost += count;
