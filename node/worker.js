@@ -59,7 +59,9 @@ async function main(args) {
     output.write(2, USAGE);
     process.exit(2);
   }
-  process.argv.length = 2; // functions do not see our arguments
+  // Functions, and the processes that they start, do not see our arguments.
+  process.argv.length = 2;
+  process.execArgv.length = 0;
   process.mainModule = undefined; // nor us as `require.main`, which Lambda's functions do not have
   output.prepare();
   watch();

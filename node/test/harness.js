@@ -50,7 +50,7 @@ class Worker {
     }
     this.logFile = path.join(this.folder, 'log');
     const log = fs.openSync(this.logFile, 'a');
-    this.process = spawn(NODE, [WORKER, ...args], {
+    this.process = spawn(NODE, ['--max-semi-space-size=16', WORKER, ...args], {
       stdio: ['ignore', stdout ?? log, log, 'pipe', 'pipe'],
       env: { ...START_ENVIRONMENT, ...environment },
       cwd: '/',

@@ -230,6 +230,27 @@ test('what it was started with takes effect, and what is late as well', async ()
   assert.strictEqual(worker.log(), '');
 });
 
+/** @type {Array<[string, number, string, boolean]>} */
+const YOUNG = [
+  ['may grow with the default memory', 256, '', true],
+  ['keeps its size with less memory', 255, '', false],
+  ['may grow if the limit of old objects is at most the memory', 128, '--max-old-space-size=110', true],
+  ['keeps its size if that limit is more than the memory', 128, '--max-old-space-size=180', false],
+];
+for (const [name, memory_mb, NODE_OPTIONS, grows] of YOUNG) {
+  test(`the space of young objects ${name}`, async () => {
+    const code = `exports.handler = async () => {
+      for (let i = 0; i < 40; i++) new Array(20000).fill(i).map((x) => ({ x }));
+      const spaces = require('v8').getHeapSpaceStatistics();
+      return spaces.find((space) => space.space_name === 'new_space').space_size / 1024 / 1024;
+    };`;
+    const environment = { NODE_OPTIONS };
+    const worker = await serving(code, { memory_mb, environment }, { environment });
+    const sizeMb = await worker.result(null);
+    assert.ok(grows ? sizeMb > 8 : sizeMb <= 2, `${sizeMb} MiB`);
+  });
+}
+
 /** @type {Array<[string, string, string, string | undefined]>} */
 const PRELOADS = [
   ['an absolute path', '-r ./first.js', 'process.env._HANDLER = __dirname + "/wrapped.handler";', 'index.handler'],
