@@ -8,7 +8,7 @@ use std::sync::{Arc, Weak};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use pilot_model::BoxFuture;
-use pilot_model::ports::{Input, Resources};
+use pilot_model::ports::{Input, MemoryShortage, Resources};
 use pilot_protocols::{Awaited, End, HeldFiles, Holders, Instance, OwnProcesses, Reach, Retire};
 use tokio::net::TcpStream;
 use tokio::sync::{Notify, SetOnce};
@@ -109,15 +109,7 @@ impl Drop for NativeInstance {
 impl Instance for NativeInstance {
     fn ended(&self) -> BoxFuture<'static, End> {
         let (end, sandbox) = (Arc::clone(&self.end), Arc::clone(&self.sandbox));
-        Box::pin(async move {
-            match end.wait().await {
-                ChildEnd::Exited(code) => End::Exited(*code),
-                ChildEnd::Signalled(signal) => sandbox
-                    .shortage()
-                    .map_or(End::Signalled(*signal), End::OutOfMemory),
-                ChildEnd::ForkFailed(_) | ChildEnd::Unknown => End::Unknown,
-            }
-        })
+        Box::pin(async move { end_of(end.wait().await, || sandbox.shortage()) })
     }
 
     fn is_alive(&self) -> bool {
@@ -198,6 +190,20 @@ impl Instance for NativeInstance {
     }
 }
 
+/// How the program ended. A shell, npm and other programs that run it exit with [`STATUS_KILLED`] if it was killed.
+fn end_of(end: &ChildEnd, shortage: impl FnOnce() -> Option<MemoryShortage>) -> End {
+    let (end, was_killed) = match *end {
+        ChildEnd::Exited(code) => (End::Exited(code), code == STATUS_KILLED),
+        ChildEnd::Signalled(signal) => (End::Signalled(signal), true),
+        ChildEnd::ForkFailed(_) | ChildEnd::Unknown => (End::Unknown, false),
+    };
+    let shortage = was_killed.then(shortage).flatten();
+    shortage.map_or(end, End::OutOfMemory)
+}
+
+/// 128 and the number of the signal (POSIX, "Shell Command Language", 2.8.2).
+const STATUS_KILLED: i32 = 128 + SIGKILL;
+
 /// Connects into a sandbox's network. Does not keep the sandbox alive: a connection to an ended one fails.
 #[derive(Debug)]
 pub(super) struct NativeReach {
@@ -223,5 +229,22 @@ impl Reach for NativeReach {
             }
             Ok(stream)
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_was_killed_for_lack_of_memory_is_told_apart_also_behind_another_one() {
+        let short = || Some(MemoryShortage::Own);
+        let out_of_memory = End::OutOfMemory(MemoryShortage::Own);
+        assert_eq!(end_of(&ChildEnd::Signalled(SIGKILL), short), out_of_memory);
+        assert_eq!(end_of(&ChildEnd::Exited(137), short), out_of_memory);
+        // One of its processes was killed, but it went on and ended by itself.
+        assert_eq!(end_of(&ChildEnd::Exited(1), short), End::Exited(1));
+        assert_eq!(end_of(&ChildEnd::Exited(137), || None), End::Exited(137));
+        assert_eq!(end_of(&ChildEnd::Unknown, short), End::Unknown);
     }
 }
