@@ -54,7 +54,7 @@ pub use tokens::{Signer, Tokens};
 pub use trigger::{Deliver, Mark, NoDelivery, TriggerControl, TriggerStore};
 pub use worker::{
     Answer, Call, Done, HttpHead, LOCKS_MAX, MemoryShortage, Part, Resources, SOCKETS_MAX,
-    ShownInputs, StartStamps, Worker, WorkerFault, WorkerMemory,
+    ShownInputs, StartStamps, Unpassed, Worker, WorkerFault, WorkerMemory,
 };
 
 /// A boxed future, so that a port can be used as `dyn`.

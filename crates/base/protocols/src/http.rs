@@ -19,8 +19,8 @@ use http_body_util::BodyExt;
 use parking_lot::Mutex;
 use pilot_model::keep_alive::GRACE_OF_SERVERS;
 use pilot_model::ports::{
-    Answer, Call, Part, PassedInputs, PassedRequest, PassedResponse, Resources, StartError,
-    StartStamps, StreamedBody, Worker, WorkerFault,
+    Answer, Call, Input, InputKind, Part, PassedInputs, PassedRequest, PassedResponse, Resources,
+    StartError, StartStamps, StreamedBody, Unpassed, Worker, WorkerFault,
 };
 use pilot_model::{BoxFuture, Farewell, Instant, InvocationHead, WorkerId, trace};
 use tokio::task::JoinSet;
@@ -109,13 +109,14 @@ impl HttpWorker {
         Ok(held)
     }
 
-    async fn passed(&self, mut request: PassedRequest) -> Result<PassedResponse, WorkerFault> {
+    async fn passed(&self, mut request: PassedRequest) -> Result<PassedResponse, Unpassed> {
         let site = &self.site;
         *request.version_mut() = Version::HTTP_11;
         if !request.headers().contains_key(HOST) {
             request.headers_mut().insert(HOST, site.host.clone());
         }
         let given = request.extensions_mut().remove::<PassedInputs>();
+        let again = given.clone();
         let held = self.hold(given, request.headers_mut()).await?;
         let upgrades = request.headers().contains_key(UPGRADE);
         let takes_trailers = request.headers().contains_key(TE);
@@ -123,9 +124,10 @@ impl HttpWorker {
             Ok((response, _))
                 if response.status() == StatusCode::SWITCHING_PROTOCOLS && !upgrades =>
             {
-                Err(site
+                let fault = site
                     .life
-                    .fault("it switched protocols although the request did not ask for an upgrade"))
+                    .fault("it switched protocols although the request did not ask for an upgrade");
+                Err(fault.into())
             }
             Ok((mut response, connection)) => {
                 if !takes_trailers {
@@ -141,8 +143,12 @@ impl HttpWorker {
                 *response.status_mut() = StatusCode::BAD_REQUEST;
                 Ok(response)
             }
-            Err(Unanswered::Server(problem)) => Err(site.fault(problem).await),
-            Err(Unanswered::Closed(problem)) => Err(site.closed(problem).await),
+            Err(Unanswered::Server(problem)) => Err(site.fault(problem).await.into()),
+            Err(Unanswered::Unsent(unsent, problem)) => Err(Unpassed {
+                fault: site.fault(problem).await,
+                unsent: with_inputs(unsent, again),
+            }),
+            Err(Unanswered::Closed(problem)) => Err(site.closed(problem).await.into()),
         }
     }
 }
@@ -179,7 +185,7 @@ impl Worker for HttpWorker {
         Box::pin(async move { Err(self.site.life.fault(problem)) })
     }
 
-    fn pass(&self, request: PassedRequest) -> BoxFuture<'_, Result<PassedResponse, WorkerFault>> {
+    fn pass(&self, request: PassedRequest) -> BoxFuture<'_, Result<PassedResponse, Unpassed>> {
         Box::pin(self.passed(request))
     }
 
@@ -248,6 +254,21 @@ impl Drop for HttpWorker {
         });
         self.site.keep_none();
     }
+}
+
+/// The request as it came, for another worker. `None`: its inputs can be read only once.
+fn with_inputs(
+    mut request: Box<PassedRequest>,
+    given: Option<PassedInputs>,
+) -> Option<Box<PassedRequest>> {
+    if let Some(given) = given {
+        let is_memory = |input: &Input| matches!(input.kind, InputKind::Memory { .. });
+        if !given.inputs.iter().all(is_memory) {
+            return None;
+        }
+        request.extensions_mut().insert(given);
+    }
+    Some(request)
 }
 
 #[cfg(test)]

@@ -125,6 +125,10 @@ impl FakeReach {
         *self.address.lock() = Some(address);
     }
 
+    pub(crate) fn listens_no_more(&self) {
+        *self.address.lock() = None;
+    }
+
     pub(crate) fn tries(&self) -> usize {
         self.tries.load(Ordering::SeqCst)
     }

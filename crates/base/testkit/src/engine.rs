@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use pilot_model::deployment::TemplateReport;
 use pilot_model::ports::{
     Call, Clock, Engine, MemoryPressure, PassedRequest, StartError, StartStamps, TemplateMemory,
-    Worker,
+    Worker, WorkerFault,
 };
 use pilot_model::{BoxFuture, Version, VersionId, WorkerId};
 
@@ -95,6 +95,11 @@ impl FakeEngine {
     /// How workers answer requests that are passed through from now on. This makes them HTTP servers.
     pub fn serve_http(&self, behaviour: impl Fn(PassedRequest) -> Served + Send + Sync + 'static) {
         self.script.lock().behaviour.passes = Arc::new(behaviour);
+    }
+
+    /// Whether workers that are started from now on refuse a request that is passed through, and why.
+    pub fn refuse_http(&self, behaviour: impl Fn() -> Option<WorkerFault> + Send + Sync + 'static) {
+        self.script.lock().behaviour.refuses = Arc::new(behaviour);
     }
 
     /// Memory of each worker that is started from now on, bytes.

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use pilot_model::ports::{
     Answer, Call, Clock, Done, HttpHead, Input, Part, PassedRequest, PassedResponse, Resources,
-    ShownInputs, StartStamps, Worker, WorkerFault, WorkerMemory,
+    ShownInputs, StartStamps, Unpassed, Worker, WorkerFault, WorkerMemory,
 };
 use pilot_model::{BoxFuture, CpuTime, Instant, WorkerId};
 use tokio::sync::watch;
@@ -76,6 +76,8 @@ pub type Served = BoxFuture<'static, Result<PassedResponse, WorkerFault>>;
 pub(crate) struct Behaviour {
     pub(crate) calls: Arc<dyn Fn(&Call) -> Reaction + Send + Sync>,
     pub(crate) passes: Arc<dyn Fn(PassedRequest) -> Served + Send + Sync>,
+    /// Why a request that is passed through is not even sent.
+    pub(crate) refuses: Arc<dyn Fn() -> Option<WorkerFault> + Send + Sync>,
 }
 
 impl Default for Behaviour {
@@ -88,6 +90,7 @@ impl Default for Behaviour {
         Self {
             calls: Arc::new(|_| Reaction::answer("{}")),
             passes: Arc::new(move |_| Box::pin(std::future::ready(Err(no_server())))),
+            refuses: Arc::new(|| None),
         }
     }
 }
@@ -317,8 +320,13 @@ impl Worker for FakeWorker {
     }
 
     /// A kill fails requests that have no head yet. The test ends bodies that are being streamed.
-    fn pass(&self, request: PassedRequest) -> BoxFuture<'_, Result<PassedResponse, WorkerFault>> {
-        Box::pin(self.unless_killed((self.behaviour.passes)(request)))
+    fn pass(&self, request: PassedRequest) -> BoxFuture<'_, Result<PassedResponse, Unpassed>> {
+        if let Some(fault) = (self.behaviour.refuses)() {
+            let unsent = Some(Box::new(request));
+            return Box::pin(std::future::ready(Err(Unpassed { fault, unsent })));
+        }
+        let served = self.unless_killed((self.behaviour.passes)(request));
+        Box::pin(async { served.await.map_err(Unpassed::from) })
     }
 
     fn take_output(&self) -> Bytes {

@@ -155,7 +155,7 @@ impl Invoker {
             }
         }
         match lease(&pool, &mut invocation, announcement).await {
-            Ok(lease) => pass(passed, invocation, lease).await,
+            Ok(lease) => pass(self, passed, invocation, lease).await,
             Err(refusal) => refused(invocation, refusal),
         }
     }

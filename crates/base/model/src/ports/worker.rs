@@ -44,12 +44,13 @@ pub trait Worker: Send + Sync + Debug {
     /// Passes a request through to the function's own server and resolves at the response's head. Only for workers of versions
     /// with [`Interface::Http`](crate::Interface::Http). Dropping the future, or the response's body, closes the connection,
     /// which tells the server that nobody waits. The worker can still be used.
-    fn pass(&self, request: PassedRequest) -> BoxFuture<'_, Result<PassedResponse, WorkerFault>> {
+    fn pass(&self, request: PassedRequest) -> BoxFuture<'_, Result<PassedResponse, Unpassed>> {
         drop(request);
-        Box::pin(std::future::ready(Err(WorkerFault::Protocol {
+        let fault = WorkerFault::Protocol {
             problem: "this worker is not an HTTP server".to_owned(),
             output: Bytes::new(),
-        })))
+        };
+        Box::pin(std::future::ready(Err(fault.into())))
     }
 
     /// The output since the last call, bounded, of a worker that is an HTTP server: what it prints belongs to no single call. Must
@@ -302,6 +303,24 @@ pub enum WorkerFault {
         /// What it printed.
         output: Bytes,
     },
+}
+
+/// Why a request that is passed through has no response.
+#[derive(Debug)]
+pub struct Unpassed {
+    /// What the worker did.
+    pub fault: WorkerFault,
+    /// The request, if nothing of it was sent: another worker may take it, whatever its method.
+    pub unsent: Option<Box<PassedRequest>>,
+}
+
+impl From<WorkerFault> for Unpassed {
+    fn from(fault: WorkerFault) -> Self {
+        Self {
+            fault,
+            unsent: None,
+        }
+    }
 }
 
 impl WorkerFault {

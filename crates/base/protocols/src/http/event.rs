@@ -35,6 +35,10 @@ pub(super) async fn call(
     let (response, connection) = match site.while_alive(site.exchange(request)).await {
         Ok(answered) => answered,
         Err(Unanswered::Server(problem)) => return Err(site.fault(problem).await),
+        Err(Unanswered::Unsent(_, problem)) => {
+            let fault = site.fault(problem).await;
+            return Err(WorkerFault::NotTaken(Box::new(fault)));
+        }
         Err(Unanswered::Closed(problem)) => match site.closed(problem).await {
             WorkerFault::Unanswered { problem, output } => {
                 let body = error_body("Runtime.ServerError", &problem);

@@ -1,6 +1,7 @@
 //! The connections to a worker's server: making, keeping and using them. A worker shares it with the response bodies that are still
 //! being read.
 
+use std::io::ErrorKind;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -44,6 +45,8 @@ pub(super) struct Site {
 pub(super) enum Unanswered {
     /// The server failed, or could not be reached.
     Server(String),
+    /// Nobody listens on the server's port, so nothing of the request was sent.
+    Unsent(Box<PassedRequest>, String),
     /// The server closed a kept connection. It may have been about to, and have nothing against the request.
     Closed(String),
     /// The request's own body failed: the client closed its connection, or sent too much.
@@ -64,7 +67,16 @@ impl Site {
             let again = if was_kept { again(&request) } else { None };
             let connection = match kept {
                 Some(connection) => connection,
-                None => self.connect().await.map_err(Unanswered::Server)?,
+                None => match self.connect().await {
+                    Ok(connection) => connection,
+                    // A request that is sent once more may have been read the first time.
+                    Err(NoConnection::Refused(problem)) if use_kept => {
+                        return Err(Unanswered::Unsent(Box::new(request), problem));
+                    }
+                    Err(NoConnection::Refused(problem) | NoConnection::Failed(problem)) => {
+                        return Err(Unanswered::Server(problem));
+                    }
+                },
             };
             match connection.send(request).await {
                 Sent::Answered(response, connection) => {
@@ -98,13 +110,25 @@ impl Site {
         None
     }
 
-    pub(super) async fn connect(&self) -> Result<Connection, String> {
+    async fn connect(&self) -> Result<Connection, NoConnection> {
         let port = self.port;
-        let stream = timeout(CONNECT_TIME_MAX, self.reach.connect(port))
-            .await
-            .map_err(|_| format!("the function's server does not accept on port {port}"))?
-            .map_err(|error| format!("connect to the function's server on port {port}: {error}"))?;
-        Connection::new(stream).await
+        let connected = timeout(CONNECT_TIME_MAX, self.reach.connect(port)).await;
+        let stream = match connected {
+            Ok(Ok(stream)) => stream,
+            Ok(Err(error)) => {
+                let problem = format!("connect to the function's server on port {port}: {error}");
+                return Err(match error.kind() {
+                    ErrorKind::ConnectionRefused => NoConnection::Refused(problem),
+                    _ => NoConnection::Failed(problem),
+                });
+            }
+            Err(_) => {
+                let problem = format!("the function's server does not accept on port {port}");
+                return Err(NoConnection::Failed(problem));
+            }
+        };
+        let connection = Connection::new(stream).await;
+        connection.map_err(NoConnection::Failed)
     }
 
     /// Keeps the connection of a finished exchange if it can be used again.
@@ -160,6 +184,15 @@ impl Site {
             },
         }
     }
+}
+
+/// Why there is no connection to the server.
+#[derive(Debug)]
+enum NoConnection {
+    /// Nobody listens on its port.
+    Refused(String),
+    /// Any other reason.
+    Failed(String),
 }
 
 /// The same request, if its method is idempotent (RFC 9110, section 9.2.2) and it has no body.

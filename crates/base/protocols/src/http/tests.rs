@@ -69,8 +69,19 @@ impl Rig {
         request: PassedRequest,
     ) -> tokio::task::JoinHandle<Result<PassedResponse, WorkerFault>> {
         let worker = Arc::clone(&self.worker);
-        tokio::spawn(async move { worker.pass(request).await })
+        tokio::spawn(async move {
+            worker
+                .pass(request)
+                .await
+                .map_err(|unpassed| unpassed.fault)
+        })
     }
+}
+
+/// Waits until the worker knows of connections that were closed: when this connection is accepted, their ends have arrived, too.
+async fn closes_arrive() {
+    let (listener, address) = listener().await;
+    let (_there, _here) = tokio::join!(tokio::net::TcpStream::connect(address), listener.accept());
 }
 
 fn streamed(body: &'static str) -> StreamedBody {

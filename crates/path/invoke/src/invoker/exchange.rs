@@ -166,8 +166,8 @@ fn may_be_repeated(call: &Call) -> bool {
 }
 
 /// Another worker for a call that this one has not taken: it ended between two calls, as programs do after an error that nobody
-/// caught.
-async fn another(
+/// caught, or its server did.
+pub(super) async fn another(
     invoker: &Invoker,
     invocation: &mut Invocation,
     lease: Lease,
@@ -179,7 +179,11 @@ async fn another(
     lease.lose(invocation.now(), EndReason::Crash);
     let pool = invoker.pool(&invocation.version);
     let pool = pool.map_err(|_| Refusal::Closed)?;
-    join::lease(&pool, invocation, None).await
+    let mut lease = join::lease(&pool, invocation, None).await?;
+    if invocation.version.config.interface == Interface::Http {
+        lease.outlives_exchange();
+    }
+    Ok(lease)
 }
 
 /// What the worker gets of the request, except the payload. The deadline counts from now.

@@ -1,6 +1,7 @@
 //! A request that is passed through to the function's own HTTP server: one exchange, until the head of its response.
 //!
-//! The worker ends only if it fails before the response's head, or if there is no head within the timeout.
+//! The worker ends only if it fails before the response's head, or if there is no head within the timeout. If nothing of the request was
+//! sent to it, because its server is gone and only a program around it runs, another worker gets the request, once.
 
 use std::sync::Arc;
 
@@ -8,11 +9,13 @@ use bytes::Bytes;
 use http::header::UPGRADE;
 use http::{Method, StatusCode};
 use http_body::Body as _;
-use pilot_model::ports::{PassedRequest, PassedResponse, WorkerFault};
+use pilot_model::ports::{PassedRequest, PassedResponse, Unpassed, WorkerFault};
 use pilot_model::{InvocationId, InvocationRecord, Outcome, StartKind, Timeline, Version};
 use pilot_pool::Lease;
 use tokio::time::{Instant as Deadline, timeout_at};
 
+use super::Invoker;
+use super::exchange::another;
 use crate::error::InvokeError;
 use crate::fault::{Failure, LastOutput};
 use crate::invocation::Invocation;
@@ -27,6 +30,7 @@ use crate::response::{Response, ResponseBody};
 /// # Errors
 /// [`InvokeError::UploadBroken`]: the request's body broke off before there was a response.
 pub(super) async fn pass(
+    invoker: &Invoker,
     request: PassedRequest,
     mut invocation: Invocation,
     mut lease: Lease,
@@ -39,9 +43,24 @@ pub(super) async fn pass(
     // Declared before the exchange's future, so that it is dropped after it: a worker is free only when nothing of the exchange
     // is left.
     let mut held = Held::new(lease, invocation, upload);
-    let deadline = Deadline::now() + patience;
+    let mut deadline = Deadline::now() + patience;
     let worker = held.worker().expect("the exchange has only begun");
-    let answer = timeout_at(deadline, worker.pass(request)).await;
+    let mut answer = timeout_at(deadline, worker.pass(request)).await;
+    if let Ok(Err(Unpassed { fault, unsent })) = &mut answer
+        && let Some(request) = unsent.take()
+    {
+        let (lease, invocation) = held.leaves().expect("the exchange has only begun");
+        match Box::pin(another(invoker, invocation, lease, fault.clone())).await {
+            Ok(lease) => held.goes_to(lease),
+            Err(refusal) => {
+                tracing::debug!(%refusal, "no other worker for a request that was not sent");
+                return Ok(failed(held, fault));
+            }
+        }
+        deadline = Deadline::now() + patience;
+        let worker = held.worker().expect("it has another one");
+        answer = timeout_at(deadline, worker.pass(*request)).await;
+    }
     if let (Ok(_), Some(problem)) = (&answer, held.upload_broke()) {
         // Only the client could receive this result, and the client has hung up. The worker is not at fault.
         drop(answer);
@@ -54,7 +73,7 @@ pub(super) async fn pass(
         }
         Ok(Ok(response)) if wants_upgrade => Ok(upgraded(held, response)),
         Ok(Ok(_)) => Ok(failed(held, &unasked_upgrade())),
-        Ok(Err(fault)) => Ok(failed(held, &fault)),
+        Ok(Err(unpassed)) => Ok(failed(held, &unpassed.fault)),
         Err(_) => {
             let failure = Failure::timeout(&held.invocation().id, patience, b"");
             let then = Then::Ends(failure.reason);

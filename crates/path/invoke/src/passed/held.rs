@@ -14,8 +14,9 @@ use crate::invocation::Invocation;
 /// What an exchange holds. If it is dropped before [`Held::end`], the exchange was cancelled; its worker can still be used.
 #[derive(Debug)]
 pub(crate) struct Held {
-    /// `None` after the end.
+    /// `None` after the end, and while it waits for another one.
     lease: Option<Lease>,
+    has_ended: bool,
     /// `None` if the request has no body.
     upload: Option<Arc<Watch>>,
     invocation: Invocation,
@@ -42,6 +43,7 @@ impl Held {
         invocation.begins();
         Self {
             lease: Some(lease),
+            has_ended: false,
             upload,
             invocation,
             outcome: Outcome::Ok,
@@ -61,7 +63,20 @@ impl Held {
         &self.invocation
     }
 
-    /// The worker; `None` after the end.
+    /// The worker has not got the request. Another one for it is given with [`Held::goes_to`].
+    pub(crate) fn leaves(&mut self) -> Option<(Lease, &mut Invocation)> {
+        let lease = self.lease.take()?;
+        Some((lease, &mut self.invocation))
+    }
+
+    /// The exchange begins with another worker.
+    pub(crate) fn goes_to(&mut self, mut lease: Lease) {
+        self.invocation.use_worker(&mut lease);
+        self.invocation.timeline.started = Some(self.invocation.now());
+        self.lease = Some(lease);
+    }
+
+    /// The worker; `None` if there is none.
     pub(crate) fn worker(&self) -> Option<&Arc<dyn Worker>> {
         self.lease.as_ref().map(Lease::worker)
     }
@@ -95,13 +110,18 @@ impl Held {
         outcome: Outcome,
         output: LastOutput,
     ) -> Option<Arc<InvocationRecord>> {
-        let lease = self.lease.take()?;
+        if std::mem::replace(&mut self.has_ended, true) {
+            return None;
+        }
         let now = self.invocation.now();
-        let output = self.invocation.output(&lease, output);
-        self.invocation.measure(&lease, now);
-        match then {
-            Then::ServesOn => lease.finish(now),
-            Then::Ends(reason) => lease.lose(now, reason),
+        let mut output = output;
+        if let Some(lease) = self.lease.take() {
+            output = self.invocation.output(&lease, output);
+            self.invocation.measure(&lease, now);
+            match then {
+                Then::ServesOn => lease.finish(now),
+                Then::Ends(reason) => lease.lose(now, reason),
+            }
         }
         if let Some(upload) = self.upload.take() {
             self.invocation.bytes_in += upload.close();

@@ -320,6 +320,37 @@ async fn a_server_that_fails_before_its_head_is_an_error_that_names_the_function
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_request_that_was_not_sent_goes_to_another_worker_once() {
+    for refusals in [1, 2] {
+        let fixture = Fixture::new();
+        answering(&fixture, || full("served"));
+        let left = AtomicUsize::new(refusals);
+        fixture.engine.refuse_http(move || {
+            let refused = left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
+                left.checked_sub(1)
+            });
+            refused.ok().map(|_| WorkerFault::Protocol {
+                problem: "connection refused".to_owned(),
+                output: Bytes::new(),
+            })
+        });
+        let answer = fixture.pass(post(full("an order"))).await.unwrap();
+        if refusals == 1 {
+            let body = passed(answer).into_body();
+            assert_eq!(body.collect().await.unwrap().to_bytes(), "served");
+        } else {
+            let error = function_error(Ok(answer));
+            let message = error["errorMessage"].as_str().unwrap();
+            assert!(message.contains("connection refused"), "{message}");
+        }
+        pass(ms(1)).await;
+        assert_eq!(fixture.sink.ended(), vec![EndReason::Crash; refusals]);
+        assert_eq!(fixture.engine.alive(), 2 - refusals);
+        assert_eq!(fixture.sink.records().len(), 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_server_that_closes_a_kept_connection_serves_on() {
     let fixture = Fixture::new();
     fixture.engine.serve_http(move |_| {

@@ -111,3 +111,13 @@ async fn an_http_request_is_not_called_and_nothing_is_under_way() {
     let fault = rig.worker.next(1).await.unwrap_err();
     assert!(matches!(fault, WorkerFault::Protocol { .. }), "{fault}");
 }
+
+#[tokio::test]
+async fn an_event_for_a_port_on_which_nobody_listens_was_not_taken() {
+    let rig = rig().await;
+    rig.reach.listens_no_more();
+    drop(rig.accept().await);
+    closes_arrive().await;
+    let fault = rig.worker.call(event("1")).await.unwrap_err();
+    assert!(matches!(fault, WorkerFault::NotTaken(_)), "{fault:?}");
+}

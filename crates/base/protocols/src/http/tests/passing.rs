@@ -98,16 +98,50 @@ async fn a_connection_that_the_server_closed_is_not_used_again() {
         server.read().await;
         is_ok(&mut server, response).await;
         drop(server);
-        // When this connection is accepted, the close of the other has arrived, too.
-        let (listener, address) = listener().await;
-        let (_there, _here) =
-            tokio::join!(tokio::net::TcpStream::connect(address), listener.accept());
+        closes_arrive().await;
         let response = rig.pass(get("/"));
         server = rig.accept().await;
         server.read().await;
         is_ok(&mut server, response).await;
     }
     assert!(rig.worker.is_alive());
+}
+
+#[tokio::test]
+async fn a_request_to_a_port_on_which_nobody_listens_is_given_back() {
+    let rig = rig().await;
+    rig.reach.listens_no_more();
+    // The connection of the readiness check is closed, too: the server is gone, and a program around it runs.
+    drop(rig.accept().await);
+    closes_arrive().await;
+    let request = Request::post("/orders").body(streamed("an order")).unwrap();
+    let unpassed = rig.worker.pass(request).await.unwrap_err();
+    let WorkerFault::Protocol { problem, .. } = unpassed.fault else {
+        panic!("{unpassed:?}");
+    };
+    assert!(problem.contains("connection refused"), "{problem}");
+    let request = unpassed.unsent.unwrap();
+    assert_eq!(
+        (request.method(), request.uri().path()),
+        (&http::Method::POST, "/orders")
+    );
+    let body = request.into_body().collect().await.unwrap().to_bytes();
+    assert_eq!(body, "an order");
+}
+
+#[tokio::test]
+async fn a_request_that_may_have_been_read_is_not_given_back() {
+    let rig = rig().await;
+    let mut server = rig.accept().await;
+    let response = rig.worker.pass(get("/"));
+    let crash = async {
+        server.read().await;
+        rig.reach.listens_no_more();
+        drop(server);
+    };
+    let (response, ()) = tokio::join!(response, crash);
+    let unpassed = response.unwrap_err();
+    assert!(unpassed.unsent.is_none(), "{unpassed:?}");
 }
 
 #[tokio::test]

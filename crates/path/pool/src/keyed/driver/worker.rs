@@ -7,7 +7,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use pilot_model::ports::{
     Answer, Call, Input, Part, PassedRequest, PassedResponse, Resources, ShownInputs, StartStamps,
-    Worker, WorkerFault,
+    Unpassed, Worker, WorkerFault,
 };
 use pilot_model::{BoxFuture, WorkerId};
 use tokio::time::timeout;
@@ -69,7 +69,7 @@ impl Worker for KeyedWorker {
         self.inner.next(stream)
     }
 
-    fn pass(&self, request: PassedRequest) -> BoxFuture<'_, Result<PassedResponse, WorkerFault>> {
+    fn pass(&self, request: PassedRequest) -> BoxFuture<'_, Result<PassedResponse, Unpassed>> {
         self.inner.pass(request)
     }
 
