@@ -2,12 +2,18 @@
 //! package is not installed. Hints go to the log, to the header `X-Pilot-Hint` and to the report of a deployment. The error body stays
 //! the function's own, as in Lambda.
 
+use std::path::Path;
+
 use crate::config::FunctionConfig;
-use crate::{Exception, Network, TemplateMode};
+use crate::{Exception, Network, TemplateMode, Version};
 
 /// The hint for Lambda's error body (JSON), in one line of ASCII. `None`: there is nothing to add.
 #[must_use]
-pub fn of_error(config: &FunctionConfig, body: &[u8]) -> Option<String> {
+pub fn of_error(version: &Version, body: &[u8]) -> Option<String> {
+    of_body(&version.config, &version.code_dir, body)
+}
+
+fn of_body(config: &FunctionConfig, code: &Path, body: &[u8]) -> Option<String> {
     if body.len() > BODY_BYTES_MAX {
         return None;
     }
@@ -16,9 +22,7 @@ pub fn of_error(config: &FunctionConfig, body: &[u8]) -> Option<String> {
         return Some(python_module(config, module));
     }
     if let Some(module) = missing_node_package(&error.error_message) {
-        return Some(format!(
-            "add '{module}' to the dependencies in package.json in the function's folder, and deploy again"
-        ));
+        return Some(node_package(code, module));
     }
     if error.error_type == "KeyError"
         && let Some(hint) = secret_at_import(config, &error.error_message)
@@ -73,6 +77,19 @@ fn standard_module(name: &str) -> Option<String> {
              `runtime` in pilot.toml"
         )
     })
+}
+
+fn node_package(code: &Path, module: &str) -> String {
+    // Then nothing of package.json is installed.
+    if code.join("node_modules").is_dir() {
+        return format!(
+            "'{module}' is not in the node_modules that were deployed with the code: install it there, or do not upload node_modules, and \
+             deploy again"
+        );
+    }
+    format!(
+        "add '{module}' to the dependencies in package.json in the function's folder, and deploy again"
+    )
 }
 
 /// The module of `No module named 'requests.adapters'`.
@@ -163,7 +180,11 @@ mod tests {
         };
         let config = spec.check(&"lab".parse().unwrap()).unwrap();
         let body = serde_json::json!({"errorType": "X", "errorMessage": message});
-        of_error(&config, body.to_string().as_bytes())
+        of_body(
+            &config,
+            Path::new("/nonexistent"),
+            body.to_string().as_bytes(),
+        )
     }
 
     #[test]
@@ -224,6 +245,25 @@ mod tests {
     }
 
     #[test]
+    fn a_package_that_is_missing_in_the_codes_own_node_modules_is_not_told_to_go_to_package_json() {
+        let config = FunctionSpec::default()
+            .check(&"lab".parse().unwrap())
+            .unwrap();
+        let code = std::env::temp_dir().join(format!("pilot-hint-{}", std::process::id()));
+        let body = br#"{"errorType": "Error", "errorMessage": "Cannot find module 'debug'"}"#;
+        let said = || of_body(&config, &code, body).unwrap();
+        assert!(said().contains("package.json"), "{}", said());
+        std::fs::create_dir_all(code.join("node_modules")).unwrap();
+        let own = said();
+        std::fs::remove_dir_all(&code).unwrap();
+        assert!(
+            own.starts_with("'debug' is not in the node_modules"),
+            "{own}"
+        );
+        assert!(!own.contains("package.json"), "{own}");
+    }
+
+    #[test]
     fn what_a_function_writes_into_its_error_stays_out_of_the_hint() {
         for module in ["a\u{1b}[31m", "a\r\nset-cookie: x", "", &"x".repeat(101)] {
             let message = format!("No module named '{module}'");
@@ -232,8 +272,8 @@ mod tests {
         let config = FunctionSpec::default()
             .check(&"lab".parse().unwrap())
             .unwrap();
-        assert_eq!(of_error(&config, b"not json"), None);
-        let long = vec![b' '; BODY_BYTES_MAX + 1];
-        assert_eq!(of_error(&config, &long), None);
+        let of = |body: &[u8]| of_body(&config, Path::new("/nonexistent"), body);
+        assert_eq!(of(b"not json"), None);
+        assert_eq!(of(&vec![b' '; BODY_BYTES_MAX + 1]), None);
     }
 }

@@ -339,7 +339,7 @@ async fn reply(response: Response, log: LogType, context: &RequestContext<'_>) -
             headers::FUNCTION_ERROR,
             HeaderValue::from_static("Unhandled"),
         );
-        if let Some(hint) = hint::of_error(&response.version.config, &body)
+        if let Some(hint) = hint::of_error(&response.version, &body)
             && let Ok(value) = HeaderValue::from_str(&hint)
         {
             into.insert(headers::PILOT_HINT, value);

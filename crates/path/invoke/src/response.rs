@@ -106,7 +106,7 @@ pub enum ResponseBody {
 
 /// The output, and a line that says what to change, if that is known.
 fn with_hint(version: &Version, error: &[u8], output: LastOutput) -> LastOutput {
-    match hint::of_error(&version.config, error) {
+    match hint::of_error(version, error) {
         Some(hint) => output.and(&format!("[HINT] {hint}\n")),
         None => output,
     }

@@ -183,6 +183,9 @@ impl Unpacking<'_> {
         if path.as_os_str().is_empty() || !content::counts(&path) {
             return Ok(());
         }
+        if self.kept == Links::Refused && content::is_in_pnpm_store(&path) {
+            return Err(fail(format!("is of pnpm: {}", content::PNPM_STORE)));
+        }
         if self.content.files() + self.folders.len() >= self.limits.entries_max {
             return Err(ArchiveError::TooLarge {
                 problem: format!(

@@ -57,6 +57,20 @@ pub fn counts(path: &Path) -> bool {
     !path.iter().any(|part| part == "__pycache__")
 }
 
+/// Whether the path is in the folder of a package in pnpm's store, or is that folder. Its dependencies are links beside it, and links of code are
+/// not kept: it would not find them. With `node-linker=hoisted`, the store has only a lockfile.
+#[must_use]
+pub fn is_in_pnpm_store(path: &Path) -> bool {
+    let parts: Vec<_> = path.iter().collect();
+    let mut windows = parts.windows(4);
+    windows.any(|parts| parts[0] == NODE_MODULES && parts[1] == ".pnpm" && parts[3] == NODE_MODULES)
+}
+
+/// What is wrong with such a path, and what to change.
+pub const PNPM_STORE: &str = "pnpm's links are not kept; use `node-linker=hoisted` in .npmrc and install again, or do not upload node_modules";
+
+const NODE_MODULES: &str = "node_modules";
+
 impl Content {
     /// Adds a file. `path` is relative to the folder.
     pub fn add(&mut self, path: PathBuf, executable: bool, digest: FileDigest) {

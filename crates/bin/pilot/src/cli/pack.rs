@@ -91,6 +91,12 @@ pub(super) enum PackError {
         /// The link.
         path: PathBuf,
     },
+    /// A package in pnpm's store.
+    #[error("{}: {}", path.display(), content::PNPM_STORE)]
+    Pnpm {
+        /// The store.
+        path: PathBuf,
+    },
     /// Neither a file nor a folder.
     #[error("{}: is a {kind}, neither file nor folder; remove it or list it in .pilotignore", path.display())]
     Special {
@@ -317,6 +323,11 @@ impl Walk {
         if !own.is_symlink() {
             if self.ignore.matches(&inside, own.is_dir()) {
                 return Ok(None);
+            }
+            if self.kind == Kind::Code && content::is_in_pnpm_store(&inside) {
+                // NODE_MODULES/.pnpm/PACKAGE/node_modules
+                let store = path.ancestors().nth(2).unwrap_or(&path).to_owned();
+                return Err(PackError::Pnpm { path: store });
             }
             check_kind(&path, &own)?;
             return Ok(Some(Entry {

@@ -182,6 +182,22 @@ fn links_and_devices_are_refused_by_name() {
 }
 
 #[test]
+fn packages_that_pnpm_links_are_refused_with_what_to_change() {
+    let stored = "node_modules/.pnpm/express@4.21.2/node_modules/express/index.js";
+    let message = refusal(&[file("index.js", b""), file(stored, b"")]);
+    assert!(message.contains("express@4.21.2"), "{message}");
+    assert!(message.contains("node-linker=hoisted"), "{message}");
+    let hoisted = [
+        file("node_modules/.pnpm/lock.yaml", b""),
+        file("node_modules/express/node_modules/ms/index.js", b""),
+    ];
+    assert!(try_unpack(&hoisted).1.is_ok());
+    // A layer keeps its links.
+    let layer = try_unpack_with(&[file(stored, b"")], Links::Kept);
+    assert!(layer.1.is_ok());
+}
+
+#[test]
 fn links_of_a_layer_are_kept_as_they_are() {
     let long = format!("/opt/{}", "folder/".repeat(30));
     let gnu = format!("{long}\0").into_bytes();

@@ -58,7 +58,7 @@ pub(super) fn of(error: &StartError, version: &Version) -> Option<String> {
 /// What the exception of an import says.
 fn of_import(error: &StartError, version: &Version) -> Option<String> {
     match error {
-        StartError::Import { body, .. } => hint::of_error(&version.config, body.as_bytes()),
+        StartError::Import { body, .. } => hint::of_error(version, body.as_bytes()),
         _ => None,
     }
 }

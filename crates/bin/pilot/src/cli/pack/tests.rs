@@ -147,6 +147,26 @@ fn links(archive: &Archive) -> BTreeMap<String, String> {
 }
 
 #[test]
+fn packages_that_pnpm_links_are_refused_before_anything_is_sent() {
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path(), ".pilotignore", "!node_modules/");
+    write(folder.path(), "node_modules/.pnpm/lock.yaml", "");
+    write(folder.path(), "node_modules/ms/index.js", "");
+    // As with node-linker=hoisted.
+    assert!(pack(folder.path(), Kind::Code).is_ok());
+    let stored = "node_modules/.pnpm/debug@4.4.0/node_modules/debug/index.js";
+    write(folder.path(), stored, "");
+    let error = pack(folder.path(), Kind::Code).unwrap_err().to_string();
+    assert!(
+        error.contains("/node_modules/.pnpm: pnpm's links"),
+        "{error}"
+    );
+    assert!(pack(folder.path(), Kind::Layer).is_ok());
+    write(folder.path(), ".pilotignore", "");
+    assert!(pack(folder.path(), Kind::Code).is_ok());
+}
+
+#[test]
 fn links_of_a_layer_stay_links_whether_they_lead_to_something_or_not() {
     let folder = tempfile::tempdir().unwrap();
     let long = format!("./{}//x", "folder/".repeat(30));
