@@ -37,7 +37,7 @@ mod survey;
 pub(crate) use self::component::{ComponentCompiler, ComponentError};
 pub use self::config::{EnvironmentConfig, SourceBuilds};
 pub(crate) use self::error::EnvironmentError;
-pub(crate) use self::node::link_commands;
+pub(crate) use self::node::{link_commands, unread_lock};
 pub use self::program::Tool;
 pub(crate) use self::python::Compiler;
 pub use self::survey::survey;

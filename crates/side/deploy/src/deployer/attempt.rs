@@ -415,6 +415,10 @@ impl Inner {
         let mut template = tried
             .map_err(|error| errors::from_start(&error, &trial, || hints::of(&error, version)))?;
         template.warnings = unsupported::warnings(&version.config);
+        if version.environment.modules_dir().is_some() {
+            let unread = environment::unread_lock(&version.code_dir);
+            template.warnings.extend(unread);
+        }
         Ok(template)
     }
 

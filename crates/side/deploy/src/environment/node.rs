@@ -29,6 +29,7 @@ mod survey;
 pub(super) mod tree;
 
 pub(crate) use self::commands::link_commands;
+pub(crate) use self::package::unread_lock;
 pub(super) use self::survey::survey;
 
 /// The fuzz target of [`package::find`].

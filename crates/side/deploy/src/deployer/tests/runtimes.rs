@@ -82,6 +82,27 @@ async fn every_runtime_says_what_is_tried_and_what_it_runs_in() {
 }
 
 #[tokio::test]
+async fn a_lockfile_of_pnpm_is_named_if_packages_are_installed() {
+    let bench = Bench::new();
+    with_node(&bench);
+    let lock = ("pnpm-lock.yaml", "");
+    let express = ("package.json", r#"{"dependencies": {"express": "5"}}"#);
+    for (files, warnings) in [
+        (&[("index.js", ""), lock, express][..], 1),
+        (&[("index.js", "1"), lock], 0),
+        (&[("index.js", "2"), express], 0),
+    ] {
+        let (_, done) = deploy(&bench, spec("node", &[]), files).await;
+        let said = done.unwrap().template.warnings;
+        assert_eq!(said.len(), warnings, "{said:?}");
+        assert!(
+            said.iter()
+                .all(|line| line.starts_with("pnpm-lock.yaml is not read"))
+        );
+    }
+}
+
+#[tokio::test]
 async fn an_image_alone_is_a_function() {
     let bench = Bench::new();
     let (said, done) = deploy(&bench, spec("container", &[]), &[]).await;

@@ -117,6 +117,18 @@ impl Package {
     }
 }
 
+/// What is said of a lockfile of another package manager, if there is none of npm. `None`: there is nothing to say.
+pub(crate) fn unread_lock(code: &Path) -> Option<String> {
+    let has = |file: &&str| code.join(file).is_file();
+    if LOCKS.iter().any(has) {
+        return None;
+    }
+    let file = OTHER_LOCKS.iter().copied().find(has)?;
+    Some(format!(
+        "{file} is not read: versions are not pinned; `npm install --package-lock-only` makes a package-lock.json"
+    ))
+}
+
 fn find_lock(code: &Path) -> Result<Option<Lock>, PackageError> {
     for file in LOCKS {
         if let Some(text) = read(code, file)? {
@@ -250,6 +262,8 @@ pub(super) const NODE_MODULES: &str = "node_modules";
 pub(super) const NPMRC: &str = ".npmrc";
 /// npm uses the first one that exists.
 const LOCKS: [&str; 2] = ["npm-shrinkwrap.json", "package-lock.json"];
+/// Those of pnpm and Yarn.
+const OTHER_LOCKS: [&str; 2] = ["pnpm-lock.yaml", "yarn.lock"];
 /// The keys of an `.npmrc` that are used.
 const NPMRC_KEYS: [&str; 12] = [
     "registry",
@@ -318,6 +332,18 @@ mod tests {
     }
 
     const EXPRESS: &str = r#"{"dependencies": {"express": "^5"}}"#;
+
+    #[test]
+    fn a_lockfile_that_is_not_read_is_named_unless_there_is_one_of_npm() {
+        for file in ["pnpm-lock.yaml", "yarn.lock"] {
+            let package = ("package.json", EXPRESS);
+            let said = unread_lock(code(&[package, (file, "")]).path()).unwrap();
+            assert!(said.starts_with(&format!("{file} is not read")), "{said}");
+            let locked = code(&[package, (file, ""), ("package-lock.json", "{}")]);
+            assert_eq!(unread_lock(locked.path()), None);
+        }
+        assert_eq!(unread_lock(code(&[("package.json", EXPRESS)]).path()), None);
+    }
 
     #[test]
     fn code_without_dependencies_requires_nothing() {
