@@ -10,13 +10,13 @@ use crate::cgroup::Cgroup;
 use crate::channel::Channel;
 use crate::child::{Child, ChildEnd};
 use crate::control::{Control, Reply, answer, unexpected};
+use crate::kernel_memory_watch::{KernelMemoryWatch, Watched};
 use crate::message::{
     ExecSpec, Folders, InitReply, InitRequest, MakeSandbox, NAMESPACES, NETWORK, OwnUsers, USERS,
 };
 use crate::process_ids::{FirstPid, ProcessIds};
 use crate::refused::refused;
 use crate::rootfs::RootSpec;
-use crate::socket_watch::{SocketWatch, Watched};
 use crate::spawner::Spawner;
 
 /// Namespaces, writable folders and limits, which a process can enter or be started in.
@@ -32,7 +32,7 @@ pub(crate) struct Sandbox {
     own_network: bool,
     /// Shared for a moment by who reclaims its memory.
     cgroup: Option<Arc<Cgroup>>,
-    socket_watch: SocketWatch,
+    kernel_memory_watch: KernelMemoryWatch,
     /// Until its cgroup is another one. `None` without a cgroup.
     watched: Option<Watched>,
     folders: Folders,
@@ -97,7 +97,7 @@ impl Sandbox {
             users,
             own_network,
             cgroup: cgroup.map(Arc::new),
-            socket_watch: spawner.socket_watch().clone(),
+            kernel_memory_watch: spawner.kernel_memory_watch().clone(),
             watched: None,
             folders,
             process_ids,
@@ -127,7 +127,7 @@ impl Sandbox {
             users,
             own_network: own_network || self.own_network,
             cgroup: cgroup.map(Arc::new),
-            socket_watch: self.socket_watch.clone(),
+            kernel_memory_watch: self.kernel_memory_watch.clone(),
             watched: None,
             folders,
             process_ids: self.process_ids.clone(),
@@ -144,7 +144,8 @@ impl Sandbox {
     fn watch_kernel_memory(&self) -> Option<Watched> {
         let cgroup = self.cgroup.as_ref()?;
         let network = self.own_network.then(|| self.network_namespace());
-        self.socket_watch.watch(network, &self.control, cgroup)
+        self.kernel_memory_watch
+            .watch(network, &self.control, cgroup)
     }
 
     /// Starts a program in it. `fds[n]` becomes its descriptor `n`.

@@ -19,12 +19,12 @@ use pilot_sys::seqpacket;
 use crate::channel::{Channel, is_closed, send_to, set_nonblocking};
 use crate::filter::{FilterError, Filters};
 use crate::isolation::Isolation;
+use crate::kernel_memory_watch::KernelMemoryWatch;
 use crate::message::{ANSWER_TIME_MAX, MakeLink, MakeSandbox, SpawnerRequest, TreeReply};
 use crate::network;
 use crate::network::host::HostNetwork;
 use crate::process_ids::ProcessIds;
 use crate::refused::refused;
-use crate::socket_watch::SocketWatch;
 
 /// The daemon's end.
 #[derive(Debug)]
@@ -32,7 +32,7 @@ pub struct Spawner {
     /// Non-blocking: a spawner that does not read must not hold up the daemon's threads.
     socket: OwnedFd,
     process_ids: ProcessIds,
-    socket_watch: SocketWatch,
+    kernel_memory_watch: KernelMemoryWatch,
     /// Owns the packet filter's table. The spawner uses it; the rules stay as long as one of the two processes lives.
     _netfilter: Option<OwnedFd>,
 }
@@ -84,7 +84,7 @@ impl Spawner {
         Ok(Self {
             socket,
             process_ids: ProcessIds::probe(),
-            socket_watch: SocketWatch::default(),
+            kernel_memory_watch: KernelMemoryWatch::default(),
             _netfilter: netfilter,
         })
     }
@@ -101,8 +101,8 @@ impl Spawner {
     }
 
     /// What watches the sockets of its sandboxes.
-    pub(crate) fn socket_watch(&self) -> &SocketWatch {
-        &self.socket_watch
+    pub(crate) fn kernel_memory_watch(&self) -> &KernelMemoryWatch {
+        &self.kernel_memory_watch
     }
 
     /// Requests a sandbox, nested in this PID namespace and this user namespace. The answer comes on the other end of `control`.

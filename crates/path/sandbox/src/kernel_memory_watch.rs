@@ -1,5 +1,5 @@
-//! Ends what is in a network namespace whose sockets hold too much memory of the kernel, or are too many, and sandboxes that hold too
-//! many locks of files ([`locks`]).
+//! Watches memory of the kernel that no control group is charged for. Ends what is in a network namespace whose sockets hold too much
+//! of it, or are too many, and sandboxes that hold too many locks of files ([`locks`]).
 //!
 //! The kernel charges a control group for sockets that a process has made or accepted, but nobody for what a connection has received
 //! before it is accepted (`inet_csk_accept` in net/ipv4/inet_connection_sock.c), for datagrams that are kept back (`MSG_MORE`), and for
@@ -37,7 +37,7 @@ use crate::control::Control;
 
 /// Watches the sandboxes of a daemon. Clones are the same one.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct SocketWatch {
+pub(crate) struct KernelMemoryWatch {
     /// Guards what is watched. Never held while something is read.
     state: Arc<Mutex<WatchedSandboxes>>,
 }
@@ -62,11 +62,11 @@ struct Sandboxed {
 /// A sandbox is watched until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Watched {
-    watch: SocketWatch,
+    watch: KernelMemoryWatch,
     number: u64,
 }
 
-impl SocketWatch {
+impl KernelMemoryWatch {
     /// Watches a sandbox, and its network if that is its own. `None`: its namespace is unknown. Must be called within a tokio runtime.
     pub(crate) fn watch(
         &self,
