@@ -19,8 +19,8 @@ use http_body_util::BodyExt;
 use parking_lot::Mutex;
 use pilot_model::keep_alive::GRACE_OF_SERVERS;
 use pilot_model::ports::{
-    Answer, Call, Input, InputKind, Part, PassedInputs, PassedRequest, PassedResponse, Resources,
-    StartError, StartStamps, StreamedBody, Unpassed, Worker, WorkerFault,
+    Answer, Call, Input, Part, PassedInputs, PassedRequest, PassedResponse, Resources, StartError,
+    StartStamps, StreamedBody, Unpassed, Worker, WorkerFault,
 };
 use pilot_model::{BoxFuture, Farewell, Instant, InvocationHead, WorkerId, trace};
 use tokio::task::JoinSet;
@@ -262,8 +262,7 @@ fn with_inputs(
     given: Option<PassedInputs>,
 ) -> Option<Box<PassedRequest>> {
     if let Some(given) = given {
-        let is_memory = |input: &Input| matches!(input.kind, InputKind::Memory { .. });
-        if !given.inputs.iter().all(is_memory) {
+        if !given.inputs.iter().all(Input::can_be_read_again) {
             return None;
         }
         request.extensions_mut().insert(given);

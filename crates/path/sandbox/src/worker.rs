@@ -64,7 +64,7 @@ pub(crate) struct ForkedWorker {
     holders: Option<Holders>,
     /// What it prints before it ends, if it got time for that. Taken once.
     last_output: Mutex<Option<oneshot::Receiver<Bytes>>>,
-    /// The inputs of streamed answers that are not complete, by stream. The lock is held for a look-up.
+    /// The inputs of exchanges that are not over, by stream. The lock is held for a look-up.
     held: Mutex<HashMap<u32, HeldFiles>>,
 }
 
@@ -243,9 +243,12 @@ impl ForkedWorker {
         }
     }
 
+    /// Its exchanges are over.
     fn close_holders(&self) {
         if let Some(holders) = &self.holders {
             holders.close();
+            let held = std::mem::take(&mut *self.held.lock());
+            drop(held);
         }
     }
 

@@ -26,6 +26,14 @@ pub struct Input {
     pub decoded: Option<Arc<Decoded>>,
 }
 
+impl Input {
+    /// Whether it can be read more than once, so that another worker can have it after one has read it.
+    #[must_use]
+    pub fn can_be_read_again(&self) -> bool {
+        matches!(self.kind, InputKind::Memory { .. })
+    }
+}
+
 /// An object as clients of its store name it, so that a worker's drop-ins recognise a request for it. Without secrets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StoreObject {

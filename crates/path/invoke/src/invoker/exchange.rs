@@ -161,8 +161,7 @@ async fn ask(
 
 /// Whether another worker can take the call if this one ends without it: its descriptors can be read more than once.
 fn may_be_repeated(call: &Call) -> bool {
-    let is_memory = |input: &Input| matches!(input.kind, InputKind::Memory { .. });
-    call.inputs.iter().all(is_memory)
+    call.inputs.iter().all(Input::can_be_read_again)
 }
 
 /// Another worker for a call that this one has not taken: it ended between two calls, as programs do after an error that nobody

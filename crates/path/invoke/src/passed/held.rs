@@ -108,13 +108,12 @@ impl Held {
         &mut self,
         then: Then,
         outcome: Outcome,
-        output: LastOutput,
+        mut output: LastOutput,
     ) -> Option<Arc<InvocationRecord>> {
         if std::mem::replace(&mut self.has_ended, true) {
             return None;
         }
         let now = self.invocation.now();
-        let mut output = output;
         if let Some(lease) = self.lease.take() {
             output = self.invocation.output(&lease, output);
             self.invocation.measure(&lease, now);
