@@ -74,6 +74,18 @@ def hook() -> Iterator[Hook]:
     server.shutdown()
 
 
+def queues(sqs: Any, place: Path) -> str:
+    """The connection to the server of SQS, whose secret is a file in this folder."""
+    return f"""
+[connections.queues]
+functions = ["*"]
+kind = "sqs"
+url = "{sqs.meta.endpoint_url}/123456789012"
+access_key_id = "{KEY_ID}"
+secret_access_key_file = "{place / "secret"}"
+"""
+
+
 @pytest.fixture(scope="module")
 def triggered(home: Path, sqs: Any, redis: Redis, certificate: tuple[Path, Path], hook: Hook) -> Iterator[Daemon]:
     """A daemon whose functions may use these servers."""
@@ -85,13 +97,7 @@ def triggered(home: Path, sqs: Any, redis: Redis, certificate: tuple[Path, Path]
     config = place / "pilotd.toml"
     config.write_text(
         f"""
-[connections.queues]
-functions = ["*"]
-kind = "sqs"
-url = "{sqs.meta.endpoint_url}/123456789012"
-access_key_id = "{KEY_ID}"
-secret_access_key_file = "{place / "secret"}"
-[connections.main]
+{queues(sqs, place)}[connections.main]
 functions = ["*"]
 kind = "redis"
 url = "rediss://localhost:{redis.port}/0"
@@ -216,16 +222,7 @@ def test_messages_that_are_collected_at_a_stop_are_run(sqs: Any, home: Path, tmp
     (place / "secret").write_text(SECRET)
     (place / "secret").chmod(0o600)
     config = place / "pilotd.toml"
-    config.write_text(
-        f"""
-[connections.queues]
-functions = ["*"]
-kind = "sqs"
-url = "{sqs.meta.endpoint_url}/123456789012"
-access_key_id = "{KEY_ID}"
-secret_access_key_file = "{place / "secret"}"
-"""
-    )
+    config.write_text(queues(sqs, place))
     queue = sqs.create_queue(QueueName="collected", Attributes={"VisibilityTimeout": "600"})["QueueUrl"]
     daemon = Daemon(place, "--config", str(config))
     try:
