@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from typing import Dict, List, Optional
 
 
+WRITTEN_TOO_LATE = "the application called write() after its response was complete"
+
+
 class ClientGone(ConnectionError):
     """The client of a response that is still sent has hung up."""
 
@@ -25,10 +28,11 @@ class ClientGone(ConnectionError):
 class Flow:
     """One response."""
 
-    __slots__ = ("is_gone", "room")
+    __slots__ = ("is_gone", "is_over", "room")
 
     def __init__(self) -> None:
         self.is_gone = False
+        self.is_over = False  # all of it is sent, or its handler has failed
         self.room = wire.WINDOW_LEN  # bytes
 
     def told(self, kind: int, body: bytes) -> None:
@@ -55,7 +59,10 @@ class Flows:
         return flow
 
     def end(self, stream: int) -> None:
-        del self._open[stream]
+        flow = self._open.pop(stream)
+        with self._changed:
+            flow.is_over = True
+            self._changed.notify_all()
 
     def told(self, kind: int, stream: int, body: bytes) -> None:
         """A frame about a response, which may be over. Called by the thread that reads."""
@@ -66,12 +73,15 @@ class Flows:
                 self._changed.notify_all()
 
     def send(self, flow: Flow, length: int) -> None:
-        """Waits until there is room for a frame with so much of the body. ClientGone if nobody would read it."""
+        """Waits until there is room for a frame with so much of the body. ClientGone if nobody would read it. RuntimeError if
+        another thread has ended the response meanwhile."""
         with self._changed:
-            while flow.room <= 0 and not flow.is_gone:
+            while flow.room <= 0 and not flow.is_gone and not flow.is_over:
                 self._changed.wait()
             if flow.is_gone:
                 raise ClientGone
+            if flow.is_over:
+                raise RuntimeError(WRITTEN_TOO_LATE)
             flow.sent(length)
 
 

@@ -202,5 +202,5 @@ class _StartResponse:
 
     def _write(self, data: bytes) -> None:
         if self._answer.is_complete:
-            raise RuntimeError("the application called write() after its response was complete")
+            raise RuntimeError(flow.WRITTEN_TOO_LATE)
         self._answer.send(as_bytes(data), is_last=False)

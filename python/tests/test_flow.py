@@ -253,6 +253,41 @@ async def handler(scope, receive, send):
     assert "after its response was complete" in json.loads(body)["errorMessage"]
 
 
+def test_a_thread_that_waits_for_the_room_of_a_response_is_let_go_when_it_ends(start: Start) -> None:
+    worker = start(
+        """
+import threading
+subscribers = []
+def handler(environ, start_response):
+    write = start_response("200 OK", [])
+    write(b"first")
+    if environ["PATH_INFO"] == "/sub":
+        fails = threading.Event()
+        subscribers.append((write, fails))
+        fails.wait()
+        raise ValueError("it ends")
+    write, fails = subscribers[0]
+    threading.Timer(0.3, fails.set).start()
+    for _ in range(9):
+        write(b"x" * 65536)
+    return []
+""",
+        interface="wsgi",
+        concurrency=4,
+    )
+    worker.makes_room = False
+    subscriber = worker.ask_http(path="/sub")
+    assert worker.frame()[:2] == (wire.HEAD, subscriber)
+    stream = worker.ask_http(path="/pub")
+    assert worker.frame()[:2] == (wire.HEAD, stream)
+    for _ in range(4):
+        assert worker.frame()[:2] == (wire.CHUNK, subscriber)
+    assert worker.frame()[:2] == (wire.ERROR, subscriber)
+    kind, answered, _, body = worker.frame()
+    assert (kind, answered) == (wire.ERROR, stream)
+    assert "after its response was complete" in json.loads(body)["errorMessage"]
+
+
 def test_a_client_that_has_gone_ends_no_websocket_of_another(start: Start) -> None:
     worker = start(ASGI_BROADCAST, interface="asgi", concurrency=4)
     subscriber = worker.ask_http(path="/sub")
