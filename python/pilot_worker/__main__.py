@@ -13,7 +13,7 @@ import sys  # noqa: E402
 
 sys.path[0] = os.path.dirname(os.path.abspath(sys.path[0]))
 try:
-    from pilot_worker import atfork
+    from pilot_worker.forking import atfork
 
     atfork.hold_back(["pilot_worker.main"])
     from pilot_worker import main

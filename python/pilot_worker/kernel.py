@@ -1,7 +1,8 @@
 """System calls that the standard library of some Python since 3.9 does not have: setns, prctl, capset, seccomp, eventfd and
 others.
 
-One function per call. A function raises OSError if the call fails. `fork.py` decides which calls are made, and in which order.
+One function per call. A function raises OSError if the call fails. `forking/fork.py` decides which calls are made, and in
+which order.
 """
 
 from __future__ import annotations

@@ -12,8 +12,10 @@ import signal
 import sys
 import time
 
-from . import code_pages, descriptors, flags, folders, fork, hooks, kernel, output, parent, sentry, worker
-from .channel import Channel
+from . import flags, kernel, output, worker
+from .forking import code_pages, descriptors, folders, fork, parent
+from .protocol.channel import Channel
+from .sdk import hooks, sentry
 from .spec import TemplateSpec
 from .template import Template
 
@@ -21,7 +23,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import List, NoReturn
 
-    from .control import ForkRequest
+    from .protocol.control import ForkRequest
 
 FIRST_FD = 3
 SPEC_FD = 4

@@ -1,6 +1,6 @@
 """`TemplateSpec`: the checked form of what a template or a worker should become (PROTOCOL.md, section 2).
 
-This file only reads the document. `fork.py` and `imports.py` apply it.
+This file only reads the document. `forking/fork.py` and `importing/imports.py` apply it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """A template: a process that has imported what its children need. After that it only forks.
 
-`serve` returns only in a child. If the native loop (`native.py`) can be loaded, it is used, and passes on the messages that it
-does not support. The loop in this file polls the control channel and the pipe to which Python's C-level signal handler
-writes. Therefore a SIGCHLD that arrives just before the system call wakes the loop too. Children are reaped in this loop and
-not in the handler, so `exited` is never sent before `forked`.
+`serve` returns only in a child. If the native loop (`forking/native.py`) can be loaded, it is used, and passes on the
+messages that it does not support. The loop in this file polls the control channel and the pipe to which Python's C-level
+signal handler writes. Therefore a SIGCHLD that arrives just before the system call wakes the loop too. Children are reaped
+in this loop and not in the handler, so `exited` is never sent before `forked`.
 """
 
 from __future__ import annotations
@@ -18,31 +18,14 @@ import select
 import sys
 import time
 
-from . import (
-    atfork,
-    descriptors,
-    entropy,
-    errors,
-    findings,
-    folders,
-    forkable,
-    generators,
-    handler,
-    hooks,
-    huge_pages,
-    imports,
-    kernel,
-    namesakes,
-    native,
-    opened,
-    process_state,
-    setters,
-    variables,
-    warmup,
-    worker,
-)
-from .channel import Channel
-from .control import Control, ForkRequest, RequestError, close_all
+from . import kernel, worker
+from .forking import atfork, descriptors, findings, folders, forkable, huge_pages, native, opened
+from .importing import imports, namesakes, process_state, setters, variables
+from .interfaces import errors, handler, warmup
+from .protocol.channel import Channel
+from .protocol.control import Control, ForkRequest, RequestError, close_all
+from .randomness import entropy, generators
+from .sdk import hooks
 from .spec import SpecError, TemplateSpec
 
 TYPE_CHECKING = False

@@ -1,6 +1,7 @@
 """A worker: sends `READY`, serves one function until the daemon closes the channel, and exits.
 
-This file chooses the loop (blocking, threads, asyncio). `events.py`, `asgi.py` and `wsgi.py` answer a frame.
+This file chooses the loop (blocking, threads, asyncio). `interfaces/events.py`, `interfaces/asgi.py` and
+`interfaces/wsgi.py` answer a frame.
 """
 
 from __future__ import annotations
@@ -10,31 +11,20 @@ import os
 import threading
 import time
 
-from . import (
-    asgi,
-    atfork,
-    descriptors,
-    entropy,
-    errors,
-    events,
-    fork,
-    handler,
-    hooks,
-    imports,
-    namesakes,
-    output,
-    secret_values,
-    warmup,
-    wire,
-    wsgi,
-)
-from .channel import Channel, ChannelClosed, threads_are_green
+from . import output
+from .forking import atfork, descriptors, fork
+from .importing import imports, namesakes
+from .interfaces import asgi, errors, events, handler, warmup, wsgi
+from .protocol import secret_values, wire
+from .protocol.channel import Channel, ChannelClosed, threads_are_green
+from .randomness import entropy
+from .sdk import hooks
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, NoReturn, Optional, Tuple
 
-    from .inherited_loop import InheritedLoop
+    from .interfaces.inherited_loop import InheritedLoop
     from .spec import TemplateSpec
 
 
@@ -66,7 +56,7 @@ class Prepared:
         self.event_loop: Optional[InheritedLoop] = None
         self.stamps = Stamps(0, 0)
         if function.is_async:
-            from . import inherited_loop
+            from .interfaces import inherited_loop
 
             self.event_loop = inherited_loop.make(function, channel)
         if not function.is_async:
@@ -306,7 +296,7 @@ def _loop(function: handler.Function, channel: Channel) -> Callable[[], None]:
     call, read = kind(function, channel), channel.read
     output.call = call
     if function.spec.concurrency > 1:
-        from . import threads
+        from .protocol import threads
 
         told = call.told if isinstance(call, wsgi.WsgiCall) else None
         pool = threads.Pool(function.spec.concurrency, call, told, _end_with)
@@ -336,7 +326,7 @@ def _loop(function: handler.Function, channel: Channel) -> Callable[[], None]:
 
 def _serve_async(channel: Channel, function: handler.Function, stamps: Stamps) -> None:
     """In a worker that has not inherited an event loop."""
-    from . import aio
+    from .protocol import aio
 
     loop, selector = aio.new_loop()
     namesakes.standard("asyncio").set_event_loop(loop)

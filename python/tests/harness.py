@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any, Iterable
 
-from pilot_worker import wire
+from pilot_worker.protocol import wire
 
 WORKER = Path(__file__).parent.parent / "pilot_worker"
 PYTHON = os.environ.get("PILOT_TEST_PYTHON", sys.executable)  # the worker supports versions that the tests do not

@@ -15,7 +15,7 @@ import pytest
 from conftest import Functions, Start
 from harness import Stream, http_meta
 
-from pilot_worker import wire
+from pilot_worker.protocol import wire
 
 WSGI = """
 import array

@@ -13,7 +13,7 @@ from conftest import Start
 from harness import Stream, invoke_meta
 from test_inputs import memory, send
 
-from pilot_worker import wire
+from pilot_worker.protocol import wire
 
 CODE = """
 import os

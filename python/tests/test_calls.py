@@ -14,7 +14,7 @@ from conftest import Start
 from harness import PATIENCE_S, Stream, invoke_meta
 from test_inputs import send
 
-from pilot_worker import wire
+from pilot_worker.protocol import wire
 
 HEADER = struct.Struct("<II")
 

@@ -47,7 +47,7 @@ def test_a_worker_has_the_pages_of_its_templates_code_before_it_runs(functions: 
 
 
 def test_the_code_is_as_the_file_says_and_cannot_be_written() -> None:
-    from pilot_worker import code_pages
+    from pilot_worker.forking import code_pages
 
     address = kernel.address_of(ctypes.pythonapi.Py_IsInitialized)
     begin, end = next(area for area in code_pages.code() if area[0] <= address < area[1])

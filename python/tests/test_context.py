@@ -10,7 +10,7 @@ import pytest
 from awslambdaric.lambda_context import LambdaContext as Theirs  # type: ignore[import-untyped]
 from harness import invoke_meta
 
-from pilot_worker.context import FunctionInfo, LambdaContext
+from pilot_worker.interfaces.context import FunctionInfo, LambdaContext
 
 VARIABLES = {
     "AWS_LAMBDA_LOG_GROUP_NAME": "/aws/lambda/test",

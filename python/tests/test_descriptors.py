@@ -14,7 +14,7 @@ from conftest import Functions
 HAS_WORK = """
 import sys
 def handler(event, context):
-    return sys.modules["pilot_worker.descriptors"].has_work()
+    return sys.modules["pilot_worker.forking.descriptors"].has_work()
 """
 
 

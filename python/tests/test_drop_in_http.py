@@ -11,7 +11,7 @@ import pytest
 from conftest import Functions
 from test_drop_ins import BODY, BODY_SHA256, SITE_PACKAGES, Ask, asking
 
-from pilot_worker import drop_in_http
+from pilot_worker.drop_ins import http
 
 CODE = """
 import asyncio, requests, httpx, urllib3
@@ -227,4 +227,4 @@ def test_the_type_of_a_body_is_compared(ask: Ask, site: str, client: str) -> Non
 )
 def test_what_the_response_varies_by_is_compared(vary: str, asked: dict[str, str], sent: dict[str, str], is_same: bool) -> None:
     store = got("http://here/a", headers=[["vary", vary]], request_headers=[[name, value] for name, value in sent.items()])
-    assert (drop_in_http._is_answer(store) and drop_in_http._is_same(asked, store, has_body=False)) is is_same
+    assert (http._is_answer(store) and http._is_same(asked, store, has_body=False)) is is_same

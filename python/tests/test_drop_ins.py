@@ -14,7 +14,7 @@ from conftest import Functions
 from harness import Stream, invoke_meta
 from test_inputs import memory, send
 
-from pilot_worker import drop_in_lambda, drop_in_s3
+from pilot_worker.drop_ins import lambda_client, s3
 
 SITE_PACKAGES = os.environ.get("PILOT_TEST_SITE_PACKAGES")
 CODE = """
@@ -234,19 +234,19 @@ def awaited() -> ModuleType:
 
 @pytest.mark.filterwarnings("error")
 def test_a_client_that_awaits_its_response_asks_the_store(awaited: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    drop_in_s3._patch(awaited)
+    s3._patch(awaited)
     input = SimpleNamespace(store=OBJECT, size=6, is_whole=True, name="i", view=lambda: memoryview(b"pixels"))
-    place = drop_in_s3._places(OBJECT)[0]
-    monkeypatch.setitem(drop_in_s3.given.by_place, place, [input])
+    place = s3._places(OBJECT)[0]
+    monkeypatch.setitem(s3.given.by_place, place, [input])
     request = {"url": place, "headers": {}}
     model = SimpleNamespace(name="GetObject", output_shape=None, has_streaming_output=True)
     assert asyncio.run(awaited.Endpoint().make_request(model, request)) == "store"
 
 
 def test_an_awaiting_client_of_lambda_gets_an_error_that_says_what_to_do(awaited: Any) -> None:
-    drop_in_lambda._patch(awaited)
+    lambda_client._patch(awaited)
     with pytest.raises(NotImplementedError, match="aiobotocore another endpoint_url"):
-        awaited.Endpoint().make_request(SimpleNamespace(name="Invoke"), {"url": drop_in_lambda.ENDPOINT, "headers": {}})
+        awaited.Endpoint().make_request(SimpleNamespace(name="Invoke"), {"url": lambda_client.ENDPOINT, "headers": {}})
     other = {"url": "http://127.0.0.1:9", "headers": {}}
     assert asyncio.run(awaited.Endpoint().make_request(SimpleNamespace(name="Invoke"), other)) == "store"
 
@@ -265,7 +265,7 @@ def test_an_awaiting_client_of_lambda_gets_an_error_that_says_what_to_do(awaited
     ],
 )
 def test_a_url_is_compared_without_what_makes_no_difference(url: str, plain: str) -> None:
-    assert drop_in_s3._plain(url) == plain
+    assert s3._plain(url) == plain
 
 
 HTTP_CODE = """

@@ -9,7 +9,7 @@ import pytest
 from conftest import Functions, Start
 from harness import invoke_meta
 
-from pilot_worker import wire
+from pilot_worker.protocol import wire
 
 ID = invoke_meta()["id"]
 

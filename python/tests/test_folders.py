@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pilot_worker import folders
+from pilot_worker.forking import folders
 
 
 def test_a_template_gets_copies_of_what_the_one_above_has_written(

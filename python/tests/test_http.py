@@ -9,7 +9,7 @@ from urllib.parse import unquote, unquote_to_bytes
 import pytest
 from conftest import Functions, Start
 
-from pilot_worker import wire
+from pilot_worker.protocol import wire
 
 ASGI = """
 import json, asyncio

@@ -12,7 +12,8 @@ import pytest
 from conftest import Functions
 from harness import PATIENCE_S, Template
 
-from pilot_worker import huge_pages, kernel
+from pilot_worker import kernel
+from pilot_worker.forking import huge_pages
 
 MB = 1 << 20
 

@@ -15,7 +15,7 @@ import pytest
 from conftest import Start
 from harness import Stream, invoke_meta
 
-from pilot_worker import wire
+from pilot_worker.protocol import wire
 
 SITE_PACKAGES = os.environ.get("PILOT_TEST_SITE_PACKAGES")
 

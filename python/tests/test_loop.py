@@ -10,7 +10,7 @@ import pytest
 from conftest import Functions, Start
 from harness import PATIENCE_S, Stream, http_meta
 
-from pilot_worker import wire
+from pilot_worker.protocol import wire
 
 # Every application here ends with `answer`; `path` selects what it does before that.
 ANSWER = """

@@ -20,7 +20,9 @@ from error_table import HANDLERS
 from harness import invoke_meta
 from result_table import NAMES, VALUES
 
-from pilot_worker import context, errors, events, handler, results, spec, wire
+from pilot_worker import spec
+from pilot_worker.interfaces import context, errors, events, handler, results
+from pilot_worker.protocol import wire
 
 ID = invoke_meta()["id"]
 

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from conftest import Functions
 
-from pilot_worker import kernel, wire
+from pilot_worker import kernel
+from pilot_worker.protocol import wire
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="namespaces and other uids need root")
 

@@ -8,7 +8,7 @@ import pytest
 from conftest import Functions
 from harness import Process, Stream
 
-from pilot_worker import wire
+from pilot_worker.protocol import wire
 
 READS = "import os\nSEEN = os.environ.get('DB')\n{}def handler(event, context):\n    return [SEEN, os.environ.get('DB')]\n"
 

@@ -13,7 +13,7 @@ import pytest
 from conftest import Functions, Start
 from harness import Closed, Process, Stream, Template
 
-from pilot_worker import wire
+from pilot_worker.protocol import wire
 
 
 def test_a_chain_of_templates_ends_in_a_worker(functions: Functions) -> None:
@@ -383,7 +383,7 @@ from random import seed
 from os import urandom
 NUMPY
 def noted():
-    ours = [sys.modules[f"pilot_worker.{name}"] for name in ("seeds", "generators", "numpy_generators")]
+    ours = [sys.modules[f"pilot_worker.randomness.{name}"] for name in ("seeds", "generators", "numpy_generators")]
     return [len(ours[0]._taken) + len(ours[0]._short), ours[1]._state.is_global_seeded, len(ours[2]._entropy), ours[2]._state.is_global_of_system]
 def handler(event, context):
     before = noted()

@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 from harness import Template
 
-from pilot_worker import inputs, wire
-from pilot_worker.growing import BrokenInput, Growing
-from pilot_worker.received import InputError
+from pilot_worker import inputs
+from pilot_worker.inputs.growing import BrokenInput, Growing
+from pilot_worker.inputs.received import InputError
+from pilot_worker.protocol import wire
 
 VECTORS = Path(__file__).parents[2] / "crates" / "path" / "wire" / "vectors"
 FRAMES = json.loads((VECTORS / "frames.json").read_text())

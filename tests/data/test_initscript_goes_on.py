@@ -301,7 +301,7 @@ def test_an_id_follows_from_the_arguments_of_a_call(daemon: Daemon, tmp_path: Pa
 
 def test_ids_of_calls_are_the_same_in_all_languages(tmp_path: Path) -> None:
     expression = f"[{', '.join(json.dumps(argument) for argument in CALL)}]"
-    python = f"from pilot_worker import init; print(init.id_of(*{expression}))"
+    python = f"from pilot_worker.sdk import init; print(init.id_of(*{expression}))"
     found = [subprocess.run([sys.executable, "-c", python], cwd=ROOT / "python", capture_output=True, text=True, check=True)]
     if shutil.which("node"):
         node = f"""

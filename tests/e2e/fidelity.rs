@@ -407,8 +407,8 @@ fn a_report_that_user_code_made_up_is_cut_and_made_printable() {
     let code = r#"
 import sys
 row = {"where": "a\x1b[2J\n" * 40, "what": "b" * 250, "instead": "c"}
-sys.modules["pilot_worker.findings"].Report.rows = lambda self: [row] * 55
-sys.modules["pilot_worker.descriptors"].must_not_fork = lambda: "lied\n" * 1000
+sys.modules["pilot_worker.forking.findings"].Report.rows = lambda self: [row] * 55
+sys.modules["pilot_worker.forking.descriptors"].must_not_fork = lambda: "lied\n" * 1000
 
 def handler(event, context):
     return event

@@ -417,7 +417,7 @@ fn a_template_whose_report_is_longer_than_a_message() {
     let code = r#"
 import sys
 row = {"where": "a", "what": "b" * 2000, "instead": "c"}
-sys.modules["pilot_worker.findings"].Report.rows = lambda self: [row] * 200
+sys.modules["pilot_worker.forking.findings"].Report.rows = lambda self: [row] * 200
 
 def handler(event, context):
     return event

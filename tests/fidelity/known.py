@@ -33,7 +33,7 @@ UNSTEADY: dict[str, dict[str, str]] = {
     "grpcio": {"descriptors after": "those of the event engine are closed at some time after the server has stopped"},
 }
 
-# What one should know of a package that starts threads or remembers its process (python/pilot_worker/forkable.py).
+# What one should know of a package that starts threads or remembers its process (python/pilot_worker/forking/forkable.py).
 REMARKS: dict[str, str] = {
     "duckdb": "its pool is ended in the template, and started in the worker",
     "grpcio": "a channel of the import has threads that cannot be ended: create it in the handler",

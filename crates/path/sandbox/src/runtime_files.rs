@@ -83,10 +83,7 @@ impl RuntimeFiles {
         }
         let without = |why: &str| {
             tracing::warn!(folder = %compiled.display(), "{why}: each start of Python compiles the worker");
-            match fs::remove_dir_all(&compiled) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-                _ => Ok(()),
-            }
+            remove_compiled(&self.python)
         };
         if self.free() < COMPILE_BYTES_MAX {
             return without("the disk has no room for compiled files");
@@ -97,7 +94,7 @@ impl RuntimeFiles {
         }
         // Nothing checks a compiled file later, also not one that a power failure leaves incomplete. One call for the whole file system
         // takes less time than one for each file.
-        nix::unistd::syncfs(File::open(&compiled)?)?;
+        nix::unistd::syncfs(File::open(&self.python)?)?;
         // Without it, the next daemon compiles again.
         let _ = File::create(mark);
         Ok(())
@@ -131,6 +128,22 @@ impl RuntimeFiles {
             Err(io::Error::other(format!("compileall: {status}")))
         }
     }
+}
+
+/// Removes all compiled files below a folder.
+fn remove_compiled(folder: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        if !entry.file_type()?.is_dir() {
+            continue;
+        }
+        if entry.file_name() == "__pycache__" {
+            fs::remove_dir_all(entry.path())?;
+        } else {
+            remove_compiled(&entry.path())?;
+        }
+    }
+    Ok(())
 }
 
 /// The name of the file that says that the worker is compiled for this interpreter.
@@ -217,5 +230,20 @@ mod tests {
             !compiled.exists(),
             "what was compiled may be incomplete, too"
         );
+    }
+
+    #[test]
+    fn what_was_compiled_is_removed_in_all_packages() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = RuntimeFiles::unpack(folder.path()).unwrap();
+        let packages = ["", "protocol", "drop_ins"].map(|name| files.python().join("pilot_worker").join(name));
+        for package in &packages {
+            fs::create_dir(package.join("__pycache__")).unwrap();
+        }
+        remove_compiled(files.python()).unwrap();
+        for package in &packages {
+            assert!(!package.join("__pycache__").exists(), "{}", package.display());
+            assert!(package.join("__init__.py").exists(), "{}", package.display());
+        }
     }
 }

@@ -90,7 +90,7 @@ pub(crate) fn of_lambda(version: &Version, runtime_dir: &str) -> BTreeMap<String
     variables
 }
 
-/// `nodejs20.x`. Without a version if only the worker knows it, which then adds it (python/pilot_worker/imports.py).
+/// `nodejs20.x`. Without a version if only the worker knows it, which then adds it (python/pilot_worker/importing/imports.py).
 fn runtime_with_version(version: &Version) -> String {
     let runtime = version.config.runtime.full_name();
     match (&version.environment.node, runtime.as_str()) {
