@@ -15,8 +15,8 @@ const OPTIONS = { method: 'GET', headers: { accept: 'application/json', 'user-ag
 const nothing = () => undefined;
 globalThis.fetch = /** @type {any} */ (nothing);
 http.request = /** @type {any} */ (nothing);
-const requests = require('./lib/drop_in_http_request.js');
-const web = require('./lib/drop_in_http.js');
+const requests = require('./lib/drop_ins/http_request.js');
+const web = require('./lib/drop_ins/http.js');
 const { Input } = require('./lib/input.js');
 
 web.prepare();

@@ -9,7 +9,7 @@
 const fs = require('node:fs');
 
 const { Channel } = require('./lib/channel.js');
-const dropIns = require('./lib/drop_ins.js');
+const dropIns = require('./lib/drop_ins/index.js');
 const errors = require('./lib/errors.js');
 const { Invocations } = require('./lib/events.js');
 const handler = require('./lib/handler.js');

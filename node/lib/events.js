@@ -9,7 +9,7 @@ const buffer = require('node:buffer');
 
 const calls = require('./calls.js');
 const { Context, FunctionInfo, traceparent } = require('./context.js');
-const dropIns = require('./drop_ins.js');
+const dropIns = require('./drop_ins/index.js');
 const errors = require('./errors.js');
 const init = require('./init.js');
 const { Input } = require('./input.js');

@@ -1,7 +1,7 @@
 // `context.inputs`: data that the daemon has fetched for an invocation (PROTOCOL.md, "Inputs").
 //
 // Node cannot receive descriptors and cannot map memory. So each input has a path, which is valid during its invocation, and
-// its bytes are read when they are asked for. The drop-in (`drop_ins.js`) answers from the same objects.
+// its bytes are read when they are asked for. The drop-in (`drop_ins/`) answers from the same objects.
 'use strict';
 
 const { Input, InputError } = require('./input.js');

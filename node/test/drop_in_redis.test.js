@@ -3,7 +3,7 @@
 const assert = require('node:assert');
 const { beforeEach, test } = require('node:test');
 
-const redis = require('../lib/drop_in_redis.js');
+const redis = require('../lib/drop_ins/redis.js');
 
 /** @typedef {import('../lib/input.js').Input} Input */
 

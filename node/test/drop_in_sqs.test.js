@@ -5,7 +5,7 @@ const { createHash } = require('node:crypto');
 const { beforeEach, test } = require('node:test');
 const { text } = require('node:stream/consumers');
 
-const sqs = require('../lib/drop_in_sqs.js');
+const sqs = require('../lib/drop_ins/sqs.js');
 
 /** @typedef {import('../lib/input.js').Input} Input */
 

@@ -8,7 +8,7 @@ const os = require('node:os');
 const path = require('node:path');
 const { afterEach, test } = require('node:test');
 
-const dropIns = require('../lib/drop_ins.js');
+const dropIns = require('../lib/drop_ins/index.js');
 const { Inputs } = require('../lib/inputs.js');
 const { cleanUp, serving } = require('./harness.js');
 

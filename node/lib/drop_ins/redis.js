@@ -5,7 +5,7 @@
 // Unix socket, and one that has had a SELECT, asks the server.
 'use strict';
 
-/** @typedef {import('./input.js').Input} Input */
+/** @typedef {import('../input.js').Input} Input */
 /** @typedef {Map<string, Input[]>} Given */
 /** @typedef {ReadonlyArray<string | Buffer>} Command */
 

@@ -7,7 +7,7 @@
 const { createHash } = require('node:crypto');
 const { Readable } = require('node:stream');
 
-/** @typedef {import('./input.js').Input} Input */
+/** @typedef {import('../input.js').Input} Input */
 /** @typedef {Record<string, any>} Arguments */
 
 const CLIENT = '@aws-sdk/client-sqs';

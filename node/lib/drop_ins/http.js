@@ -1,16 +1,16 @@
 // The drop-in for HTTP clients: a request answers from what the initscript got for the same one. Here is `fetch`: the built-in one, and
 // `fetch` and `request` of the package undici. `http.request` and `https.request`, which other clients use, are in
-// `drop_in_http_request.js`, and the answers in `drop_in_http_answers.js`.
+// `http_request.js`, and the answers in `http_answers.js`.
 'use strict';
 
 const consumers = require('node:stream/consumers');
 
-const answers = require('./drop_in_http_answers.js');
-const requests = require('./drop_in_http_request.js');
+const answers = require('./http_answers.js');
+const requests = require('./http_request.js');
 
 const { WITHOUT_BODY, forgetChanged, given, headersOf, joined, originOf, placeOf, reason, take } = answers;
 
-/** @typedef {import('./input.js').Input} Input */
+/** @typedef {import('../input.js').Input} Input */
 /** @typedef {(...values: any[]) => any} Send */
 
 const UNDICI = 'undici';

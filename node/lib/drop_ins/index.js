@@ -1,6 +1,6 @@
 // Drop-ins: clients of stores answer from the inputs of the running invocations. Here is the one for `@aws-sdk/client-s3`: GetObject and
-// HeadObject answer from an input if it is the object that was asked for. The one for node-redis is in `drop_in_redis.js`. Those
-// for HTTP clients and for `@aws-sdk/client-sqs`, which answer from what an initscript got, are in `drop_in_http.js` and `drop_in_sqs.js`.
+// HeadObject answer from an input if it is the object that was asked for. The one for node-redis is in `redis.js`. Those
+// for HTTP clients and for `@aws-sdk/client-sqs`, which answer from what an initscript got, are in `http.js` and `sqs.js`.
 //
 // `prepare` is called before the handler is loaded, and patches the client when it is loaded, by `require` or by `import`. A
 // client then has one more middleware, directly before the network. The response is decoded by the SDK itself. Ranges and
@@ -11,15 +11,15 @@
 const Module = require('node:module');
 const { Readable } = require('node:stream');
 
-const redis = require('./drop_in_redis.js');
+const redis = require('./redis.js');
 
-/** Loaded if a function has an initscript that asks HTTP servers. @type {typeof import('./drop_in_http.js') | null} */
+/** Loaded if a function has an initscript that asks HTTP servers. @type {typeof import('./http.js') | null} */
 let web = null;
 
-/** Loaded if a function has an initscript that asks queues. @type {typeof import('./drop_in_sqs.js') | null} */
+/** Loaded if a function has an initscript that asks queues. @type {typeof import('./sqs.js') | null} */
 let sqs = null;
 
-/** @typedef {import('./input.js').Input} Input */
+/** @typedef {import('../input.js').Input} Input */
 
 /**
  * What the SDK is about to send.
@@ -60,11 +60,11 @@ function prepare(kinds) {
   }
   wanted.forEach((kind) => prepared.add(kind));
   if (wanted.includes('http')) {
-    web = require('./drop_in_http.js');
+    web = require('./http.js');
     web.prepare();
   }
   if (wanted.includes('sqs')) {
-    sqs = require('./drop_in_sqs.js');
+    sqs = require('./sqs.js');
   }
   const loader = /** @type {any} */ (Module);
   const load = loader._load;

@@ -7,7 +7,7 @@
 
 const { createHash } = require('node:crypto');
 
-/** @typedef {import('./input.js').Input} Input */
+/** @typedef {import('../input.js').Input} Input */
 
 // Clients, proxies and tracers add them, and no answer depends on them, unless it says so (`Vary`). All others decide.
 const HARMLESS = new Set([

@@ -8,9 +8,9 @@
 const Module = require('node:module');
 const { Duplex } = require('node:stream');
 
-const answers = require('./drop_in_http_answers.js');
+const answers = require('./http_answers.js');
 
-/** @typedef {import('./input.js').Input} Input */
+/** @typedef {import('../input.js').Input} Input */
 /** @typedef {import('node:net').Socket} Socket */
 /** @typedef {(...values: any[]) => any} Send */
 
