@@ -19,6 +19,7 @@ const TARGETS: &[(&str, Target)] = &[
     ("event-streams", pilot_gateway::fuzzed::event_streams),
     ("events", pilot_gateway::fuzzed::events),
     ("heads", pilot_gateway::fuzzed::heads),
+    ("hosts", pilot_gateway::fuzzed::hosts),
     ("manifests", pilot_deploy::fuzzed::manifests),
     ("packages", pilot_deploy::fuzzed::packages),
     ("preludes", pilot_protocols::fuzzed::preludes),

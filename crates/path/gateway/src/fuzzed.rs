@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
+use http::header::HOST;
 use http::{HeaderMap, HeaderName, HeaderValue, Version};
 use pilot_model::Instant;
 use pilot_model::trace::TraceContext;
@@ -14,7 +15,7 @@ use crate::lambda_api::Named;
 use crate::reply::ReplyBody;
 use crate::route::{Route, route};
 use crate::signature::Signature;
-use crate::{deadline, event_stream, list_headers};
+use crate::{deadline, event_stream, host, list_headers};
 
 /// Lines of a request: a path, a query, headers as `name: value`, an empty line, a body.
 struct Request<'a> {
@@ -122,6 +123,36 @@ pub fn heads(data: &[u8]) {
     assert!(!headers.contains_key("connection"));
 }
 
+/// The host of a request, whose first line is a target and whose others are values of `Host`: one host or an error, and the same one
+/// for everything behind.
+///
+/// # Panics
+/// It is not.
+pub fn hosts(data: &[u8]) {
+    let mut lines = data.split(|byte| *byte == b'\n');
+    let uri = lines.next().and_then(|line| http::Uri::try_from(line).ok());
+    let values: Result<Vec<HeaderValue>, _> = lines.take(4).map(HeaderValue::from_bytes).collect();
+    let (Some(uri), Ok(values)) = (uri, values) else {
+        return;
+    };
+    let count = values.len();
+    let (mut head, ()) = http::Request::new(()).into_parts();
+    head.uri = uri;
+    head.headers
+        .extend(values.into_iter().map(|value| (HOST, value)));
+    if host::settle(&mut head).is_err() {
+        return;
+    }
+    assert!(count == 1, "{count} headers were accepted");
+    let settled: Vec<HeaderValue> = head.headers.get_all(HOST).iter().cloned().collect();
+    assert_eq!(settled.len(), 1);
+    if let Some(authority) = head.uri.authority() {
+        assert_eq!(settled[0].as_bytes(), authority.as_str().as_bytes());
+    }
+    assert!(!settled[0].as_bytes().contains(&b'@') && !settled[0].as_bytes().contains(&b','));
+    host::settle(&mut head).expect("what was settled is a host");
+}
+
 /// What a handler returns becomes a response, or an error that names the key.
 pub fn answers(data: &[u8]) {
     let Ok(reply) = parse(Bytes::copy_from_slice(data)) else {
@@ -169,6 +200,11 @@ mod tests {
     #[test]
     fn no_head_of_a_request_panics() {
         corpus("heads", super::heads);
+    }
+
+    #[test]
+    fn a_request_has_one_host_or_is_refused() {
+        corpus("hosts", super::hosts);
     }
 
     #[test]
