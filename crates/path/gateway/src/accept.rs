@@ -48,7 +48,7 @@ pub(crate) async fn run(
     };
     let (open, ()) = join(join_all(accepting), stop).await;
     phase.send_replace(DrainPhase::Draining);
-    drain(open, grace).await
+    drain(open, grace, &phase).await
 }
 
 /// Accepts until it is told to stop. Returns the open connections.
@@ -167,7 +167,11 @@ fn report(full: Full, client: Client, socket: &ListeningSocket, serves: Serves) 
     }
 }
 
-async fn drain(mut open: Vec<JoinSet<()>>, grace: Duration) -> Drained {
+async fn drain(
+    mut open: Vec<JoinSet<()>>,
+    grace: Duration,
+    phase: &watch::Sender<DrainPhase>,
+) -> Drained {
     let mut connections = 0;
     for set in &mut open {
         while set.try_join_next().is_some() {}
@@ -178,8 +182,17 @@ async fn drain(mut open: Vec<JoinSet<()>>, grace: Duration) -> Drained {
             while set.join_next().await.is_some() {}
         }
     });
+    let goodbye = async {
+        tokio::time::sleep(grace - GOODBYE.min(grace / 2)).await;
+        phase.send_replace(DrainPhase::Ending);
+        std::future::pending().await
+    };
+    let finished = tokio::select! {
+        finished = finished => finished,
+        never = goodbye => never,
+    };
     let mut cut = 0;
-    if finished.await.is_err() {
+    if finished.is_err() {
         for set in &mut open {
             while set.try_join_next().is_some() {}
             cut += set.len();
@@ -194,6 +207,9 @@ async fn drain(mut open: Vec<JoinSet<()>>, grace: Duration) -> Drained {
     }
     Drained { connections, cut }
 }
+
+/// How long before the end of the grace period WebSockets are closed. Half of a grace period that is shorter than twice this.
+const GOODBYE: Duration = Duration::from_secs(1);
 
 /// Whether the connection was closed before it was accepted (accept(2), "Error handling").
 fn is_the_clients(error: &io::Error) -> bool {

@@ -47,6 +47,14 @@ pub(crate) enum DrainPhase {
     Open,
     /// The daemon finishes the running requests.
     Draining,
+    /// What still runs is cut off soon. WebSockets are closed properly.
+    Ending,
+}
+
+impl DrainPhase {
+    pub(crate) fn drains(&self) -> bool {
+        *self != Self::Open
+    }
 }
 
 /// Serves one connection, also as a tunnel, until either side closes it. Dropping the future cancels its requests.
@@ -91,6 +99,7 @@ pub(crate) async fn serve(
         return;
     }
     let line = Line::new(peer, opened.scheme, usage);
+    let mut ending = phase.clone();
     serve_http1(&gate, opened.stream, opened.ahead, &line, phase).await;
     if line.usage().is_too_slow() {
         gate.refused.too_slow();
@@ -99,14 +108,17 @@ pub(crate) async fn serve(
         opening::tell_of_tls(peer);
     }
     if let Some(upgraded) = line.take_upgraded() {
-        upgraded.run(gate.config.tunnel_idle).await;
+        let ending = async {
+            let _ = ending.wait_for(|phase| *phase == DrainPhase::Ending).await;
+        };
+        upgraded.run(gate.config.tunnel_idle, ending).await;
     }
 }
 
 /// Resolves when the daemon drains and a connection has had time for its first request.
 async fn drained(phase: &mut watch::Receiver<DrainPhase>) {
     // An error means that the listener is closed, which is the same.
-    let _ = phase.wait_for(|phase| *phase == DrainPhase::Draining).await;
+    let _ = phase.wait_for(DrainPhase::drains).await;
     tokio::time::sleep(REQUEST_ON_THE_WAY).await;
 }
 
@@ -132,7 +144,7 @@ async fn serve_http1(
         dispatch::begin(&request, line);
         dispatch::answer(gate, request, line).map(|mut response| {
             // So that the client sends no further request on a connection that will be closed.
-            let is_last = *drains.borrow() == DrainPhase::Draining;
+            let is_last = drains.borrow().drains();
             if is_last && response.status() != StatusCode::SWITCHING_PROTOCOLS {
                 let close = HeaderValue::from_static("close");
                 response.headers_mut().insert(CONNECTION, close);
@@ -157,7 +169,7 @@ async fn serve_http1(
         biased;
         ended = connection.as_mut() => Some(ended),
         // An error means that the listener is closed, which is the same.
-        _ = phase.wait_for(|phase| *phase == DrainPhase::Draining) => None,
+        _ = phase.wait_for(DrainPhase::drains) => None,
     };
     let ended = match ended {
         Some(ended) => ended,
@@ -198,8 +210,9 @@ async fn serve_http1(
 /// (`META_LEN_MAX` of `pilot_wire`), and JSON needs two bytes for a quotation mark or for a byte beyond ASCII.
 const HEAD_BYTES_MAX: usize = 64 * 1024;
 
-/// How long a drain waits for a request that may be on its way: the next one of a kept connection, or the first one of a connection. As long
-/// as [`crate::peers`] waits where connections are short: on a busy machine or a slow line a request takes its time.
+/// How long a drain waits for a request that may be on its way: the next one of a kept connection, or the first one of a
+/// connection. As long as [`crate::peers`] waits where connections are short: on a busy machine or a slow line a request takes its
+/// time.
 const REQUEST_ON_THE_WAY: Duration = Duration::from_secs(1);
 
 /// How often a connection that wakes itself is polled in a row. A request with a body that came with its head needs three.

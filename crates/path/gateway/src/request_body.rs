@@ -1,6 +1,7 @@
-//! The body of a request, as it arrives. The pieces of a chunked body (RFC 9112, section 7.1) cost the daemon more than the client, which puts
-//! thousands of them into one write(2). So those without end are read at a pace: that of their connection, since a client may send the
-//! next request behind this one. Over HTTP/2, the frames of a connection have a pace as well (`connection/frames`).
+//! The body of a request, as it arrives. The pieces of a chunked body (RFC 9112, section 7.1) cost the daemon more than the client,
+//! which puts thousands of them into one write(2). So those without end are read at a pace: that of their connection, since a
+//! client may send the next request behind this one. Over HTTP/2, the frames of a connection have a pace as well
+//! (`connection/frames`).
 
 use std::future::Future;
 use std::pin::Pin;

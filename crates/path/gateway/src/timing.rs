@@ -72,10 +72,10 @@ fn entry(text: &mut Vec<u8>, name: &str, took: Duration) {
 }
 
 /// `fetch.NAME;dur=2.000;begin=0.100;bytes=1024;hidden=1.900`: the way of an input, which other phases overlap. `begin` counts from
-/// the request's head; `hidden` is the part during which the worker started, and `streamed`, of an input that the worker could read while it
-/// arrived, the part during which the handler ran. `decode` is the part during which its decoder had all of the store's bytes. `desc=cached`: the bytes were here; `desc=shared`: another invocation fetched them;
-/// `desc=handed`: another function or an initscript handed them over; `desc=kept`: a shared initscript's message was here; `desc=script`: the
-/// run of an initscript.
+/// the request's head; `hidden` is the part during which the worker started, and `streamed`, of an input that the worker could read
+/// while it arrived, the part during which the handler ran. `decode` is the part during which its decoder had all of the store's
+/// bytes. `desc=cached`: the bytes were here; `desc=shared`: another invocation fetched them; `desc=handed`: another function or an
+/// initscript handed them over; `desc=kept`: a shared initscript's message was here; `desc=script`: the run of an initscript.
 fn transfer_entry(text: &mut Vec<u8>, transfer: &Transfer, timeline: &Timeline) {
     text.extend_from_slice(b"fetch.");
     entry(text, &transfer.input, transfer.took());

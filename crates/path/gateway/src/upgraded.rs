@@ -16,11 +16,12 @@ pub(crate) enum Upgraded {
 }
 
 impl Upgraded {
-    /// Serves it to its end. Dropping the future closes it. `idle_max`: longest time without traffic.
-    pub(crate) async fn run(self, idle_max: Duration) {
+    /// Serves it to its end. Dropping the future closes it. `idle_max`: longest time without traffic. `ending` resolves when the
+    /// daemon is about to cut it off. The daemon does not know what passes through a tunnel, and cannot say goodbye there.
+    pub(crate) async fn run(self, idle_max: Duration, ending: impl Future<Output = ()>) {
         match self {
             Self::Tunnel(tunnel) => tunnel.run(idle_max).await,
-            Self::WebSocket(websocket) => websocket.run(idle_max).await,
+            Self::WebSocket(websocket) => websocket.run(idle_max, ending).await,
         }
     }
 }

@@ -157,8 +157,9 @@ fn malformed(problem: &str) -> RequestError {
 }
 
 impl WebSocket {
-    /// Passes messages until both sides have closed. Dropping the future ends the worker.
-    pub(crate) async fn run(self, idle_max: Duration) {
+    /// Passes messages until both sides have closed, or until `ending` resolves: then the client is told that the server goes away
+    /// (RFC 6455 §7.4.1), and the application that its client has gone. Dropping the future ends the worker.
+    pub(crate) async fn run(self, idle_max: Duration, ending: impl Future<Output = ()>) {
         let mut body = self.body;
         let (Ok(client), Ok(worker)) = (self.client.await, UnixStream::from_std(self.worker))
         else {
@@ -176,7 +177,7 @@ impl WebSocket {
         let (from_worker, to_worker) = worker.into_split();
         let traffic = Traffic::default();
         body.counts(Arc::clone(&traffic.messages));
-        {
+        let goes_away = {
             let application = async {
                 let (said, ended) = tokio::join!(
                     outbound(from_worker, &mut to_client, &traffic),
@@ -194,11 +195,24 @@ impl WebSocket {
             let mut application = std::pin::pin!(application);
             let mut client = std::pin::pin!(inbound(&mut from_client, to_worker, &traffic, &gauge));
             tokio::select! {
-                () = &mut application => drop(timeout(CLOSE_TIME_MAX, client).await),
-                // The application hears of it, and ends in its own time.
-                () = &mut client => drop(timeout(END_TIME_MAX, application).await),
-                () = traffic.silence(idle_max) => {}
+                () = &mut application => {
+                    let _ = timeout(CLOSE_TIME_MAX, client).await;
+                    false
+                }
+                () = &mut client => {
+                    // The application hears of it, and ends in its own time.
+                    let _ = timeout(END_TIME_MAX, application).await;
+                    false
+                }
+                () = traffic.silence(idle_max) => false,
+                () = ending => true,
             }
+        };
+        if goes_away {
+            close(&mut to_client, CloseCode::Away).await;
+            let heard = async { while let Some(Ok(_)) = from_client.next().await {} };
+            // Both ends of the worker's socket are closed by now.
+            tokio::join!(heard, async { drop(to_end(&mut body).await) });
         }
         // Ends a client that the application has not.
         drop(timeout(CLOSE_TIME_MAX, to_client.close()).await);

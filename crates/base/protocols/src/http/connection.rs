@@ -229,8 +229,8 @@ enum Heads {
 const BODY: usize = usize::MAX;
 /// With what may come of the body before the head is noticed.
 const HEADS_LEN_MAX: usize = 3 * BUFFER_LEN;
-/// Headers of a response, as many as those of other interfaces may have. While hyper parses a head it takes 64 bytes for each, which it gives
-/// back behind it.
+/// Headers of a response, as many as those of other interfaces may have. While hyper parses a head it takes 64 bytes for each,
+/// which it gives back behind it.
 const HEADERS_MAX: usize = 1000;
 /// The memory of a connection for what it reads and writes.
 const BUFFER_LEN: usize = 64 * 1024;

@@ -1,15 +1,17 @@
 //! Headers that are valid for a single connection (RFC 9110, 7.6.1) and are not forwarded.
 
+use http::StatusCode;
 use http::header::{
     CONNECTION, CONTENT_LENGTH, HeaderMap, HeaderName, PROXY_AUTHENTICATE, TE, TRANSFER_ENCODING,
+    UPGRADE,
 };
 
 /// Longest part of a header of the server in a message, characters.
 const SHOWN_MAX: usize = 100;
 
-/// Checks that a response has no other transfer coding than chunks. The daemon takes the chunks apart, and decodes nothing else. It must not
-/// pass on bytes in another coding (`gzip, chunked`) without the coding's name (RFC 9112, section 6.1). Nobody has asked the server for one
-/// (section 7.4).
+/// Checks that a response has no other transfer coding than chunks. The daemon takes the chunks apart, and decodes nothing else. It
+/// must not pass on bytes in another coding (`gzip, chunked`) without the coding's name (RFC 9112, section 6.1). Nobody has asked
+/// the server for one (section 7.4).
 ///
 /// # Errors
 /// What is wrong with the response.
@@ -33,8 +35,12 @@ pub(super) fn check_coding(headers: &HeaderMap) -> Result<(), String> {
     }
 }
 
-/// Removes them from a response.
-pub(super) fn strip(headers: &mut HeaderMap) {
+/// Removes them from a response. The protocols that a 426 asks for stay: its client is to read them (section 15.5.22).
+pub(super) fn strip(status: StatusCode, headers: &mut HeaderMap) {
+    let wanted = match status {
+        StatusCode::UPGRADE_REQUIRED => headers.get(UPGRADE).cloned(),
+        _ => None,
+    };
     let named: Vec<HeaderName> = headers
         .get_all(CONNECTION)
         .iter()
@@ -56,8 +62,12 @@ pub(super) fn strip(headers: &mut HeaderMap) {
         PROXY_AUTHENTICATE,
         HeaderName::from_static("keep-alive"),
         HeaderName::from_static("proxy-connection"),
+        UPGRADE,
     ] {
         headers.remove(name);
+    }
+    if let Some(wanted) = wanted {
+        headers.insert(UPGRADE, wanted);
     }
 }
 
@@ -102,12 +112,27 @@ mod tests {
         ] {
             headers.append(name, HeaderValue::from_static(value));
         }
-        strip(&mut headers);
+        strip(StatusCode::OK, &mut headers);
         let mut left: Vec<_> = headers.keys().map(HeaderName::as_str).collect();
         left.sort_unstable();
         assert_eq!(left, ["content-length", "x-end"]);
         headers.insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
-        strip(&mut headers);
+        strip(StatusCode::OK, &mut headers);
         assert_eq!(headers.keys().collect::<Vec<_>>(), ["x-end"]);
+    }
+
+    #[test]
+    fn only_a_426_says_to_which_protocols_to_upgrade() {
+        for (status, stays) in [
+            (StatusCode::UPGRADE_REQUIRED, true),
+            (StatusCode::OK, false),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+            headers.insert(UPGRADE, HeaderValue::from_static("websocket"));
+            strip(status, &mut headers);
+            assert_eq!(headers.contains_key(UPGRADE), stays, "{status}");
+            assert!(!headers.contains_key(CONNECTION), "{status}");
+        }
     }
 }

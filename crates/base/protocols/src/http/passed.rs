@@ -52,7 +52,7 @@ impl PassedBody {
             let body = Empty::new().map_err(|never| match never {});
             return Response::from_parts(head, StreamedBody::new(body));
         }
-        hops::strip(&mut head.headers);
+        hops::strip(head.status, &mut head.headers);
         let mut body = Self {
             incoming,
             connection: Some(connection),

@@ -94,7 +94,7 @@ pub(super) async fn serve(
     let mut idle = Idle::new(config.header_timeout);
     let mut closing = false;
     loop {
-        let drains = phase.wait_for(|phase| *phase == DrainPhase::Draining);
+        let drains = phase.wait_for(DrainPhase::drains);
         let next = poll_fn(|cx| {
             if let Poll::Ready(ended) = connection.as_mut().poll(cx) {
                 return Poll::Ready(Next::Ended(ended));

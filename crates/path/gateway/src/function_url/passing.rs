@@ -173,7 +173,17 @@ fn answered(response: http::Response<PassedBody>, wants_head: bool) -> Reply {
     let (mut head, body) = response.into_parts();
     // Whatever version the server uses; hyper writes the client's version.
     head.version = Version::HTTP_11;
+    let wanted = match head.status {
+        StatusCode::UPGRADE_REQUIRED => head.headers.get(headers::UPGRADE).cloned(),
+        _ => None,
+    };
     list_headers::strip_response(&mut head.headers);
+    if let Some(wanted) = wanted {
+        // The client is to read it (RFC 9110, section 15.5.22). hyper removes both for HTTP/2.
+        let upgrade = HeaderValue::from_static("upgrade");
+        head.headers.insert(headers::CONNECTION, upgrade);
+        head.headers.insert(headers::UPGRADE, wanted);
+    }
     let bodiless = matches!(
         head.status,
         StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED

@@ -198,7 +198,8 @@ async fn a_server_that_does_not_switch_answers_as_ever() {
         client.send(ASKS).await;
         let answer = client.answer().await;
         assert_eq!((answer.status, answer.text()), (426, "no"));
-        assert_eq!(answer.header("upgrade"), None);
+        assert_eq!(answer.header("upgrade"), Some("other"));
+        assert_eq!(answer.header("connection"), Some("upgrade"));
     }
     assert_eq!(daemon.sink.records().len(), 2);
 }
