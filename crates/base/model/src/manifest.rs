@@ -217,11 +217,17 @@ pub fn in_words(key: &str, message: &str) -> String {
                 ("a table", "a sequence") => format!(
                     "is a table, must be a list: [\"a\", \"b\"], or of tables, each with two brackets: [[{key}]]"
                 ),
+                // Of a tagged enumeration. The path ends at its table.
+                (_, "variant identifier") => format!(
+                    "the key that says which one it is (kind, type or name) is {found}, must be a text in quotes"
+                ),
                 _ => format!("is {found}, must be {wanted}"),
             }
         }
         None => unknown_word(message)
             .or_else(|| missing_key(message))
+            // Of the toml crate, for an enumeration.
+            .or_else(|| (message == "wanted string or table").then(|| format!("must be {TEXT}")))
             .unwrap_or_else(|| message.to_owned()),
     };
     match key {
@@ -284,6 +290,9 @@ fn largest(wanted: &str) -> Option<&'static str> {
     })
 }
 
+/// A string, as a user writes it.
+const TEXT: &str = "a text in quotes";
+
 /// What a visitor of `serde` or of ours expects.
 fn wanted_in_words(wanted: &str) -> &str {
     match wanted {
@@ -292,7 +301,7 @@ fn wanted_in_words(wanted: &str) -> &str {
             "a whole number, at least 1"
         }
         "f32" | "f64" => "a number",
-        "a string" | "path string" => "a text in quotes",
+        "a string" | "path string" | "string or map" => TEXT,
         "a boolean" => "true or false",
         "a map" => "a table",
         "a sequence" => "a list, for example [\"a\", \"b\"]",

@@ -4,6 +4,7 @@
 pub(crate) mod build;
 pub(crate) mod connections;
 pub(crate) mod data;
+mod kinds;
 mod limits;
 mod network;
 pub(crate) mod nodes;
@@ -541,6 +542,18 @@ mod tests {
             (
                 "data_dir = 5\n",
                 "f:1: data_dir: is 5, must be a text in quotes",
+            ),
+            (
+                "invocations = 3\n",
+                "f:1: invocations: must be a text in quotes",
+            ),
+            (
+                "[stores.a]\nfunctions = [\"*\"]\nkind = 3\n",
+                "f:1: stores.a: kind: is 3, must be a text in quotes",
+            ),
+            (
+                "[stores.a]\nfunctions = [\"*\"]\nkind = \"s3\"\ncredentials = 3\n",
+                "f:1: stores.a: credentials: is 3, must be a text in quotes",
             ),
             (
                 "[limits]\nworkers = 0\n",

@@ -7,22 +7,21 @@ use pilot_trigger::{
     ConnectionConfig, ConnectionKind, HttpAccess, MqttAccess, RedisAccess, SqsAccess,
     SqsCredentials,
 };
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 
+use super::kinds::{Keys, unknown};
 use super::remote::{Credentials, RedisSettings, ca_pem, check_name, check_url, secret};
 
 /// `[connections.NAME]`.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ConnectionSettings {
     /// The functions that may use it, for example `["import", "team-*"]`; `["*"]` for all.
     functions: Vec<String>,
-    #[serde(flatten)]
     kind: Kind,
 }
 
 /// What belongs to each kind.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(tag = "kind", rename_all = "lowercase")]
+#[derive(Debug, Clone, PartialEq, Eq)]
 enum Kind {
     Folder(FolderSettings),
     Sqs(SqsSettings),
@@ -89,6 +88,23 @@ pub(super) fn check(all: &BTreeMap<String, ConnectionSettings>) -> Result<(), St
             .map_err(|problem| format!("connections.{name}{problem}"))?;
     }
     Ok(())
+}
+
+impl<'de> Deserialize<'de> for ConnectionSettings {
+    fn deserialize<D: Deserializer<'de>>(table: D) -> Result<Self, D::Error> {
+        let mut keys = Keys::deserialize(table)?;
+        let functions = keys.take("functions")?;
+        let kind: String = keys.take("kind")?;
+        let kind = match kind.as_str() {
+            "folder" => Kind::Folder(keys.rest()?),
+            "sqs" => Kind::Sqs(keys.rest()?),
+            "redis" => Kind::Redis(keys.rest()?),
+            "mqtt" => Kind::Mqtt(keys.rest()?),
+            "http" => Kind::Http(keys.rest()?),
+            other => return Err(unknown(other, &["folder", "sqs", "redis", "mqtt", "http"])),
+        };
+        Ok(Self { functions, kind })
+    }
 }
 
 impl ConnectionSettings {

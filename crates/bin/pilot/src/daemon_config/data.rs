@@ -12,8 +12,9 @@ use pilot_data::{
     SpillConfig, StoreConfig, StoreKind,
 };
 use pilot_wasm::InitscriptsConfig;
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 
+use super::kinds::{Keys, unknown};
 use super::ranges::in_range;
 use super::remote::{Credentials, RedisSettings, ca_pem, check_name, check_url, secret};
 use crate::room;
@@ -94,17 +95,15 @@ impl Default for InitscriptLimits {
 }
 
 /// `[stores.NAME]`.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct StoreSettings {
     /// The functions that may use it, for example `["resize", "team-*"]`; `["*"]` for all.
     functions: Vec<String>,
-    #[serde(flatten)]
     kind: Kind,
 }
 
 /// What belongs to each kind.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(tag = "kind", rename_all = "lowercase")]
+#[derive(Debug, Clone, PartialEq, Eq)]
 enum Kind {
     S3(S3Settings),
     Http(HttpSettings),
@@ -198,6 +197,22 @@ pub(super) fn check(
             .map_err(|problem| format!("stores.{name}{problem}"))?;
     }
     Ok(())
+}
+
+impl<'de> Deserialize<'de> for StoreSettings {
+    fn deserialize<D: Deserializer<'de>>(table: D) -> Result<Self, D::Error> {
+        let mut keys = Keys::deserialize(table)?;
+        let functions = keys.take("functions")?;
+        let kind: String = keys.take("kind")?;
+        let kind = match kind.as_str() {
+            "s3" => Kind::S3(keys.rest()?),
+            "http" => Kind::Http(keys.rest()?),
+            "redis" => Kind::Redis(keys.rest()?),
+            "file" => Kind::File(keys.rest()?),
+            other => return Err(unknown(other, &["s3", "http", "redis", "file"])),
+        };
+        Ok(Self { functions, kind })
+    }
 }
 
 impl StoreSettings {

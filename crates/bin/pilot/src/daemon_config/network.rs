@@ -1,5 +1,6 @@
-//! `outbound_cidr`: the range of the addresses of functions with `network = "outbound"`. Each function has one on a device of its own, and the
-//! machine forwards and translates what it sends. So they must be addresses that the kernel takes as a sender's on a device and forwards.
+//! `outbound_cidr`: the range of the addresses of functions with `network = "outbound"`. Each function has one on a device of its
+//! own, and the machine forwards and translates what it sends. So they must be addresses that the kernel takes as a sender's on a
+//! device and forwards.
 
 use std::net::Ipv4Addr;
 
