@@ -514,6 +514,98 @@ fn an_asgi_application_talks_over_web_sockets() {
 }
 
 #[test]
+fn a_daemon_that_stops_says_goodbye_to_web_sockets() {
+    for concurrency in [1, 8] {
+        let mut daemon = crate::daemon_with(pilot_harness::DaemonOptions {
+            config: Some("[limits]\ndrain_s = 2\n".to_owned()),
+            ..Default::default()
+        });
+        let keys = json!({"interface": "asgi", "concurrency": concurrency});
+        daemon.upload_code("lab", &keys, TALKER);
+        let (mut echo, _) = talk(&daemon, "/echo", "").unwrap();
+        let client = std::thread::spawn(move || {
+            echo.send(Message::text("a")).unwrap();
+            assert_eq!(echo.read().unwrap(), Message::text("A"));
+            close_code(&mut echo)
+        });
+        eventually("its message was answered", || {
+            (daemon.workers("lab", "busy") == 1).then_some(())
+        });
+        assert_eq!(daemon.stop(), Some(0));
+        assert_eq!(client.join().unwrap(), (1001, String::new()));
+        assert!(!daemon.log().contains("cut off"), "{}", daemon.log());
+        daemon.resume();
+        assert!(daemon.logs("lab").contains("left with 1006"));
+    }
+}
+
+/// Serves a WebSocket for as long as its client stays; answers with its process id, after the body has arrived or after a minute.
+const SLOW_BESIDE_A_WEB_SOCKET: &str = r#"
+import asyncio, os
+async def app(scope, receive, send):
+    if scope["type"] == "websocket":
+        await receive()
+        await send({"type": "websocket.accept"})
+        while (message := await receive())["type"] != "websocket.disconnect":
+            await send({"type": "websocket.send", "text": message["text"]})
+        return
+    if scope["path"].endswith("/slow"): await asyncio.sleep(60)
+    more = True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect": return
+        more = message["more_body"]
+    await send({"type": "http.response.start", "status": 200})
+    await send({"type": "http.response.body", "body": str(os.getpid()).encode()})
+"#;
+
+#[test]
+fn a_request_that_times_out_beside_a_web_socket_takes_no_workers_place() {
+    let keys = json!({"interface": "asgi", "concurrency": 4, "timeout_s": 1, "scale": {"max": 1}});
+    let daemon = lab(SLOW_BESIDE_A_WEB_SOCKET, keys);
+    let pid = daemon.get("/fn/lab/").ok().text();
+    let (mut open, _) = talk(&daemon, "/", "").unwrap();
+    let mut echoes = |word: &str| {
+        open.send(Message::text(word)).unwrap();
+        assert_eq!(open.read().unwrap(), Message::text(word));
+    };
+    echoes("a");
+    // A client that sends slowly is not the worker's fault.
+    let mut slow = daemon.connect();
+    slow.send_raw(b"POST /fn/lab/ HTTP/1.1\r\nhost: x\r\ncontent-length: 7500000\r\n\r\n");
+    slow.send_raw(&[b'x'; 300_000]);
+    assert_eq!(slow.receive("POST").status, 502);
+    assert_eq!(daemon.get("/fn/lab/").ok().text(), pid);
+    // A handler that does not end is. The WebSocket keeps its worker, and others get another one.
+    assert_eq!(daemon.get("/fn/lab/slow").status, 502);
+    eventually("another worker serves", || {
+        (daemon.get("/fn/lab/").ok().text() != pid).then_some(())
+    });
+    echoes("b");
+}
+
+#[test]
+fn a_changed_secret_reaches_a_function_with_an_open_web_socket() {
+    let daemon = crate::daemon();
+    let set = |value: &str| {
+        let put = Request::new("PUT", "/_pilot/v1/secrets/word").body(value.to_owned());
+        daemon.send(&put).ok();
+    };
+    set("old");
+    let keys = json!({
+        "interface": "asgi", "concurrency": 4, "timeout_s": 10, "scale": {"max": 1},
+        "secrets": {"WORD": "word"},
+    });
+    daemon.upload_code("lab", &keys, SLOW_BESIDE_A_WEB_SOCKET);
+    let pid = daemon.get("/fn/lab/").ok().text();
+    let (mut open, _) = talk(&daemon, "/", "").unwrap();
+    set("new");
+    assert_ne!(daemon.get("/fn/lab/").ok().text(), pid);
+    open.send(Message::text("still")).unwrap();
+    assert_eq!(open.read().unwrap(), Message::text("still"));
+}
+
+#[test]
 fn a_half_answer_of_an_asgi_application_never_looks_whole() {
     let daemon = asgi();
     let mut connection = daemon.connect();

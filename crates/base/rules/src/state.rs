@@ -2,8 +2,8 @@
 //! happened, and returns actions. No I/O, no clock, no lock; `pool.rs` is its driver.
 //!
 //! Invariants, property-tested in `state/tests.rs`: no request waits while a worker has a free slot; while a request waits, a worker
-//! is busy or starting; there are at most `max` workers; no worker has more than `concurrency` leases; requests of callers are
-//! served in the order in which they came, and the others after them; each gets a worker, fails, is refused or is abandoned exactly
+//! is busy or starting; there are at most `max` workers, and where a worker has several slots as many that end with their leases; no
+//! worker has more than `concurrency` leases; requests of callers are served in the order in which they came, and the others after them; each gets a worker, fails, is refused or is abandoned exactly
 //! once; a leased worker is never retired.
 //!
 //! A request may be announced before it can use a worker ([`PoolState::announce`]). It then has a place in the queue, and a worker is
@@ -67,6 +67,10 @@ pub struct PoolState<W, Q> {
     next_waiter: u64,
     starting: u32,
     up: u32,
+    /// Workers that end with their leases.
+    draining: u32,
+    /// A start has succeeded.
+    has_started: bool,
     service: Mean,
     /// The same, over more invocations.
     service_steady: Mean,
@@ -111,8 +115,9 @@ enum WorkerState<W> {
         expected: Instant,
         alone: bool,
         cause: Option<WaiterId>,
-        /// It began before a [`PoolState::renew`]: it serves those who wait, and nobody else.
-        stale: bool,
+        /// It began before a [`PoolState::renew`]: it serves those who waited then, which are those before this one, and nobody
+        /// else.
+        stale: Option<WaiterId>,
     },
     Up {
         worker: W,
@@ -162,6 +167,13 @@ impl<Q> Waiter<Q> {
     }
 }
 
+/// A worker has just started.
+#[derive(Debug, Clone, Copy)]
+struct Fresh {
+    /// It serves requests before this one only. `None`: all.
+    before: Option<WaiterId>,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mode {
     /// Keeps idle workers.
@@ -207,6 +219,8 @@ impl<W: Clone, Q> PoolState<W, Q> {
             next_waiter: 0,
             starting: 0,
             up: 0,
+            draining: 0,
+            has_started: false,
             service: Mean::default(),
             service_steady: Mean::default(),
             start_times: StartTimes::default(),
@@ -284,7 +298,7 @@ impl<W: Clone, Q> PoolState<W, Q> {
         self.background += usize::from(wait.urgency.class == Class::Background);
         self.demand_max = self.demand_max.max(self.demand());
         self.order_starts(now, Some(id), actions);
-        self.queued(now, id)
+        self.queued(now, id, actions)
     }
 
     /// Whether the queue has a place for a request, perhaps that of another one.
@@ -294,7 +308,15 @@ impl<W: Clone, Q> PoolState<W, Q> {
     }
 
     /// A request is in the queue. If it cannot be served in time, it leaves the queue again.
-    fn queued(&mut self, now: Instant, id: WaiterId) -> Arrival<W> {
+    fn queued(
+        &mut self,
+        now: Instant,
+        id: WaiterId,
+        actions: &mut Vec<Action<W, Q>>,
+    ) -> Arrival<W> {
+        if self.needs_start(now, id) {
+            self.start(now, Some(id), actions);
+        }
         match self.too_late(now, id) {
             None => Arrival::Queued(id),
             Some(wait) => {
@@ -335,7 +357,7 @@ impl<W: Clone, Q> PoolState<W, Q> {
         self.demand_max = self.demand_max.max(self.demand());
         self.order_starts(now, Some(id), actions);
         self.note_hope();
-        self.queued(now, id)
+        self.queued(now, id, actions)
     }
 
     fn enqueue(&mut self, handle: Option<Q>, wait: Wait) -> WaiterId {
@@ -384,11 +406,13 @@ impl<W: Clone, Q> PoolState<W, Q> {
         self.remove(at)?.handle
     }
 
-    /// Whether this request waits for a start that is in progress, and not for a busy worker.
+    /// Whether this request waits for a start that is in progress, or for one that follows it, and not for a busy worker.
     #[must_use]
     pub fn awaits_start(&self, waiter: WaiterId) -> bool {
         let waiter = self.position(waiter).and_then(|at| self.queue.get(at));
-        self.starting > 0 && waiter.is_some_and(|waiter| waiter.caused || waiter.hoped)
+        let more_follow = self.starts_are_held() && self.lasting() < self.settings.max;
+        self.starting > 0
+            && waiter.is_some_and(|waiter| waiter.caused || waiter.hoped || more_follow)
     }
 
     /// The start of this worker began only at `begun`: before, its template was built, which the next starts do not wait for.
@@ -411,6 +435,7 @@ impl<W: Clone, Q> PoolState<W, Q> {
             return;
         };
         self.start_times.ready(asked, now, alone);
+        self.has_started = true;
         self.failures = 0;
         self.starting -= 1;
         self.up += 1;
@@ -427,8 +452,8 @@ impl<W: Clone, Q> PoolState<W, Q> {
         }
         self.free.push(key);
         self.idlers.push(key, now);
-        self.serve_queue(now, key, true, actions);
-        if stale {
+        self.serve_queue(now, key, Some(Fresh { before: stale }), actions);
+        if stale.is_some() {
             self.replace(key, actions);
         }
         if self.announced > 0 && self.free.last() == Some(&key) {
@@ -458,7 +483,11 @@ impl<W: Clone, Q> PoolState<W, Q> {
         let alone = self.starting == 0 && self.up == 0;
         let hopeless = self.failures >= Self::ATTEMPTS_MAX && alone;
         match fault {
-            StartFault::Import => self.fail_all(actions),
+            StartFault::Import if hopeless || !self.has_started => self.fail_all(actions),
+            StartFault::Import => {
+                let failed = cause.and_then(|id| self.abandon(id));
+                actions.extend(failed.map(Action::Fail));
+            }
             StartFault::Full if alone => self.fail_all(actions),
             StartFault::Full => {}
             StartFault::Transient if hopeless => self.fail_all(actions),
@@ -503,6 +532,7 @@ impl<W: Clone, Q> PoolState<W, Q> {
         if unused {
             *since_sum = 0;
         }
+        self.draining += u32::from(draining.is_some() && !was_draining);
         if unused && !was_draining {
             self.lease_ages.end(began);
         }
@@ -524,7 +554,7 @@ impl<W: Clone, Q> PoolState<W, Q> {
                 if unused {
                     self.idlers.push(key, now);
                 }
-                self.serve_queue(now, key, false, actions);
+                self.serve_queue(now, key, None, actions);
             }
         }
         self.order_starts(now, None, actions);
@@ -691,11 +721,16 @@ impl<W: Clone, Q> PoolState<W, Q> {
         &mut self,
         now: Instant,
         key: Key,
-        fresh: bool,
+        fresh: Option<Fresh>,
         actions: &mut Vec<Action<W, Q>>,
     ) {
+        let before = fresh.and_then(|fresh| fresh.before);
+        let fresh = fresh.is_some();
         while self.waiting() > 0 && self.free.last() == Some(&key) {
             let at = self.next_in_turn();
+            if before.is_some_and(|newer| self.queue[at].id >= newer) {
+                return;
+            }
             if self.refuse_if_late(now, at, actions) {
                 continue;
             }
@@ -730,6 +765,15 @@ impl<W: Clone, Q> PoolState<W, Q> {
 
     fn total(&self) -> u32 {
         self.starting + self.up
+    }
+
+    /// All workers, as far as they do not end with their leases. An exchange of a worker with several slots may last for days, for
+    /// example a WebSocket. So another worker takes the place of one that only ends its exchanges; of at most `max` such ones.
+    fn lasting(&self) -> u32 {
+        match self.settings.concurrency {
+            1 => self.total(),
+            _ => self.total() - self.draining.min(self.settings.max),
+        }
     }
 
     /// Invocations that run or wait.

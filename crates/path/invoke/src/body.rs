@@ -244,7 +244,7 @@ impl Streaming {
         if let Some(lease) = self.lease.take() {
             // Nothing, if the worker was killed.
             self.invocation.measure(&lease, now);
-            lease.lose(now, failure.reason);
+            lease.fail(now, failure.reason);
         }
         self.record = Some(self.invocation.end(now, failure.outcome, failure.output));
         Err(error)

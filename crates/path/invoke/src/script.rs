@@ -2,10 +2,11 @@
 //! invocation writes them to a socket, whose other end goes to the worker with the call. Another one reads the messages of the function to
 //! the script, until the script has ended.
 //!
-//! A worker that takes paths connects to its end instead, once, by a path. What comes with a descriptor is shown to it, and its path goes to it.
+//! A worker that takes paths connects to its end instead, once, by a path. What comes with a descriptor is shown to it, and its
+//! path goes to it.
 //!
-//! What the worker does not read waits in the socket and in a queue of limited length. Everything here ends with the invocation: the script, if
-//! it still runs, and what nobody has collected.
+//! What the worker does not read waits in the socket and in a queue of limited length. Everything here ends with the invocation:
+//! the script, if it still runs, and what nobody has collected.
 
 mod end;
 mod inbox;

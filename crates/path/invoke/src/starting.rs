@@ -1,5 +1,5 @@
-//! The engine of the pools: another engine, and the beginning of what a start needs besides a worker. A worker that the pool starts ahead of
-//! its first invocation waits for nobody, so this is where the shared initscript of its function begins.
+//! The engine of the pools: another engine, and the beginning of what a start needs besides a worker. A worker that the pool starts
+//! ahead of its first invocation waits for nobody, so this is where the shared initscript of its function begins.
 //!
 //! An initscript of an invocation is none of this: see [`join`](crate::invoker).
 

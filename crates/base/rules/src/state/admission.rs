@@ -60,7 +60,7 @@ impl<W: Clone, Q> PoolState<W, Q> {
         if self.starts_are_held() {
             self.settings.max
         } else {
-            self.total()
+            self.lasting()
         }
     }
 
@@ -79,7 +79,7 @@ impl<W: Clone, Q> PoolState<W, Q> {
             return None;
         }
         let ahead = self.ahead_of(at, waiter);
-        let starts = self.total_soon().saturating_sub(self.total());
+        let starts = self.total_soon().saturating_sub(self.lasting());
         if (ahead as u64) < u64::from(starts) * u64::from(self.settings.concurrency) {
             return None;
         }
@@ -87,6 +87,29 @@ impl<W: Clone, Q> PoolState<W, Q> {
         let by_deadline = self.time_left(now, waiter.wait.urgency);
         let longest = by_deadline.map_or(waiter.wait.longest, |left| left.min(waiter.wait.longest));
         (wait > longest).then_some(wait)
+    }
+
+    /// Whether a start is ordered for this request, which has just been queued, although the busy workers would serve it before the
+    /// new one: it may not wait for them for so long, but for a start (`scale.max_wait_s`, with 0 as on AWS Lambda).
+    pub(super) fn needs_start(&self, now: Instant, id: WaiterId) -> bool {
+        let waiter = self
+            .position(id)
+            .and_then(|at| Some((at, self.queue.get(at)?)));
+        let Some((at, waiter)) = waiter.filter(|(_, waiter)| !waiter.caused && !waiter.hoped)
+        else {
+            return false;
+        };
+        if self.up == 0 || self.lasting() >= self.settings.max || self.starts_are_held() {
+            return false;
+        }
+        let longest = waiter.wait.longest;
+        let wait = || self.wait_behind(now, self.ahead_of(at, waiter));
+        if !longest.is_zero() && wait().is_none_or(|wait| Duration::from_nanos(wait) <= longest) {
+            return false;
+        }
+        let start = Duration::from_nanos(self.start_times.expected(self.starting));
+        let left = self.time_left(now, waiter.wait.urgency);
+        left.is_none_or(|left| start <= left)
     }
 
     /// How much later a request may begin and still end before its deadline. `None`: it has none.

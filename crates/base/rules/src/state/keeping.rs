@@ -5,7 +5,7 @@ use std::time::Duration;
 use pilot_model::forecast::{Target, Tick};
 use pilot_model::{EndReason, Instant};
 
-use super::words::{Action, Key};
+use super::words::{Action, Key, WaiterId};
 use super::{Mode, PoolState, WorkerState};
 
 impl<W: Clone, Q> PoolState<W, Q> {
@@ -20,12 +20,12 @@ impl<W: Clone, Q> PoolState<W, Q> {
         if workers == 0 {
             self.last_arrival = None;
         }
-        while self.total() > workers
+        while self.lasting() > workers
             && let Some(key) = self.coldest_idle()
         {
             self.retire(key, EndReason::Scaled, actions);
         }
-        while self.total() < workers.min(self.settings.max) {
+        while self.lasting() < workers.min(self.settings.max) {
             self.start(now, None, actions);
         }
     }
@@ -43,7 +43,7 @@ impl<W: Clone, Q> PoolState<W, Q> {
             demand,
             demand_max: self.demand_max.max(demand),
             busy_max: self.leased_max,
-            workers: self.total(),
+            workers: self.lasting(),
             concurrency: self.settings.concurrency,
             service: self.service.value(),
             start: self.start_times.measured().map(Duration::from_nanos),
@@ -74,7 +74,7 @@ impl<W: Clone, Q> PoolState<W, Q> {
         if let Some(WorkerState::Up { leases: 0, .. }) = self.place(key) {
             match self.mode {
                 // Nobody is on the way who could use it.
-                Mode::Live if self.total() > self.cap && self.queue.is_empty() => {
+                Mode::Live if self.lasting() > self.cap && self.queue.is_empty() => {
                     self.retire(key, EndReason::Scaled, actions);
                 }
                 Mode::Live => {
@@ -103,12 +103,12 @@ impl<W: Clone, Q> PoolState<W, Q> {
 
     /// Starts workers up to the floor.
     fn fill_floor(&mut self, now: Instant, actions: &mut Vec<Action<W, Q>>) {
-        self.start_ahead(now, self.floor.saturating_sub(self.total()), actions);
+        self.start_ahead(now, self.floor.saturating_sub(self.lasting()), actions);
     }
 
     /// Starts this many workers ahead of demand, up to `max`; starts none for some time after starts failed or memory was short.
     fn start_ahead(&mut self, now: Instant, workers: u32, actions: &mut Vec<Action<W, Q>>) {
-        let workers = workers.min(self.settings.max.saturating_sub(self.total()));
+        let workers = workers.min(self.settings.max.saturating_sub(self.lasting()));
         if workers > 0 && now < self.hold_until {
             self.want(self.hold_until);
             return;
@@ -128,7 +128,7 @@ impl<W: Clone, Q> PoolState<W, Q> {
         let hot = self.is_hot(now);
         let keep = if hot { self.settings.spare } else { 0 };
         let surplus = self.idlers.len().saturating_sub(keep);
-        let above_floor = self.total().saturating_sub(self.floor);
+        let above_floor = self.lasting().saturating_sub(self.floor);
         let some_idle = self.idlers.len() > 0;
         for _ in 0..surplus.min(above_floor) {
             let Some((key, touched)) = self.idlers.first() else {
@@ -168,13 +168,16 @@ impl<W: Clone, Q> PoolState<W, Q> {
     }
 
     /// What workers are given at their start has changed: each one is replaced. Idle ones are retired now, leased ones when their leases
-    /// end, and those that are starting when they have served the requests that wait for them.
+    /// end, and those that are starting when they have served the requests that wait now.
     pub fn renew(&mut self, actions: &mut Vec<Action<W, Q>>) {
+        let next = WaiterId(self.next_waiter);
         for at in 0..self.places.len() {
             // There are at most `scale.max` workers, 10,000.
             let key = Key(u32::try_from(at).unwrap_or(u32::MAX));
             match self.place_mut(key) {
-                Some(WorkerState::Starting { stale, .. }) => *stale = true,
+                Some(WorkerState::Starting { stale, .. }) => {
+                    *stale = Some(stale.unwrap_or(next));
+                }
                 Some(WorkerState::Up { .. }) => self.replace(key, actions),
                 None => {}
             }
@@ -202,23 +205,16 @@ impl<W: Clone, Q> PoolState<W, Q> {
         };
         self.hold_until = self.hold_until.max(now.after(super::PRESSURE_HOLD));
         self.drain(key, EndReason::Scaled, actions);
+        if !self.queue.is_empty() {
+            self.want(now);
+        }
         true
     }
 
     /// Workers that end with their leases.
     #[must_use]
     pub fn draining(&self) -> usize {
-        let places = self.places.iter().flatten();
-        let draining = |place: &&WorkerState<W>| {
-            matches!(
-                place,
-                WorkerState::Up {
-                    draining: Some(_),
-                    ..
-                }
-            )
-        };
-        places.filter(draining).count()
+        self.draining as usize
     }
 
     /// Replaces this worker.
@@ -238,12 +234,14 @@ impl<W: Clone, Q> PoolState<W, Q> {
             return;
         };
         *draining = Some(reason);
-        if *leases == 0 {
+        let unused = *leases == 0;
+        // With one slot, the sum is when the one lease began. It ends later, but then no request gets the worker.
+        let began = Instant(u64::try_from(*since_sum).unwrap_or(u64::MAX));
+        self.draining += 1;
+        if unused {
             self.retire(key, reason, actions);
             return;
         }
-        // With one slot, the sum is when the one lease began. It ends later, but then no request gets the worker.
-        let began = Instant(u64::try_from(*since_sum).unwrap_or(u64::MAX));
         self.lease_ages.end(began);
         self.take_from_free(key);
     }
@@ -259,6 +257,16 @@ impl<W: Clone, Q> PoolState<W, Q> {
         let place = self.places.get_mut(key.0 as usize)?.take();
         self.vacant.extend(place.is_some().then_some(key));
         self.idlers.remove(key);
+        let is_draining = |place: &WorkerState<W>| {
+            matches!(
+                place,
+                WorkerState::Up {
+                    draining: Some(_),
+                    ..
+                }
+            )
+        };
+        self.draining -= u32::from(place.as_ref().is_some_and(is_draining));
         place
     }
 }

@@ -27,7 +27,9 @@ impl<W: Clone, Q> PoolState<W, Q> {
             return;
         }
         let mut cause = arrived;
-        while self.total() < self.settings.max && !self.starts_are_held() && self.one_more_pays(now)
+        while self.lasting() < self.settings.max
+            && !self.starts_are_held()
+            && self.one_more_pays(now)
         {
             let cause = cause.take().or_else(|| self.oldest_without_start());
             self.start(now, cause, actions);
@@ -37,7 +39,7 @@ impl<W: Clone, Q> PoolState<W, Q> {
         for waiter in self.queue.iter_mut().take(slots) {
             waiter.hoped = true;
         }
-        if self.total() < self.settings.max {
+        if self.lasting() < self.settings.max {
             let pause = self.review_pause();
             self.want(Instant(now.0.saturating_add(pause)));
         }
@@ -205,7 +207,7 @@ impl<W: Clone, Q> PoolState<W, Q> {
             expected: Instant(now.0.saturating_add(expected)),
             alone: self.starting == 0,
             cause,
-            stale: false,
+            stale: None,
         };
         self.starting += 1;
         let key = self.vacant.pop().unwrap_or_else(|| {

@@ -212,7 +212,8 @@ pub enum Ending {
 /// Why a start failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StartFault {
-    /// The handler cannot be imported: another attempt would fail too.
+    /// The handler cannot be imported. If no start has succeeded, another attempt would fail too; otherwise it fails the request for which
+    /// the start was ordered, as on AWS Lambda.
     Import,
     /// The runtime or the machine failed: the next attempt may succeed.
     Transient,

@@ -1,9 +1,9 @@
-//! Calls from a handler to other functions, on this node or on others, with data handed over by reference. A task of the invocation serves the
-//! daemon's end of a socket (`calls/line.rs`); the worker's end goes to the worker with the call.
+//! Calls from a handler to other functions, on this node or on others, with data handed over by reference. A task of the invocation
+//! serves the daemon's end of a socket (`calls/line.rs`); the worker's end goes to the worker with the call.
 //!
-//! The daemon makes the memory and gives the worker a descriptor or a path; none comes from it. Everything here ends with the invocation: buffers,
-//! and calls that still run. The handler's own timeout therefore bounds every call. A handler that does not read its answers, or
-//! breaks the protocol, loses this socket and nothing else.
+//! The daemon makes the memory and gives the worker a descriptor or a path; none comes from it. Everything here ends with the
+//! invocation: buffers, and calls that still run. The handler's own timeout therefore bounds every call. A handler that does not
+//! read its answers, or breaks the protocol, loses this socket and nothing else.
 
 mod arriving;
 mod buffers;

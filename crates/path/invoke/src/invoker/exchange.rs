@@ -257,8 +257,8 @@ fn serve_calls(
     calls::start(caller, paths).map(Some)
 }
 
-/// The descriptors that go with the call: the function's inputs, the rest of a large body, which begins to pass, the messages of a WebSocket,
-/// how far the inputs are that still arrive, and what still comes of the initscript.
+/// The descriptors that go with the call: the function's inputs, the rest of a large body, which begins to pass, the messages of a
+/// WebSocket, how far the inputs are that still arrive, and what still comes of the initscript.
 fn inputs(
     (rest, websocket): (Option<StreamedBody>, Option<OwnedFd>),
     invocation: &mut Invocation,
@@ -303,7 +303,7 @@ fn fail(mut invocation: Invocation, lease: Lease, failure: Failure) -> Response 
     let now = invocation.now();
     invocation.measure(&lease, now);
     let output = invocation.output(&lease, failure.output);
-    lease.lose(now, failure.reason);
+    lease.fail(now, failure.reason);
     let body = ResponseBody::FunctionError(failure.body);
     Response::complete(invocation, now, failure.outcome, output, body)
 }

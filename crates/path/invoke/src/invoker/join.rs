@@ -1,9 +1,10 @@
 //! The parallel start: what an invocation needs before its exchange is prepared concurrently, from its admission on.
 //!
-//! The request is announced to the pool at once, so that a worker starts while the payload arrives. The worker is leased last,
-//! when payload and inputs are complete: a slow sender and a slow store occupy no worker. If a worker has to start, the function's
-//! initscript begins before anybody asks for the worker, and runs beside the fetches of the inputs. It ends before the lease, or goes on
-//! during the call. It begins late if a worker was free and another request has taken it. What its shared initscript has sent goes with each call.
+//! The request is announced to the pool at once, so that a worker starts while the payload arrives. The worker is leased last, when
+//! payload and inputs are complete: a slow sender and a slow store occupy no worker. If a worker has to start, the function's
+//! initscript begins before anybody asks for the worker, and runs beside the fetches of the inputs. It ends before the lease, or
+//! goes on during the call. It begins late if a worker was free and another request has taken it. What its shared initscript has
+//! sent goes with each call.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;

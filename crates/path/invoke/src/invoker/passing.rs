@@ -76,7 +76,10 @@ pub(super) async fn pass(
         Ok(Err(unpassed)) => Ok(failed(held, &unpassed.fault)),
         Err(_) => {
             let failure = Failure::timeout(&held.invocation().id, patience, b"");
-            let then = Then::Ends(failure.reason);
+            let then = match held.awaits_client() {
+                true => Then::ServesOn,
+                false => Then::Ends(failure.reason),
+            };
             Ok(refused(held, failure, then))
         }
     }

@@ -102,6 +102,11 @@ impl Held {
         self.upload.as_ref()?.broke()
     }
 
+    /// Whether the exchange is slow because the client is: the server has not got all of the request, and waits for it.
+    pub(crate) fn awaits_client(&self) -> bool {
+        (self.upload.as_ref()).is_some_and(|upload| upload.awaits_client())
+    }
+
     /// The exchange has ended. `output` is the message about its end, which follows what the worker has printed. The worker goes
     /// back first, so that the next request need not wait for the record. A second call does nothing.
     pub(crate) fn end(

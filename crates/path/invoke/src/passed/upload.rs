@@ -21,6 +21,8 @@ struct UploadState {
     broke: Option<String>,
     /// The exchange has ended.
     closed: bool,
+    /// The server has read all that has come, and waits for the client.
+    awaits_client: bool,
     /// The task that waits for the next part.
     reader: Option<Waker>,
 }
@@ -58,6 +60,11 @@ impl Watch {
         self.0.lock().broke.clone()
     }
 
+    /// Whether the server has read all that has come of the body, and waits for the client.
+    pub(super) fn awaits_client(&self) -> bool {
+        self.0.lock().awaits_client
+    }
+
     /// The exchange has ended: the rest of the body is not passed. Returns the bytes that were.
     pub(crate) fn close(&self) -> u64 {
         let (bytes, reader) = {
@@ -74,6 +81,7 @@ impl Watch {
     /// Records a part.
     fn came(&self, part: Result<&Frame<Bytes>, &BodyError>) {
         let mut state = self.0.lock();
+        state.awaits_client = false;
         match part {
             Ok(frame) => state.bytes += frame.data_ref().map_or(0, Bytes::len) as u64,
             Err(error) => state.broke = Some(error.to_string()),
@@ -87,6 +95,7 @@ impl Watch {
             Some(known) => known.clone_from(reader),
             none => *none = Some(reader.clone()),
         }
+        state.awaits_client = true;
         !state.closed
     }
 }

@@ -1,5 +1,5 @@
-//! The daemon's end of the socket of a script that goes on, and how what needs a descriptor reaches the worker: with the message, or as a path
-//! that the worker is shown.
+//! The daemon's end of the socket of a script that goes on, and how what needs a descriptor reaches the worker: with the message,
+//! or as a path that the worker is shown.
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};

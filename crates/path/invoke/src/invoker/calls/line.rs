@@ -1,5 +1,5 @@
-//! The daemon's end of the socket for calls, and how memory reaches the worker: as a descriptor with the answer, or as a path that the worker is
-//! shown (decision 0068).
+//! The daemon's end of the socket for calls, and how memory reaches the worker: as a descriptor with the answer, or as a path that
+//! the worker is shown (decision 0068).
 
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};

@@ -2,7 +2,8 @@
 //!
 //! A lease cannot be lost. If it is dropped before the exchange, the worker goes back. If it is dropped during the exchange (the
 //! client hung up), the worker is ended, except one that notices the hang-up itself and can still be used. A worker of several exchanges
-//! that can be told keeps serving the others: a task has the lease until the worker has ended this one, or its time is over.
+//! that can be told keeps serving the others, also if an exchange takes too long: a task has the lease until the worker has ended this
+//! one, or its time is over.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -38,8 +39,8 @@ pub struct Lease {
     thawed: Option<Instant>,
     /// Its stream, and how many exchanges its worker had when it began, itself included.
     begun: Option<(u32, u32)>,
-    /// The worker was told that the caller has gone.
-    is_cancelled: bool,
+    /// The worker was told that nobody waits for the exchange any more, for this reason.
+    given_up: Option<EndReason>,
     /// Its part of the CPU time of a worker that serves several. Only this lease locks it.
     share: Mutex<Option<ShareStart>>,
 }
@@ -65,7 +66,7 @@ impl Lease {
             awake: false,
             thawed: None,
             begun: None,
-            is_cancelled: false,
+            given_up: None,
             share: Mutex::default(),
         }
     }
@@ -245,6 +246,14 @@ impl Lease {
         self.end(now, Ending::Lost(reason));
     }
 
+    /// The exchange has failed. The worker must not be used again, unless it serves others, has not answered in time, and ends the exchange
+    /// soon after it is told that nobody waits for it: the handler may wait for a client that sends slowly.
+    pub fn fail(mut self, now: Instant, reason: EndReason) {
+        if reason != EndReason::Timeout || !self.give_up(reason) {
+            self.end(now, Ending::Lost(reason));
+        }
+    }
+
     fn end(&mut self, now: Instant, ending: Ending) {
         if self.ending.take().is_some() {
             if self.begun.is_some() {
@@ -268,7 +277,7 @@ impl Drop for Lease {
     fn drop(&mut self) {
         let Some(ending) = self.ending else { return };
         let is_abandoned = matches!(ending, Ending::Lost(EndReason::Cancelled));
-        if is_abandoned && !self.is_cancelled && self.cancel() {
+        if is_abandoned && self.given_up.is_none() && self.give_up(EndReason::Cancelled) {
             return;
         }
         self.end(self.pool.now(), ending);
@@ -276,8 +285,8 @@ impl Drop for Lease {
 }
 
 impl Lease {
-    /// Tells the worker that the caller has gone, and leaves the lease to a task. False: the worker cannot be told.
-    fn cancel(&mut self) -> bool {
+    /// Tells the worker that nobody waits for the exchange any more, and leaves the lease to a task. False: the worker cannot be told.
+    fn give_up(&mut self, reason: EndReason) -> bool {
         let worker = &self.pooled.worker;
         let told = self.begun.and_then(|(stream, _)| worker.cancel(stream));
         let Some(told) = told else { return false };
@@ -285,7 +294,7 @@ impl Lease {
             pool: Arc::clone(&self.pool),
             pooled: Arc::clone(&self.pooled),
             ending: self.ending.take(),
-            is_cancelled: true,
+            given_up: Some(reason),
             share: Mutex::new(self.share.get_mut().take()),
             ..*self
         };
@@ -294,17 +303,25 @@ impl Lease {
         true
     }
 
-    /// The caller has gone. Waits until the worker has ended the exchange (`told`), at most as long as the exchange could have taken.
+    /// Nobody waits for the exchange. Waits until the worker has ended it (`told`): if the caller has gone, at most as long as the exchange
+    /// could have taken; if that time is over, for a moment.
     pub(crate) async fn outlast(self, told: BoxFuture<'static, bool>) {
-        let patience = self.pool.version().config.timeout;
+        let reason = self.given_up.unwrap_or(EndReason::Cancelled);
+        let patience = match reason {
+            EndReason::Timeout => AFTER_TIMEOUT,
+            _ => self.pool.version().config.timeout,
+        };
         let is_over = timeout(patience, told).await;
         let now = self.pool.now();
         match is_over {
             Ok(true) => self.finish(now),
-            Ok(false) | Err(_) => self.lose(now, EndReason::Cancelled),
+            Ok(false) | Err(_) => self.lose(now, reason),
         }
     }
 }
+
+/// How long a worker of several exchanges has for the end of one that has timed out. It gets new ones meanwhile, also if it hangs.
+const AFTER_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// A request that is on its way. Dropping it retracts the request: no worker is started for it, and it does not count as an
 /// arrival.
