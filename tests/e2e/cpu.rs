@@ -428,8 +428,8 @@ fn describe_warns_when_sharing_a_worker_makes_calls_dearer() {
     );
 }
 
-/// Two processes on each CPU compute from one time to another. They stay there: shares are of each CPU, and other processes of the machine would
-/// move them.
+/// Two processes on each CPU compute from one time to another. They stay there: shares are of each CPU, and other processes of the
+/// machine would move them.
 const SPINS: &str = "
 import os, time
 

@@ -1,6 +1,6 @@
-//! A load client over raw HTTP/1.1, with TLS or without, that uses little CPU time: one thread, `poll(2)` or `epoll(7)` over keep-alive connections, no
-//! async runtime. On a machine with two cores, the client must not be the bottleneck, and must cost every server the same.
-//! `pilot bench` is its front end. It knows nothing of Pilotlight.
+//! A load client over raw HTTP/1.1, with TLS or without, that uses little CPU time: one thread, `poll(2)` or `epoll(7)` over
+//! keep-alive connections, no async runtime. On a machine with two cores, the client must not be the bottleneck, and must cost
+//! every server the same. `pilot bench` is its front end. It knows nothing of Pilotlight.
 //!
 //! [`closed`]: a connection sends its next request after its response, or all connections send at once. A slow response delays the
 //! next request, so this measures what a client with this number of connections sees.

@@ -89,8 +89,9 @@ impl Failure {
     }
 }
 
-/// Sends all requests and waits until all have ended, or until the run is stopped. Requests under way at that time have no outcome. `shots` are in the order of their times. `fill` writes a request's bytes into
-/// an empty buffer. `over` gets the outcome of each request.
+/// Sends all requests and waits until all have ended, or until the run is stopped. Requests under way at that time have no outcome.
+/// `shots` are in the order of their times. `fill` writes a request's bytes into an empty buffer. `over` gets the outcome of each
+/// request.
 ///
 /// # Errors
 /// The kernel provides no epoll or no timer. Failed requests are not errors; `over` gets them.

@@ -318,8 +318,8 @@ impl Tcp {
         self.0.send(id, text.bytes())
     }
 
-    /// Gives the connection to the function as connection `id`, when the requests on it have ended. `place` is that of [`Tcp::connect`]; the
-    /// function names it, too. It does not wait. The script cannot use the connection any more.
+    /// Gives the connection to the function as connection `id`, when the requests on it have ended. `place` is that of
+    /// [`Tcp::connect`]; the function names it, too. It does not wait. The script cannot use the connection any more.
     ///
     /// # Errors
     /// [`Error::Duplicate`], [`Error::Limit`], [`Error::Invalid`].
@@ -562,7 +562,8 @@ pub fn failed(error: Error) -> ! {
     exit(1)
 }
 
-/// Makes `fn() -> Result<(), Error>` the script's `run`, and panics traps. With the feature `std`, panics are those of `std`, which trap, too.
+/// Makes `fn() -> Result<(), Error>` the script's `run`, and panics traps. With the feature `std`, panics are those of `std`, which
+/// trap, too.
 #[macro_export]
 macro_rules! main {
     ($init:path) => {

@@ -1,6 +1,6 @@
-//! The image recognition of imgrec-wasm, as a module of WebAssembly: a decoder of PNG and a small network. It is the network of the ONNX file
-//! of imgrec-py (`initscripts/made.py`), written out: a convolution of 16 × 16 pixels at a time, two of one pixel, each followed by ReLU, and
-//! the mean over all places. The host copies both files in, and calls [`infer`].
+//! The image recognition of imgrec-wasm, as a module of WebAssembly: a decoder of PNG and a small network. It is the network of the
+//! ONNX file of imgrec-py (`initscripts/made.py`), written out: a convolution of 16 × 16 pixels at a time, two of one pixel, each
+//! followed by ReLU, and the mean over all places. The host copies both files in, and calls [`infer`].
 
 use std::io::Cursor;
 

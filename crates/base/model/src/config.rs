@@ -162,7 +162,8 @@ impl FunctionConfig {
         Some(name)
     }
 
-    /// The kinds of stores for whose clients its workers have drop-ins, as the drop-ins are called, and `lambda` if it may invoke functions.
+    /// The kinds of stores for whose clients its workers have drop-ins, as the drop-ins are called, and `lambda` if it may invoke
+    /// functions.
     #[must_use]
     pub fn drop_ins(&self) -> Vec<&'static str> {
         // Node.js has none for a client of Lambda.

@@ -171,8 +171,9 @@ pub struct TemplateReport {
     /// Why the template does its own imports instead of sharing those of its environment. `None`: it shares them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub own_imports: Option<String>,
-    /// The modules of the environment's packages that its code imports, beyond those that the environment's template imports. Functions of an
-    /// environment that import the same ones share them after a restart. Empty: none, or not known, or they must not be shared.
+    /// The modules of the environment's packages that its code imports, beyond those that the environment's template imports.
+    /// Functions of an environment that import the same ones share them after a restart. Empty: none, or not known, or they must
+    /// not be shared.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub modules: Vec<String>,
     /// How long the template took to start.

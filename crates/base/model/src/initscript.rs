@@ -28,8 +28,8 @@ pub struct InitscriptSpec {
     /// A text for the script.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub input: Option<String>,
-    /// What it may connect to: `s3://STORE`, `sqs://CONNECTION`, `https://HOST`, `redis://HOST:PORT`, `grpc://HOST:PORT`, each with `/` and the beginning of keys if it may not use
-    /// all of them, and `tcp://HOST:PORT`. Default: nothing.
+    /// What it may connect to: `s3://STORE`, `sqs://CONNECTION`, `https://HOST`, `redis://HOST:PORT`, `grpc://HOST:PORT`, each with
+    /// `/` and the beginning of keys if it may not use all of them, and `tcp://HOST:PORT`. Default: nothing.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub allow: Vec<String>,
     /// Memory of the script, MiB.
@@ -38,8 +38,8 @@ pub struct InitscriptSpec {
     /// An invocation waits at most this long for the script, milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<u32>,
-    /// `start`: the handler is called when the script has ended. `invocation`: the handler is called as soon as there is a worker, and waits
-    /// for a message when it asks for it.
+    /// `start`: the handler is called when the script has ended. `invocation`: the handler is called as soon as there is a worker,
+    /// and waits for a message when it asks for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub during: Option<String>,
     /// Only of a shared one: the node uses its messages for this long before it runs the script again, seconds.

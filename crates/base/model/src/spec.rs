@@ -56,8 +56,8 @@ pub struct FunctionSpec {
     /// `event`, `asgi` or `wsgi`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interface: Option<String>,
-    /// For `asgi` and `wsgi`: the path prefix that the application is given (`root_path` of ASGI, `SCRIPT_NAME` of WSGI). Empty: at `/`. Default: where
-    /// it is called, `/fn/NAME`.
+    /// For `asgi` and `wsgi`: the path prefix that the application is given (`root_path` of ASGI, `SCRIPT_NAME` of WSGI). Empty: at
+    /// `/`. Default: where it is called, `/fn/NAME`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub root_path: Option<String>,
     /// Memory of one worker, MiB.

@@ -1,5 +1,5 @@
-//! What a configuration asks for and does not get here, in words: variables that mean something to Lambda. A deployment says it, because nothing
-//! else would.
+//! What a configuration asks for and does not get here, in words: variables that mean something to Lambda. A deployment says it,
+//! because nothing else would.
 
 use crate::config::FunctionConfig;
 

@@ -93,9 +93,11 @@ fn named<'a>(
     }
 }
 
-/// The variables of a program that runs once per call: `PILOT_INPUT_NAME` is the path of an input, `PILOT_DECODED_INPUT_NAME` the media type
-/// of one that was decoded, and `PILOT_FAILED_INPUT_NAME` says why an optional one could not be fetched. The name is in capital letters, with `_` for `-`; names that are equal then cannot be declared.
-/// Messages of initscripts have `PILOT_INIT_ID` and `PILOT_FAILED_INIT_ID`; `PILOT_INIT_SCRIPT` is the path to connect to, if the script goes on. `paths` are in the order of `inputs`.
+/// The variables of a program that runs once per call: `PILOT_INPUT_NAME` is the path of an input, `PILOT_DECODED_INPUT_NAME` the
+/// media type of one that was decoded, and `PILOT_FAILED_INPUT_NAME` says why an optional one could not be fetched. The name is in
+/// capital letters, with `_` for `-`; names that are equal then cannot be declared. Messages of initscripts have `PILOT_INIT_ID`
+/// and `PILOT_FAILED_INIT_ID`; `PILOT_INIT_SCRIPT` is the path to connect to, if the script goes on. `paths` are in the order of
+/// `inputs`.
 #[must_use]
 pub fn input_variables(
     inputs: &[Input],

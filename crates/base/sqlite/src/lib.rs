@@ -115,8 +115,8 @@ where
     Ok((opened, Index::Memory))
 }
 
-/// Copies a file that no process writes, with what its write-ahead log has, into `folder`. Opening the copy changes nothing of the original.
-/// `Ok(None)`: there is no such file.
+/// Copies a file that no process writes, with what its write-ahead log has, into `folder`. Opening the copy changes nothing of the
+/// original. `Ok(None)`: there is no such file.
 ///
 /// # Errors
 /// A file cannot be read or written.

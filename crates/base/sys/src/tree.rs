@@ -1,8 +1,8 @@
 //! Removes folders that somebody hostile has filled: with more levels than paths have bytes, descriptors or calls on the stack, with any
 //! number of entries, and with links.
 //!
-//! Invariants: no link is followed, and nothing outside of the folder is touched, whoever changes it meanwhile; at most [`DEPTH_MAX`] folders
-//! are open at a time, and nothing is kept in memory for an entry.
+//! Invariants: no link is followed, and nothing outside of the folder is touched, whoever changes it meanwhile; at most
+//! [`DEPTH_MAX`] folders are open at a time, and nothing is kept in memory for an entry.
 
 use std::ffi::CString;
 use std::fs;

@@ -1,8 +1,9 @@
 //! The metrics of `table.rs`. [`Metrics`] holds the families. [`FunctionMetrics`] holds one function's series, so that counting an
 //! invocation needs no hash look-ups.
 //!
-//! Invariant: the number of series is bounded by the number of deployed functions. [`Metrics::forget`] removes a function's series. The series
-//! with the label `faas_trigger` exist for `http` from the beginning, and for each other trigger once an invocation came from it.
+//! Invariant: the number of series is bounded by the number of deployed functions. [`Metrics::forget`] removes a function's series.
+//! The series with the label `faas_trigger` exist for `http` from the beginning, and for each other trigger once an invocation came
+//! from it.
 
 use std::borrow::Cow;
 use std::fmt;

@@ -55,8 +55,8 @@ thread_local! {
     static DELAY: RefCell<Delay> = RefCell::default();
 }
 
-/// How long a thread was ready to run and had no processor (the second number of `schedstat` in `/proc/thread-self`: Documentation/scheduler/
-/// sched-stats.rst of Linux).
+/// How long a thread was ready to run and had no processor (the second number of `schedstat` in `/proc/thread-self`:
+/// Documentation/scheduler/ sched-stats.rst of Linux).
 #[derive(Debug, Default)]
 struct Delay {
     /// The file. `None`: it was not opened yet.
@@ -68,14 +68,15 @@ struct Delay {
 /// Threads poll after so many short waits. One long wait begins the count again, so that few polls are in vain.
 const SHORT_WAITS: u8 = 8;
 
-/// How often a thread looks whether it had to wait for a processor. One time slice of another thread (a few milliseconds) is no reason for a pause.
+/// How often a thread looks whether it had to wait for a processor. One time slice of another thread (a few milliseconds) is no
+/// reason for a pause.
 const LOOK_EVERY: Duration = Duration::from_millis(40);
 
 /// Between looks that are further apart, the thread did something else than to poll and to serve short calls.
 const LOOKS_TOGETHER: Duration = Duration::from_millis(200);
 
-/// Others need the processors if a thread had to wait for one for more than this share of the time. It is 1 to 5 % beside a client and a worker, and 30
-/// to 40 % beside a program that computes.
+/// Others need the processors if a thread had to wait for one for more than this share of the time. It is 1 to 5 % beside a client
+/// and a worker, and 30 to 40 % beside a program that computes.
 const DELAY_SHARE: u32 = 8;
 
 /// The shortest pause.
@@ -200,8 +201,8 @@ impl Pause {
 }
 
 impl Delay {
-    /// Whether this thread had to wait for a processor for long, since the last look. `false` between looks, and without a look shortly before.
-    /// `true` where the kernel does not say: nobody knows then who needs the processor.
+    /// Whether this thread had to wait for a processor for long, since the last look. `false` between looks, and without a look
+    /// shortly before. `true` where the kernel does not say: nobody knows then who needs the processor.
     fn is_long(&mut self, now: Instant) -> bool {
         let last = self.last;
         if last.is_some_and(|(at, _)| now < at + LOOK_EVERY) {

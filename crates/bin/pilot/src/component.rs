@@ -1,5 +1,6 @@
-//! The commands of this binary that the daemon runs: the worker of a WebAssembly component, its compiler, and the decoder of an input, in
-//! sandboxes; and the trial of an initscript's compilation, with limits. They are no verbs for people, so the command line does not know them, and a start does not wait for it.
+//! The commands of this binary that the daemon runs: the worker of a WebAssembly component, its compiler, and the decoder of an
+//! input, in sandboxes; and the trial of an initscript's compilation, with limits. They are no verbs for people, so the command
+//! line does not know them, and a start does not wait for it.
 
 use std::ffi::OsString;
 use std::path::Path;

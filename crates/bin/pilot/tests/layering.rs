@@ -90,8 +90,8 @@ fn objection(import: &Import) -> Option<&'static str> {
     }
 }
 
-/// What `bench/experiments` may import: the policies, which it runs without a daemon, and workloads. Other crates under `bench/` import none of
-/// our crates.
+/// What `bench/experiments` may import: the policies, which it runs without a daemon, and workloads. Other crates under `bench/`
+/// import none of our crates.
 const EXPERIMENTS_IMPORT: [(&str, &str); 3] = [
     ("base", "model"),
     ("base", "workload"),

@@ -247,8 +247,8 @@ impl Hierarchy {
         leftover.is_empty()
     }
 
-    /// Whether no group is left below the daemon's: of a sandbox, of a build, or one that an engine has made for a container. It tries again
-    /// to remove those that were busy.
+    /// Whether no group is left below the daemon's: of a sandbox, of a build, or one that an engine has made for a container. It
+    /// tries again to remove those that were busy.
     pub fn is_vacant(&self) -> bool {
         self.sweep() && self.inner.bases().all(|base| has_no_groups(base))
     }

@@ -80,8 +80,8 @@ impl Control {
         self.command(&InitRequest::Hide { inside }, &[]).await
     }
 
-    /// Starts a program, as [`Sandbox::exec`](crate::sandbox::Sandbox::exec) does, but all descriptors are given, also those of the cgroup, and nobody is told of its
-    /// end. Its process id in the sandbox.
+    /// Starts a program, as [`Sandbox::exec`](crate::sandbox::Sandbox::exec) does, but all descriptors are given, also those of the
+    /// cgroup, and nobody is told of its end. Its process id in the sandbox.
     pub(crate) async fn exec_unwatched(
         &self,
         spec: ExecSpec,

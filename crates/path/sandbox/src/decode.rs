@@ -1,6 +1,6 @@
-//! Decoders of inputs: `pilot decode-input` in sandboxes, as a user of their own in namespaces of their own, with the functions' filter and
-//! limits, without files and without a network. A process decodes one input and ends, so nothing of one owner's data can reach another one's,
-//! also if the data takes over the decoder.
+//! Decoders of inputs: `pilot decode-input` in sandboxes, as a user of their own in namespaces of their own, with the functions'
+//! filter and limits, without files and without a network. A process decodes one input and ends, so nothing of one owner's data can
+//! reach another one's, also if the data takes over the decoder.
 //!
 //! One process waits in advance while inputs are being decoded, and for some time after the last one: its start, of which the
 //! sandbox is most, is then on no input's way. All are nested in one base sandbox, in which nothing else runs.

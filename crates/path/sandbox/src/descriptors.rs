@@ -1,5 +1,5 @@
-//! Which of the daemon's descriptors are for what. A sandbox takes about sixteen. Without a reserve, sandboxes would take the last ones, and
-//! then connections, files and builds would fail.
+//! Which of the daemon's descriptors are for what. A sandbox takes about sixteen. Without a reserve, sandboxes would take the last
+//! ones, and then connections, files and builds would fail.
 
 use std::fs::{self, File};
 use std::os::fd::AsRawFd as _;

@@ -87,9 +87,9 @@ fn lingering() -> Vec<Rule> {
     }]
 }
 
-/// Calls with a fallback that programs use only if the kernel does not have the call: the C library starts threads with clone3,
-/// and changes modes with fchmodat2. Core scheduling, too, which a kernel may not have: with it a function could keep the other threads of its
-/// processor cores idle.
+/// Calls with a fallback that programs use only if the kernel does not have the call: the C library starts threads with clone3, and
+/// changes modes with fchmodat2. Core scheduling, too, which a kernel may not have: with it a function could keep the other threads
+/// of its processor cores idle.
 fn absent() -> Vec<Rule> {
     let mut rules: Vec<Rule> = [libc::SYS_clone3, SYS_FCHMODAT2]
         .map(|call| Rule {

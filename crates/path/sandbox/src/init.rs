@@ -124,8 +124,8 @@ fn set_up(control: &OwnedFd, own: Own, usage: Usage) -> Result<(), String> {
     reply(control.as_fd(), &InitReply::Ready, &borrowed).map_err(|error| error.to_string())
 }
 
-/// While somebody reads `/proc/locks`, the locks of all programs of the machine wait (`locks_start` in fs/locks.c). A mount of the sandbox's own
-/// user namespace, so that sandboxes inside may mount their `/proc` (mount_too_revealing() in fs/namespace.c).
+/// While somebody reads `/proc/locks`, the locks of all programs of the machine wait (`locks_start` in fs/locks.c). A mount of the
+/// sandbox's own user namespace, so that sandboxes inside may mount their `/proc` (mount_too_revealing() in fs/namespace.c).
 fn hide_locks() -> nix::Result<()> {
     let none: Option<&str> = None;
     match mount(

@@ -60,8 +60,8 @@ pub(crate) enum UserNamespace {
     None,
 }
 
-/// The user of all Python templates and their workers, in the user namespace that they are in. Each namespace of an environment or a function
-/// maps it to another user of the machine ([`crate::message::OwnUsers`]).
+/// The user of all Python templates and their workers, in the user namespace that they are in. Each namespace of an environment or
+/// a function maps it to another user of the machine ([`crate::message::OwnUsers`]).
 pub(crate) const TEMPLATE_USER: u32 = 1000;
 
 impl Isolation {

@@ -147,8 +147,9 @@ impl Machine {
         !self.spawner.has_ended()
     }
 
-    /// Waits for some time until nothing is left of any sandbox or container, and returns whether that is so. Everything that holds one must
-    /// have been dropped before, or be dropped meanwhile: an engine removes the groups of a container after it has said that it is gone.
+    /// Waits for some time until nothing is left of any sandbox or container, and returns whether that is so. Everything that holds
+    /// one must have been dropped before, or be dropped meanwhile: an engine removes the groups of a container after it has said
+    /// that it is gone.
     pub async fn vacated(&self) -> bool {
         let Some(cgroups) = self.isolation.cgroups() else {
             return true;

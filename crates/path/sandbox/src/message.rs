@@ -141,8 +141,8 @@ pub(crate) enum InitRequest {
         /// The path.
         inside: PathBuf,
     },
-    /// Shows files at [`pilot_model::secret::SECRETS_INSIDE`] until the next [`InitRequest::Clean`]. Descriptor: a memfd with their contents,
-    /// one after the other.
+    /// Shows files at [`pilot_model::secret::SECRETS_INSIDE`] until the next [`InitRequest::Clean`]. Descriptor: a memfd with their
+    /// contents, one after the other.
     Secrets {
         /// Their names and lengths, bytes.
         files: Vec<(String, usize)>,

@@ -236,14 +236,23 @@ mod tests {
     fn what_was_compiled_is_removed_in_all_packages() {
         let folder = tempfile::tempdir().unwrap();
         let files = RuntimeFiles::unpack(folder.path()).unwrap();
-        let packages = ["", "protocol", "drop_ins"].map(|name| files.python().join("pilot_worker").join(name));
+        let packages =
+            ["", "protocol", "drop_ins"].map(|name| files.python().join("pilot_worker").join(name));
         for package in &packages {
             fs::create_dir(package.join("__pycache__")).unwrap();
         }
         remove_compiled(files.python()).unwrap();
         for package in &packages {
-            assert!(!package.join("__pycache__").exists(), "{}", package.display());
-            assert!(package.join("__init__.py").exists(), "{}", package.display());
+            assert!(
+                !package.join("__pycache__").exists(),
+                "{}",
+                package.display()
+            );
+            assert!(
+                package.join("__init__.py").exists(),
+                "{}",
+                package.display()
+            );
         }
     }
 }

@@ -182,8 +182,8 @@ pub struct TemplateReady {
     /// Only of a function: whether the imports wrote to `/tmp` or `/dev/shm`. From the worker's own code, but user code could change it.
     #[serde(default)]
     pub wrote_files: bool,
-    /// Only of a function: the modules of the environment's packages that its code imported, in this order, without those that these import, and
-    /// without those that the environment's template imports. From user code.
+    /// Only of a function: the modules of the environment's packages that its code imported, in this order, without those that
+    /// these import, and without those that the environment's template imports. From user code.
     #[serde(default)]
     pub modules: Vec<String>,
     /// Lambda's error body, if the handler could not be imported.

@@ -1,5 +1,5 @@
-//! What an initscript and its function send each other while the handler may run, on a socket of the invocation (`PROTOCOL.md`, "Initscripts
-//! that go on").
+//! What an initscript and its function send each other while the handler may run, on a socket of the invocation (`PROTOCOL.md`,
+//! "Initscripts that go on").
 //!
 //! A message to the worker is the length of its JSON (u32) and the JSON. One from the worker is a header of 12 bytes and its bytes.
 

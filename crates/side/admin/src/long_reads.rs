@@ -1,5 +1,6 @@
-//! Reads that take long, and that a client may repeat without end: logs, records, lists of invocations. There is one at a time, and those of
-//! all clients together have a pace, so that invocations have the CPU. Everybody who waits has a turn, one after the other.
+//! Reads that take long, and that a client may repeat without end: logs, records, lists of invocations. There is one at a time, and
+//! those of all clients together have a pace, so that invocations have the CPU. Everybody who waits has a turn, one after the
+//! other.
 
 use std::sync::Arc;
 

@@ -11,8 +11,8 @@ use tokio::net::TcpStream;
 
 use crate::life::Signs;
 
-/// What a sender may send of one call before it is taken, bytes: 130 ms of 1 Gbit/s, so that neither the delay of a link nor a busy CPU makes
-/// the sender wait.
+/// What a sender may send of one call before it is taken, bytes: 130 ms of 1 Gbit/s, so that neither the delay of a link nor a busy
+/// CPU makes the sender wait.
 pub(crate) const STREAM_WINDOW: u32 = 16 << 20;
 /// The same for all calls of a connection.
 pub(crate) const CONNECTION_WINDOW: u32 = 32 << 20;
@@ -39,8 +39,9 @@ pub(crate) fn prepare(socket: &TcpStream, silence_max: Duration) -> std::io::Res
     Ok(())
 }
 
-/// A connection that lets other tasks run after each part of what comes. What comes is read by one task and taken by others: heads and frames
-/// without data do not count in any window of HTTP/2, so a node that sends them without end would fill the memory, and keep the thread.
+/// A connection that lets other tasks run after each part of what comes. What comes is read by one task and taken by others: heads
+/// and frames without data do not count in any window of HTTP/2, so a node that sends them without end would fill the memory, and
+/// keep the thread.
 #[derive(Debug)]
 pub(crate) struct InTurns<S> {
     stream: S,

@@ -1,9 +1,9 @@
 //! A store whose objects are decoded: a decoder between another store and the buffer. To everything else it is a store like others, so that
 //! what was decoded is shared, kept, charged and given up as any input is, and the store is asked before it is used again.
 //!
-//! The decoder is a process that believes the store, and that the daemon does not believe (`pilot_model::ports::DecoderHost`). It gets the bytes over
-//! a socket while they arrive, and sends the result back. It never has a descriptor of the buffer. What it says of the result is
-//! checked, and each wait for it has a limit.
+//! The decoder is a process that believes the store, and that the daemon does not believe (`pilot_model::ports::DecoderHost`). It
+//! gets the bytes over a socket while they arrive, and sends the result back. It never has a descriptor of the buffer. What it says
+//! of the result is checked, and each wait for it has a limit.
 
 mod permits;
 

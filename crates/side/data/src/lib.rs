@@ -1,11 +1,11 @@
 //! The data of invocations: fetched from stores while the worker starts, into memory that the worker maps (Truffle, section III).
 //!
 //! [`Data`] is the port [`InputSource`](pilot_model::ports::InputSource), and in `remotes` the port
-//! [`Remotes`](pilot_model::ports::Remotes), with servers that have no store in `direct`. `stores` talks to each kind of store. `buffers`
-//! is the memory: what is filled, what is kept, and how an object is found that is there already. `gather` fetches the inputs of one invocation, `flight` fills a buffer from a store, `decode`
-//! puts a decoder between them, `streaming` tells a worker how far that is, `raw` passes connections on that initscripts hand over, and
-//! `memory` has the
-//! limits, and `room` says who may keep what it has while it waits for more. When a fetch begins, and what waits for it, is decided in `path/invoke`.
+//! [`Remotes`](pilot_model::ports::Remotes), with servers that have no store in `direct`. `stores` talks to each kind of store.
+//! `buffers` is the memory: what is filled, what is kept, and how an object is found that is there already. `gather` fetches the
+//! inputs of one invocation, `flight` fills a buffer from a store, `decode` puts a decoder between them, `streaming` tells a worker
+//! how far that is, `raw` passes connections on that initscripts hand over, and `memory` has the limits, and `room` says who may
+//! keep what it has while it waits for more. When a fetch begins, and what waits for it, is decided in `path/invoke`.
 
 mod buffers;
 mod decode;

@@ -1,8 +1,9 @@
 //! Connections without a protocol, for initscripts: exchanges of bytes, and then a socket for the function.
 //!
-//! The function gets one end of a socket pair, or a path to connect to once, and a task passes the bytes on. It never gets the TCP socket itself: that one is in the
-//! daemon's network, and connect(2) with AF_UNSPEC and then another address would lead anywhere from there. So a connection that was
-//! handed over leads to the address that was checked, and nowhere else, whatever the network of the function is.
+//! The function gets one end of a socket pair, or a path to connect to once, and a task passes the bytes on. It never gets the TCP
+//! socket itself: that one is in the daemon's network, and connect(2) with AF_UNSPEC and then another address would lead anywhere
+//! from there. So a connection that was handed over leads to the address that was checked, and nowhere else, whatever the network
+//! of the function is.
 //!
 //! A script's connection is a task of its own until it is handed over. What is passed on lives as long as both ends do, within a number
 //! for all functions and one for each.

@@ -1,5 +1,5 @@
-//! An input that a worker reads while it arrives: the worker has the buffer's file, which only reads, and a socket or a pipe on which a task
-//! says how much is there. A pipe is for workers that take paths: a socket cannot be opened by its path.
+//! An input that a worker reads while it arrives: the worker has the buffer's file, which only reads, and a socket or a pipe on
+//! which a task says how much is there. A pipe is for workers that take paths: a socket cannot be opened by its path.
 //!
 //! The task waits for the buffer as any other user does, so the function stays charged for what arrives. It never waits for the worker:
 //! if there is no room, what it says next is how much is there by then. When the invocation ends, the task does, too; then it

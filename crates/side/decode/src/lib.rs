@@ -1,5 +1,6 @@
 //! Decodes one input: a process of `pilot` in a sandbox, which gets the bytes of a store on a socket and answers with an array, a
-//! table or a JSON text (`pilot_model::inputs::decoded`). `decoders` has the formats, and `confine` what the process gives up before it reads.
+//! table or a JSON text (`pilot_model::inputs::decoded`). `decoders` has the formats, and `confine` what the process gives up
+//! before it reads.
 //!
 //! The bytes are hostile, and so is this process as soon as it has read them. The daemon believes no answer of it.
 

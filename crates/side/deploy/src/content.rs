@@ -57,8 +57,8 @@ pub fn counts(path: &Path) -> bool {
     !path.iter().any(|part| part == "__pycache__")
 }
 
-/// Whether the path is in the folder of a package in pnpm's store, or is that folder. Its dependencies are links beside it, and links of code are
-/// not kept: it would not find them. With `node-linker=hoisted`, the store has only a lockfile.
+/// Whether the path is in the folder of a package in pnpm's store, or is that folder. Its dependencies are links beside it, and
+/// links of code are not kept: it would not find them. With `node-linker=hoisted`, the store has only a lockfile.
 #[must_use]
 pub fn is_in_pnpm_store(path: &Path) -> bool {
     let parts: Vec<_> = path.iter().collect();

@@ -29,7 +29,8 @@ impl DiskUse {
         bytes
     }
 
-    /// Bytes of all folders directly below `parents` that the daemon has made. Files that folders share by hard links count in each of them. Blocks.
+    /// Bytes of all folders directly below `parents` that the daemon has made. Files that folders share by hard links count in each
+    /// of them. Blocks.
     ///
     /// # Errors
     /// A parent cannot be read.

@@ -157,7 +157,8 @@ pub(crate) fn from_command(problem: String) -> DeployError {
     invalid("bad_command", problem, "")
 }
 
-/// `subject` is what was started, `done` how (`imported`, `started`); `hint` says what to change, if the deployer knows more than the exception says.
+/// `subject` is what was started, `done` how (`imported`, `started`); `hint` says what to change, if the deployer knows more than
+/// the exception says.
 pub(crate) fn from_start(
     error: &StartError,
     trial: &Trial,

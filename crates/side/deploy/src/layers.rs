@@ -2,9 +2,9 @@
 //! merged, in their order, into one folder of hard links (`layers/merged-HASH`), which sandboxes show at `/opt`.
 //!
 //! Invariants: a folder in `layers/` is complete, because it is made in the staging folder and renamed. A layer has files, folders
-//! and symbolic links only, and none of Pilotlight's own names at its top. A link may lead anywhere, also out of the data directory or
-//! to nothing: only functions follow it, in their sandboxes, and nothing here does. A layer that no version uses is removed by the sweep, unless it was
-//! uploaded or asked for a short time ago ([`HELD_FOR`]): the deployment that needs it is then on its way.
+//! and symbolic links only, and none of Pilotlight's own names at its top. A link may lead anywhere, also out of the data directory
+//! or to nothing: only functions follow it, in their sandboxes, and nothing here does. A layer that no version uses is removed by
+//! the sweep, unless it was uploaded or asked for a short time ago ([`HELD_FOR`]): the deployment that needs it is then on its way.
 
 pub(crate) mod merged;
 

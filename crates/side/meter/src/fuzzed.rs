@@ -43,8 +43,8 @@ pub fn traces(data: &[u8]) {
     }
 }
 
-/// A trace as Parquet: a file of ours that is damaged in places (16 bits, and a byte), or the bytes themselves if there are more of them. Its
-/// rows can be read, or an error says why not.
+/// A trace as Parquet: a file of ours that is damaged in places (16 bits, and a byte), or the bytes themselves if there are more of
+/// them. Its rows can be read, or an error says why not.
 ///
 /// # Panics
 /// The file cannot be written.

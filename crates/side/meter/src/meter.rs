@@ -256,8 +256,8 @@ impl Metering {
         (entries, records)
     }
 
-    /// Adds the starts of the workers that live, so that the segment can be read alone. The oldest are first; a log with very small segments
-    /// may have no room for all.
+    /// Adds the starts of the workers that live, so that the segment can be read alone. The oldest are first; a log with very small
+    /// segments may have no room for all.
     fn say_who_lives(&mut self, date: impl Fn(At) -> u64, entries: &mut Vec<Entry>) {
         let living = std::mem::take(&mut self.living);
         let mut room = self.writer.segment_bytes() / 4;

@@ -11,7 +11,8 @@ use crate::bill::{TIME_NS_MAX, Usage};
 /// An entry of the log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Entry {
-    /// A daemon of a version without [`Entry::Daemon`] began. No worker of an earlier one lives any more, and its functions' indices are void.
+    /// A daemon of a version without [`Entry::Daemon`] began. No worker of an earlier one lives any more, and its functions'
+    /// indices are void.
     Began {
         /// When, Unix milliseconds.
         unix_ms: u64,
@@ -118,7 +119,8 @@ pub struct Call {
     /// of its own, [`Entry::Throttled`], so that logs without it can be read.
     #[serde(skip)]
     pub throttled_ns: Option<u64>,
-    /// Proportional set size of its worker, bytes, as it was last sampled. `None`: it was not yet. Also an entry of its own, [`Entry::Pss`].
+    /// Proportional set size of its worker, bytes, as it was last sampled. `None`: it was not yet. Also an entry of its own,
+    /// [`Entry::Pss`].
     #[serde(skip)]
     pub pss_bytes: Option<u64>,
     /// The number of its worker since the daemon's start. `None`: it had none. Also an entry of its own, [`Entry::Worker`].

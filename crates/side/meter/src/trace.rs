@@ -178,7 +178,8 @@ pub(crate) fn each_row(
     })
 }
 
-/// Calls `visit` with the line and content of each row, in order, until it fails. Returns the line of the last one, if that has no line end.
+/// Calls `visit` with the line and content of each row, in order, until it fails. Returns the line of the last one, if that has no
+/// line end.
 fn each_line(
     source: impl Read + Send,
     columns: impl FnOnce(&[u8]) -> Result<Columns, String>,

@@ -1,7 +1,7 @@
-//! Opens the store. A file that is damaged is set aside, with its write-ahead log, and the daemon starts with a new one: what was in it
-//! is not deleted, and everything else works. An empty file, and a write-ahead log without its file, are damage: SQLite would remove the log
-//! with what was accepted. A write that was torn by a power failure is no damage: SQLite's log has checksums, and its
-//! end is cut at the last whole commit.
+//! Opens the store. A file that is damaged is set aside, with its write-ahead log, and the daemon starts with a new one: what was
+//! in it is not deleted, and everything else works. An empty file, and a write-ahead log without its file, are damage: SQLite would
+//! remove the log with what was accepted. A write that was torn by a power failure is no damage: SQLite's log has checksums, and
+//! its end is cut at the last whole commit.
 
 use std::ffi::OsString;
 use std::io;
@@ -223,9 +223,9 @@ fn set_aside(path: &Path) -> io::Result<PathBuf> {
 const CHECKPOINT_PAGES: i64 = 4096;
 const LOG_BYTES_MAX: i64 = 64 << 20;
 const SCHEMA: i64 = 1;
-/// `seq` is the order of acceptance. `due_ms` and the other times are Unix milliseconds. `file` is the name of a destination's file;
-/// NULL: the function is invoked. `started`: an attempt of an invocation with a key has begun. `condition` is set in dead letters. The `scope`
-/// of a key is OWNER/FUNCTION.
+/// `seq` is the order of acceptance. `due_ms` and the other times are Unix milliseconds. `file` is the name of a destination's
+/// file; NULL: the function is invoked. `started`: an attempt of an invocation with a key has begun. `condition` is set in dead
+/// letters. The `scope` of a key is OWNER/FUNCTION.
 const CREATE: &str = "
     BEGIN IMMEDIATE;
     CREATE TABLE records (

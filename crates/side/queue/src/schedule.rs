@@ -1,5 +1,5 @@
-//! What is due, in memory: for each function a lane of attempts and one of deliveries, and who may run. Pure: time comes in as an argument. The store has the same
-//! invocations; an entry is added after its commit and removed after the commit that ends it.
+//! What is due, in memory: for each function a lane of attempts and one of deliveries, and who may run. Pure: time comes in as an
+//! argument. The store has the same invocations; an entry is added after its commit and removed after the commit that ends it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Bound;

@@ -447,7 +447,8 @@ impl Work<'_> {
         Ok(Outcome::Cancelled(Ok(found.seq)))
     }
 
-    /// The key of a dead letter that waits again, if it was forgotten and nobody has used it since: whoever sends its event again learns of it.
+    /// The key of a dead letter that waits again, if it was forgotten and nobody has used it since: whoever sends its event again
+    /// learns of it.
     fn remember_key(&mut self, seq: i64) -> rusqlite::Result<()> {
         if let Some(record) = store::load(self.connection, seq)?
             && let Some(key) = &record.request.key

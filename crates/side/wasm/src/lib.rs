@@ -6,11 +6,10 @@
 //! has the thread that runs scripts and the clock that stops them. What a script connects to is behind the port
 //! [`Remotes`](pilot_model::ports::Remotes). When a script runs, and what waits for it, is decided in `path/invoke`.
 //!
-//! A script is hostile. Its machine code is made here and is never taken from outside; a process with limits compiles it on trial first
-//! (`trial`). It has no system interface (no WASI). Its memory,
-//! its time, its CPU time, its calls and what it sends are bounded. It begins on the thread of
-//! its invocation, for about a millisecond at most, and continues on the thread of scripts (decision 0050). `turns` sees to it that no code runs on
-//! without looking whether its turn is over (decision 0056).
+//! A script is hostile. Its machine code is made here and is never taken from outside; a process with limits compiles it on trial
+//! first (`trial`). It has no system interface (no WASI). Its memory, its time, its CPU time, its calls and what it sends are
+//! bounded. It begins on the thread of its invocation, for about a millisecond at most, and continues on the thread of scripts
+//! (decision 0050). `turns` sees to it that no code runs on without looking whether its turn is over (decision 0056).
 
 mod engine;
 mod errors;

@@ -1,7 +1,8 @@
 //! The threads of scripts: one that runs them all, and one that advances the epoch, at which each script gives way to the others.
 //!
-//! A script begins where its invocation is, up to the first place where it waits: waking another thread takes longer than what a script does
-//! before its first requests. So it has at most one epoch there. One that computes for this long is not begun there again for a while.
+//! A script begins where its invocation is, up to the first place where it waits: waking another thread takes longer than what a
+//! script does before its first requests. So it has at most one epoch there. One that computes for this long is not begun there
+//! again for a while.
 
 use std::future::Future;
 use std::io;
@@ -108,8 +109,8 @@ impl Threads {
         })
     }
 
-    /// Runs a script. `here`: it begins on the thread of the caller, unless it has shown that it computes for long. Dropping the result ends
-    /// it. `None`: the thread of scripts is gone.
+    /// Runs a script. `here`: it begins on the thread of the caller, unless it has shown that it computes for long. Dropping the
+    /// result ends it. `None`: the thread of scripts is gone.
     pub(crate) fn begin<T: Send + 'static>(
         &self,
         script: impl Future<Output = T> + Send + 'static,

@@ -355,8 +355,8 @@ pub struct DecodeRequest {
     pub memory_bytes: u64,
 }
 
-/// What a decoder answers: its length (u32, little-endian, at most [`HEADER_LEN_MAX`]) and JSON. If it is [`DecodeAnswer::Done`], this many bytes
-/// follow.
+/// What a decoder answers: its length (u32, little-endian, at most [`HEADER_LEN_MAX`]) and JSON. If it is [`DecodeAnswer::Done`],
+/// this many bytes follow.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DecodeAnswer {

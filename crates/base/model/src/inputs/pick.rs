@@ -6,9 +6,9 @@ use serde::Deserialize as _;
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
-/// The strings, numbers and booleans at these paths of a JSON text, as text; numbers as they are written. A part of a path is a key of an object or an index of an
-/// array. `None`: there is nothing, an object, an array or null. Of equal keys the last counts, as for Python's and Node's parsers.
-/// All are `None` if the text is not JSON.
+/// The strings, numbers and booleans at these paths of a JSON text, as text; numbers as they are written. A part of a path is a key
+/// of an object or an index of an array. `None`: there is nothing, an object, an array or null. Of equal keys the last counts, as
+/// for Python's and Node's parsers. All are `None` if the text is not JSON.
 #[must_use]
 pub(crate) fn pick(json: &[u8], paths: &[&[String]]) -> Vec<Option<String>> {
     let mut found = vec![None; paths.len()];

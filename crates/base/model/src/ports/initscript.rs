@@ -186,7 +186,8 @@ pub trait Remotes: Send + Sync + Debug {
 /// A connection without a protocol, of one script. Requests are sent one after the other, in the order of the calls. Dropping it closes
 /// the connection, unless it was handed over.
 pub trait RawConnection: Send + Sync + Debug {
-    /// Sends bytes, and then reads as the request says: `READ` and a number of bytes, or `LINES` and a number of lines. Returns what was read.
+    /// Sends bytes, and then reads as the request says: `READ` and a number of bytes, or `LINES` and a number of lines. Returns
+    /// what was read.
     fn exchange(&self, request: RemoteRequest) -> BoxFuture<'static, Result<Vec<u8>, RemoteFault>>;
 
     /// When all exchanges before have ended: a socket for the function. The connection lives until one of its ends closes it. Exchanges

@@ -22,10 +22,10 @@ pub trait Worker: Send + Sync + Debug {
     /// The times of its start.
     fn stamps(&self) -> StartStamps;
 
-    /// One exchange: sends `call` and resolves at the whole answer, or at the head of a streamed one. With a concurrency of 1,
-    /// the caller must not call again before the exchange has ended. If the future is dropped early, the worker is unusable and
-    /// must be [cancelled](Worker::cancel) or [killed](Worker::kill), except for versions with [`Interface::Http`](crate::Interface::Http), as with
-    /// [`Worker::pass`].
+    /// One exchange: sends `call` and resolves at the whole answer, or at the head of a streamed one. With a concurrency of 1, the
+    /// caller must not call again before the exchange has ended. If the future is dropped early, the worker is unusable and must be
+    /// [cancelled](Worker::cancel) or [killed](Worker::kill), except for versions with [`Interface::Http`](crate::Interface::Http),
+    /// as with [`Worker::pass`].
     fn call(&self, call: Call) -> BoxFuture<'_, Result<Answer, WorkerFault>>;
 
     /// Shows inputs to a worker that takes paths, while a call of it runs. They are there until the result is dropped, or the worker ends.
@@ -148,8 +148,9 @@ pub trait Resources: Send + Sync + Debug {
         None
     }
 
-    /// CPU time of all its processes since its start, also of those that have ended. For the path: one system call of 1.3 µs, sometimes two. Where
-    /// the kernel does not count it for a group of processes, that of its main process. `None`: it cannot be measured.
+    /// CPU time of all its processes since its start, also of those that have ended. For the path: one system call of 1.3 µs,
+    /// sometimes two. Where the kernel does not count it for a group of processes, that of its main process. `None`: it cannot be
+    /// measured.
     fn cpu(&self) -> Option<CpuTime> {
         None
     }

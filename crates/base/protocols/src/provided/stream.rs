@@ -1,6 +1,6 @@
 //! A response that the runtime posts as a stream (`Lambda-Runtime-Function-Response-Mode: streaming`). The task of the runtime's
-//! connection reads it, as far as its caller takes it and a little ahead, so a slow caller slows down the runtime. What arrives together, or
-//! while the caller is busy with the part before, becomes one part.
+//! connection reads it, as far as its caller takes it and a little ahead, so a slow caller slows down the runtime. What arrives
+//! together, or while the caller is busy with the part before, becomes one part.
 
 use std::future::poll_fn;
 use std::task::Poll;

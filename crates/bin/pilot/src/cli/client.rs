@@ -111,8 +111,8 @@ impl Client {
         &self.shown
     }
 
-    /// Where functions are called: `http://…` or `https://…`, without a slash at the end. The daemon knows it. If it cannot be asked, this is the
-    /// endpoint.
+    /// Where functions are called: `http://…` or `https://…`, without a slash at the end. The daemon knows it. If it cannot be
+    /// asked, this is the endpoint.
     pub(super) fn functions_url(&self) -> String {
         let told = self.told_functions_url();
         told.unwrap_or_else(|| self.endpoint.base().to_owned())

@@ -10,7 +10,8 @@ use clap::Args;
 /// Which daemon to use.
 #[derive(Debug, Clone, Default, Args)]
 pub(super) struct Connection {
-    /// The daemon's address: unix:PATH, http://HOST:PORT or https://HOST:PORT [env: PILOT_ENDPOINT] [default: the control socket of the daemon on this machine]
+    /// The daemon's address: unix:PATH, http://HOST:PORT or https://HOST:PORT [env: PILOT_ENDPOINT] [default: the control socket of
+    /// the daemon on this machine]
     #[arg(
         long = "endpoint",
         global = true,

@@ -1,5 +1,6 @@
-//! Packs the folder of a function or of a layer into a tar.gz, in a temporary file: memory does not grow with its size. The same files always give the same bytes: entries are sorted by name and have no
-//! times, no owners and one of two modes (executable or not).
+//! Packs the folder of a function or of a layer into a tar.gz, in a temporary file: memory does not grow with its size. The same
+//! files always give the same bytes: entries are sorted by name and have no times, no owners and one of two modes (executable or
+//! not).
 //!
 //! Symbolic links of code are stored as the files that they point to, which must be in the folder. Those of layers are stored as they
 //! are, because only functions follow them, at `/opt`. [`ignore`] decides what is left out.

@@ -4,14 +4,14 @@
 //! Without it, a short call waits for the rest of a slice of 1 to 4 ms wherever another function computes without end. The kernel lets a
 //! process that wakes run at once before one whose weight is much smaller.
 //!
-//! A worker that has computed for [`LOOK`] or longer without a beginning or an end of an invocation is *demoted*: it has a hundredth of its
-//! weight. It gets it back when one begins or ends, or when it waits for something else than a CPU. If one of the demoted workers gets
-//! nearly nothing, all of them have their weights until the next look: so a long invocation is held up, and not for ever. The weights of all
-//! that compute for long keep their ratio, also where other programs of the machine leave little to them. The group of all functions keeps
-//! its own weight.
+//! A worker that has computed for [`LOOK`] or longer without a beginning or an end of an invocation is *demoted*: it has a
+//! hundredth of its weight. It gets it back when one begins or ends, or when it waits for something else than a CPU. If one of the
+//! demoted workers gets nearly nothing, all of them have their weights until the next look: so a long invocation is held up, and
+//! not for ever. The weights of all that compute for long keep their ratio, also where other programs of the machine leave little
+//! to them. The group of all functions keeps its own weight.
 //!
-//! What a template's imports have started computes in the template's group. It gives way in the same way. Here, a fork is what an exchange is
-//! for a worker, and the group keeps its weight for [`TEMPLATE_LOOKS`] after one, so that no fork is held up.
+//! What a template's imports have started computes in the template's group. It gives way in the same way. Here, a fork is what an
+//! exchange is for a worker, and the group keeps its weight for [`TEMPLATE_LOOKS`] after one, so that no fork is held up.
 //!
 //! One thread looks at all workers, and, while there are some, at templates. On the path of a request, the worker only counts.
 
@@ -355,11 +355,13 @@ impl Looks {
 const LOOK: Duration = Duration::from_millis(100);
 /// How many looks a template keeps its weight after a fork was asked of it: a second, which is longer than nearly all forks take.
 const TEMPLATE_LOOKS: u32 = 10;
-/// Who has used this part of a look computes. Below that of a worker with `cpu = 0.25`. Who has used less waits, for a CPU or for something else.
+/// Who has used this part of a look computes. Below that of a worker with `cpu = 0.25`. Who has used less waits, for a CPU or for
+/// something else.
 const COMPUTES_PART: u32 = 8;
 /// A demoted worker that would compute and has used less than this part of a look starves.
 const STARVES_PART: u32 = 32;
-/// A worker that used nothing is looked at in one of so many turns: reading a counter takes 1.3 µs. So are the threads of one that used little.
+/// A worker that used nothing is looked at in one of so many turns: reading a counter takes 1.3 µs. So are the threads of one that
+/// used little.
 const RESTING_TURNS: usize = 8;
 /// Most threads of a worker that are looked at, so that workers with many threads do not keep the thread that looks busy.
 const THREADS_MAX: usize = 8;

@@ -164,8 +164,8 @@ impl Folders {
 
     fn write(&self, name: &Path, limits: &Limits) -> io::Result<()> {
         let memory = self.memory.join(name);
-        // The kernel counts buffers of sockets only in groups with this limit, from when it is set: before the first process is in the group.
-        // Some kernels do not have the file.
+        // The kernel counts buffers of sockets only in groups with this limit, from when it is set: before the first process is in
+        // the group. Some kernels do not have the file.
         match fs::write(
             memory.join("memory.kmem.tcp.limit_in_bytes"),
             limits.memory_bytes.to_string(),

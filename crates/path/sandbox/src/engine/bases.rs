@@ -1,4 +1,5 @@
-//! The templates above those of functions: of an interpreter, of an environment, and of modules that some functions of an environment share.
+//! The templates above those of functions: of an interpreter, of an environment, and of modules that some functions of an
+//! environment share.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -48,8 +48,8 @@ enum Work {
     Recycle(Box<Released>, Lingering),
 }
 
-/// A worker that was told to end. Its function's node, and so its template and the sandbox around its own, stays until it has: user code may
-/// run in it (`atexit` functions, the shutdown of an application), also if its version was replaced or removed meanwhile.
+/// A worker that was told to end. Its function's node, and so its template and the sandbox around its own, stays until it has: user
+/// code may run in it (`atexit` functions, the shutdown of an application), also if its version was replaced or removed meanwhile.
 struct Lingering {
     function: Arc<Function>,
     /// Of a worker with a grace period.

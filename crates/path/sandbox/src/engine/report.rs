@@ -35,8 +35,8 @@ impl Imports {
     }
 }
 
-/// The report of a function's node. `above` is what the templates above said, the nearest one first, `ready` what its own one did, if it has one. The
-/// memory is not in it.
+/// The report of a function's node. `above` is what the templates above said, the nearest one first, `ready` what its own one did,
+/// if it has one. The memory is not in it.
 pub(super) fn report(
     version: &Version,
     above: &[&TemplateReady],
@@ -111,8 +111,8 @@ pub(super) fn report(
     }
 }
 
-/// The modules that a function may share with others, by its template's report. None if it is not `forkable` from that of its environment, or
-/// if its imports did something that a fork cannot carry: others would get it, too.
+/// The modules that a function may share with others, by its template's report. None if it is not `forkable` from that of its
+/// environment, or if its imports did something that a fork cannot carry: others would get it, too.
 fn shareable(ready: &TemplateReady, forkable: bool) -> Vec<String> {
     let modules = &ready.modules;
     let is_clean = ready.findings.is_empty() && !ready.wrote_files;

@@ -82,7 +82,8 @@ impl Held {
                 match (state, inode) {
                     // What a listener says of its queue is a number of connections. One in TIME_WAIT has no queue.
                     (LISTEN | TIME_WAIT, _) => (0, 0),
-                    // Of no process: not accepted, or closed. A closed one has dropped what it had received; what it still sends is charged.
+                    // Of no process: not accepted, or closed. A closed one has dropped what it had received; what it still sends is
+                    // charged.
                     (_, "0") => (received + SOCKET_BYTES, sent),
                     _ => (0, sent + received),
                 }

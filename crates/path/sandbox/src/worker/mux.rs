@@ -181,8 +181,8 @@ impl Mux {
         Ok(part)
     }
 
-    /// The caller of an exchange has gone, and its futures are dropped. The worker is told, and ends the exchange when it can. Resolves then;
-    /// false: it will never say so. `None`: it cannot be told.
+    /// The caller of an exchange has gone, and its futures are dropped. The worker is told, and ends the exchange when it can.
+    /// Resolves then; false: it will never say so. `None`: it cannot be told.
     pub(super) fn cancel(&self, stream: u32) -> Option<BoxFuture<'static, bool>> {
         // Its caller may have gone between two parts of the response, when no future of this exchange was there to be dropped.
         self.leave(stream);
@@ -446,8 +446,8 @@ async fn read(mut reader: Reader, streams: Arc<Streams>) {
                 pace.came(cost);
                 reader.output().drain_while(pace.rest()).await;
             }
-            // A response has one head, and its client has gone. Or the worker cannot know that its client has hung up, or sends what nobody asked for. That costs the daemon more than the
-            // worker.
+            // A response has one head, and its client has gone. Or the worker cannot know that its client has hung up, or
+            // sends what nobody asked for. That costs the daemon more than the worker.
             FrameReader::Gone | FrameReader::Unknown => {
                 unclaimed = joined(unclaimed, arrived.output);
                 reader.output().drain_while(unexplained.wait()).await;

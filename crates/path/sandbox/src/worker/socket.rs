@@ -15,8 +15,8 @@ use pilot_sys::seqpacket;
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe::{Receiver, Sender};
 
-/// A connected stream socket that does not block, for reading. Of tokio's types, the one for pipes is registered for one direction; it calls
-/// read(2), which is the same for sockets.
+/// A connected stream socket that does not block, for reading. Of tokio's types, the one for pipes is registered for one direction;
+/// it calls read(2), which is the same for sockets.
 #[derive(Debug)]
 pub(super) struct Incoming(Receiver);
 

@@ -1,5 +1,5 @@
-//! HTTP servers that an initscript asks without a store, by the crate `reqwest`. Nothing of the daemon's goes along, neither credentials nor
-//! a proxy. Addresses are checked when a connection is made, see `networks`.
+//! HTTP servers that an initscript asks without a store, by the crate `reqwest`. Nothing of the daemon's goes along, neither
+//! credentials nor a proxy. Addresses are checked when a connection is made, see `networks`.
 
 use std::iter;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! Redis servers that an initscript asks without a store, as in `redis`: without a password and without TLS.
 //!
-//! For each request, the name is resolved and its addresses are checked, see `networks`. What is kept for the next one belongs to the address
-//! that was checked, not to the name.
+//! For each request, the name is resolved and its addresses are checked, see `networks`. What is kept for the next one belongs to
+//! the address that was checked, not to the name.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Weak};

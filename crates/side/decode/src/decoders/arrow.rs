@@ -1,5 +1,6 @@
-//! Tables as files in Arrow's IPC format, which readers of every language map or read in place. They are made of Parquet, or of Arrow's file and
-//! stream formats. All of the input is read and checked here, and parts that are compressed are not compressed in the result.
+//! Tables as files in Arrow's IPC format, which readers of every language map or read in place. They are made of Parquet, or of
+//! Arrow's file and stream formats. All of the input is read and checked here, and parts that are compressed are not compressed in
+//! the result.
 
 use std::io::{self, Cursor, Write};
 

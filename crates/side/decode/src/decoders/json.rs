@@ -1,6 +1,6 @@
-//! JSON: the same text without a byte order mark and white space, if it is one that every reader understands alike. It is UTF-8, has no name
-//! twice in an object, no half of a surrogate pair, and no number beyond a double (I-JSON, RFC 7493, section 2, but for the precision of
-//! numbers). Names keep their order, and numbers and texts are as they were written.
+//! JSON: the same text without a byte order mark and white space, if it is one that every reader understands alike. It is UTF-8,
+//! has no name twice in an object, no half of a surrogate pair, and no number beyond a double (I-JSON, RFC 7493, section 2, but for
+//! the precision of numbers). Names keep their order, and numbers and texts are as they were written.
 
 use std::borrow::Cow;
 use std::collections::HashSet;

@@ -1,5 +1,5 @@
-//! Arrays that numpy has saved (`numpy.save`; numpy's NEP 1): a header, and the values. The result is in C's order and little-endian, in whatever
-//! order the file is.
+//! Arrays that numpy has saved (`numpy.save`; numpy's NEP 1): a header, and the values. The result is in C's order and
+//! little-endian, in whatever order the file is.
 
 use pilot_model::inputs::decoded::{DIMENSIONS_MAX, Element, Layout};
 

@@ -1,6 +1,6 @@
-//! Compiles the WebAssembly component of a function to machine code when it is deployed. The compiler reads a stranger's file, so it runs as
-//! a build: this binary, in a sandbox that sees the code read-only and writes to a folder of its own. What it made is put into the code's
-//! folder, whatever was uploaded under that name.
+//! Compiles the WebAssembly component of a function to machine code when it is deployed. The compiler reads a stranger's file, so
+//! it runs as a build: this binary, in a sandbox that sees the code read-only and writes to a folder of its own. What it made is
+//! put into the code's folder, whatever was uploaded under that name.
 
 use std::fs;
 use std::io;

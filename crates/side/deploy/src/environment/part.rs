@@ -1,8 +1,8 @@
 //! Parts of environments on disk: the packages of one set, in a folder `environments/ID`, shared by all environments with the same
 //! set. A part is built in a staging folder and appears atomically, by a rename. Its record is written last and marks it as complete.
 //!
-//! A build writes to a folder of the stage, and may leave anything there: links, pipes, a record. So the part is another folder, to which no
-//! build can write. Only what was checked is moved into it.
+//! A build writes to a folder of the stage, and may leave anything there: links, pipes, a record. So the part is another folder, to
+//! which no build can write. Only what was checked is moved into it.
 
 use std::fs;
 use std::io;
@@ -115,8 +115,8 @@ impl Unfinished {
         self.stage.path().join(WORK)
     }
 
-    /// Makes it durable and moves it to its place. `content` is the folder in [`Unfinished::folder`] that was checked; nothing else of it is
-    /// used. No process of the build runs any more.
+    /// Makes it durable and moves it to its place. `content` is the folder in [`Unfinished::folder`] that was checked; nothing else
+    /// of it is used. No process of the build runs any more.
     pub(super) async fn finish<R: Serialize + Send + 'static>(
         self,
         content: &'static str,

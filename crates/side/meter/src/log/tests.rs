@@ -243,8 +243,8 @@ fn written_by_a_daemon(folder: &Path, indices: &[u32], calls: std::ops::Range<u6
     begins
 }
 
-/// A byte is damaged in each place of the log of two daemons: what can still be understood is read, nothing else, and the next daemon removes
-/// nothing.
+/// A byte is damaged in each place of the log of two daemons: what can still be understood is read, nothing else, and the next
+/// daemon removes nothing.
 #[test]
 fn a_damaged_byte_costs_its_frame_and_no_later_one_is_removed() {
     let folder = tempfile::tempdir().unwrap();

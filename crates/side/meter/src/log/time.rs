@@ -1,9 +1,9 @@
 //! The time of a log: where its records lie on clocks that nobody sets.
 //!
-//! The dates of records are of the wall clock, which can be set: they are labels. Before the records that were written together, the log has
-//! what the wall clock and the kernel's monotonic clock showed at the same moment ([`Clock`]), so each date has its place on the
-//! monotonic clock. That clock begins with the machine. The records of another start of the machine follow those before them without a
-//! gap, because nothing says how long the gap was.
+//! The dates of records are of the wall clock, which can be set: they are labels. Before the records that were written together,
+//! the log has what the wall clock and the kernel's monotonic clock showed at the same moment ([`Clock`]), so each date has its
+//! place on the monotonic clock. That clock begins with the machine. The records of another start of the machine follow those
+//! before them without a gap, because nothing says how long the gap was.
 //!
 //! Records of older versions have dates alone. Their places are their dates.
 

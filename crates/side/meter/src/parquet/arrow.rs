@@ -1,6 +1,6 @@
-//! Which columns of a Parquet file are durations. Parquet has no such type: they are plain numbers in it. Tools that know Arrow keep Arrow's
-//! schema beside the file's own, under `ARROW:schema`: an encapsulated message in Base64, whose content is a FlatBuffer (Arrow's
-//! Message.fbs and Schema.fbs).
+//! Which columns of a Parquet file are durations. Parquet has no such type: they are plain numbers in it. Tools that know Arrow
+//! keep Arrow's schema beside the file's own, under `ARROW:schema`: an encapsulated message in Base64, whose content is a
+//! FlatBuffer (Arrow's Message.fbs and Schema.fbs).
 //!
 //! Nothing else is read of it. What is damaged is left out.
 

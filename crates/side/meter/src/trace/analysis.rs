@@ -1,6 +1,6 @@
-//! How much of their allocation the requests of a trace used, and what granularities round up: Figures 3 and 5 of the paper (Figure 2 is in
-//! `distribution`, Figure 4 in `starts`). Sums of whole numbers, so the order of the rows does not matter, and the memory that they take does not depend on the number
-//! of rows.
+//! How much of their allocation the requests of a trace used, and what granularities round up: Figures 3 and 5 of the paper (Figure
+//! 2 is in `distribution`, Figure 4 in `starts`). Sums of whole numbers, so the order of the rows does not matter, and the memory
+//! that they take does not depend on the number of rows.
 
 use std::ops::AddAssign;
 

@@ -77,9 +77,9 @@ fn a_script_whose_thread_waited_begins_there_again() {
     assert!(beginning.is_here());
 }
 
-/// From admission to the first request, with the module compiled, and the last of 100 at once on two threads, without any worker: each where
-/// the invocation is, and, taking turns, on the thread of scripts. What decision 0050 reports. Printed; the bars are for a machine that does
-/// nothing else. `cargo test -p pilot-wasm first_call -- --ignored --nocapture`.
+/// From admission to the first request, with the module compiled, and the last of 100 at once on two threads, without any worker:
+/// each where the invocation is, and, taking turns, on the thread of scripts. What decision 0050 reports. Printed; the bars are for
+/// a machine that does nothing else. `cargo test -p pilot-wasm first_call -- --ignored --nocapture`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "a measurement"]
 async fn first_call() {

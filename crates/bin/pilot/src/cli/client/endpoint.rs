@@ -56,8 +56,8 @@ impl Endpoint {
         Ok(Self::Http(trimmed.to_owned()))
     }
 
-    /// The socket of a daemon on this machine: in the user's data directory, or that of the user's or the system's service. If nobody listens on
-    /// either, the first one.
+    /// The socket of a daemon on this machine: in the user's data directory, or that of the user's or the system's service. If
+    /// nobody listens on either, the first one.
     pub(super) fn find() -> Result<Self, Failure> {
         let candidates: Vec<PathBuf> = default_data_dir()
             .into_iter()

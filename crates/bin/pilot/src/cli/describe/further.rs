@@ -1,4 +1,5 @@
-//! The part of `pilot describe` about keys that most functions leave out. A line is there only if the key has another value than its default.
+//! The part of `pilot describe` about keys that most functions leave out. A line is there only if the key has another value than
+//! its default.
 
 use std::time::Duration;
 

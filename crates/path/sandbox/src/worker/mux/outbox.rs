@@ -1,8 +1,8 @@
 //! Frames on their way to a worker that serves several calls at once.
 //!
-//! A frame belongs to the outbox as soon as it is put there. A call that is cancelled therefore never leaves a part of one, which would make
-//! the next frame the rest of its body. A caller writes its frame itself, unless another one is writing. A task writes what does not fit
-//! into the socket at once.
+//! A frame belongs to the outbox as soon as it is put there. A call that is cancelled therefore never leaves a part of one, which
+//! would make the next frame the rest of its body. A caller writes its frame itself, unless another one is writing. A task writes
+//! what does not fit into the socket at once.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, IoSlice};

@@ -3,8 +3,8 @@
 //! They are read in parts. What is added after the first part was asked for is left out, so a stream that grows comes to an end. Entries
 //! never change, but what is trimmed meanwhile is missing.
 //!
-//! Redis finds the entries at the end only from the end. If they are short, one part has them all. Otherwise they are read twice: to find out
-//! where they begin, up to the longest input, and then in their order.
+//! Redis finds the entries at the end only from the end. If they are short, one part has them all. Otherwise they are read twice:
+//! to find out where they begin, up to the longest input, and then in their order.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;

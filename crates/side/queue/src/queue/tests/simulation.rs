@@ -1,7 +1,7 @@
-//! The queue through long runs against what it promises, with simulated time, disk and scheduler: the test says which command the writer
-//! takes, which attempt goes on and how it ends, when the clock moves, when the disk takes nothing, and when the daemon or the power
-//! fails. The store is SQLite in memory; after a kill its files are as they are, and after a power failure what the last transaction wrote is
-//! there in part. `PILOT_SIMULATED_STEPS` and `PILOT_SIMULATED_SEED` choose another run.
+//! The queue through long runs against what it promises, with simulated time, disk and scheduler: the test says which command the
+//! writer takes, which attempt goes on and how it ends, when the clock moves, when the disk takes nothing, and when the daemon or
+//! the power fails. The store is SQLite in memory; after a kill its files are as they are, and after a power failure what the last
+//! transaction wrote is there in part. `PILOT_SIMULATED_STEPS` and `PILOT_SIMULATED_SEED` choose another run.
 
 mod world;
 
