@@ -398,3 +398,21 @@ fn a_worker_ignores_no_signal_because_the_daemon_was_started_so() {
     // Python itself ignores these: SIGPIPE, SIGXFSZ.
     assert_eq!(answer(&daemon, "lab", json!({})), json!([13, 25]));
 }
+
+#[test]
+fn a_function_finds_its_roots_owner_and_the_settings_that_links_in_usr_lead_to() {
+    pilot_harness::needs_root!();
+    let code = r#"
+import os
+def handler(event, context):
+    root = os.stat("/")
+    return [root.st_uid, root.st_gid, [path for path in event if not os.path.exists(path)]]
+"#;
+    let daemon = lab(code, json!({}));
+    let known = ["/usr/lib/ssl/openssl.cnf", "/etc/fonts/fonts.conf"];
+    let here: Vec<&str> = known
+        .into_iter()
+        .filter(|path| std::path::Path::new(path).exists())
+        .collect();
+    assert_eq!(answer(&daemon, "lab", json!(here)), json!([0, 0, []]));
+}

@@ -157,7 +157,7 @@ fn a_worker_gets_sigterm_and_its_grace_if_its_function_says_so() {
 #[test]
 fn what_a_worker_prints_after_sigterm_is_in_the_log() {
     needs_root!();
-    for kind in ["forked", "shared", "asyncio", "fresh", "node"] {
+    for kind in ["forked", "shared", "asyncio", "fresh", "node", "provided"] {
         let lab = Lab::new(kind, 0.1, PATIENT);
         assert_eq!(lab.last_words(), "asked ended", "{kind}");
         pilot_harness::eventually(&format!("{kind}: it is in the log"), || {

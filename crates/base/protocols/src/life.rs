@@ -20,6 +20,8 @@ pub(crate) struct Life {
     end: SetOnce<End>,
     /// It was killed or retired.
     let_go: AtomicBool,
+    /// It was retired, and may still run for as long as its grace.
+    retired: AtomicBool,
     output: OutputUse,
 }
 
@@ -39,6 +41,7 @@ impl Life {
             output,
             end: SetOnce::new(),
             let_go: AtomicBool::new(false),
+            retired: AtomicBool::new(false),
         }
     }
 
@@ -72,12 +75,14 @@ impl Life {
 
     pub(crate) fn kill(&self) {
         self.let_go.store(true, Ordering::Relaxed);
+        self.retired.store(false, Ordering::Relaxed);
         self.instance.kill();
     }
 
     /// Only the first call counts; `how` is evaluated only then.
     pub(crate) fn retire(&self, how: impl FnOnce() -> Retire) {
         if !self.let_go.swap(true, Ordering::Relaxed) {
+            self.retired.store(true, Ordering::Relaxed);
             self.instance.retire(how());
         }
     }
@@ -118,6 +123,12 @@ impl Life {
             OutputUse::Answers => self.take_output(),
             OutputUse::Followed => Bytes::new(),
         }
+    }
+
+    /// If it was retired: its end. What it prints until then is its last output.
+    pub(crate) fn retired_end(&self) -> Option<BoxFuture<'static, End>> {
+        let retired = self.retired.load(Ordering::Relaxed);
+        retired.then(|| self.instance.ended())
     }
 
     pub(crate) fn resources(&self) -> &dyn Resources {

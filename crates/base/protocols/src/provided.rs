@@ -416,7 +416,14 @@ impl Worker for ProvidedWorker {
     }
 
     fn last_output(&self) -> BoxFuture<'static, Bytes> {
-        Box::pin(std::future::ready(self.site.life.last_output()))
+        let Some(end) = self.site.life.retired_end() else {
+            return Box::pin(std::future::ready(self.site.life.last_output()));
+        };
+        let site = Arc::clone(&self.site);
+        Box::pin(async move {
+            end.await;
+            site.life.last_output()
+        })
     }
 
     fn resources(&self) -> &dyn Resources {

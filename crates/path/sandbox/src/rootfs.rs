@@ -13,7 +13,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
-use nix::unistd::{chdir, pivot_root};
+use nix::unistd::{Uid, chdir, pivot_root};
 use pilot_sys::mount::Restrictions;
 use serde::{Deserialize, Serialize};
 
@@ -55,9 +55,10 @@ pub(crate) const HOST_NAME: &str = "pilotlight";
 
 /// Files and folders of `/etc` that programs need to run, load libraries, know the time zone and verify certificates. No
 /// secrets.
-const ETC_SHOWN: [&str; 12] = [
+const ETC_SHOWN: [&str; 14] = [
     "alternatives",
     "ca-certificates",
+    "fonts",
     "ld.so.cache",
     "ld.so.conf",
     "ld.so.conf.d",
@@ -68,7 +69,19 @@ const ETC_SHOWN: [&str; 12] = [
     "protocols",
     "services",
     "ssl/certs",
+    "ssl/openssl.cnf",
 ];
+
+/// The settings of Debian's Java, whose files below `/usr` are links to them (`java.security`): without them it can hash nothing. Shown
+/// to programs, which may be Java. Other languages' settings may have passwords (php.ini).
+pub(crate) fn java_settings() -> Vec<(PathBuf, PathBuf)> {
+    let entries = fs::read_dir("/etc").into_iter().flatten().flatten();
+    let of_java = |name: &str| name.starts_with("java");
+    let found = entries.filter(|entry| entry.file_name().to_str().is_some_and(of_java));
+    found
+        .filter_map(|entry| Some((fs::canonicalize(entry.path()).ok()?, entry.path())))
+        .collect()
+}
 
 /// Made in every root. Something is mounted at most of them.
 const FOLDERS: [&str; 10] = [
@@ -104,8 +117,9 @@ const READ_ONLY: MsFlags = MsFlags::MS_RDONLY
     .union(MsFlags::MS_NOSUID)
     .union(MsFlags::MS_NODEV);
 
-/// Builds the root and makes it this process's root. The process must be in its own mount namespace.
-pub(crate) fn enter(spec: &RootSpec) -> Result<(), RootError> {
+/// Builds the root and makes it this process's root. The process must be in its own mount namespace. `/` belongs to `owner`: programs
+/// may refuse folders below one that belongs to an unknown user.
+pub(crate) fn enter(spec: &RootSpec, owner: Uid) -> Result<(), RootError> {
     let none: Option<&str> = None;
     let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
     step("make private", Path::new("/"), || {
@@ -119,7 +133,7 @@ pub(crate) fn enter(spec: &RootSpec) -> Result<(), RootError> {
             root,
             Some("tmpfs"),
             flags,
-            Some("mode=0755,size=1m"),
+            Some(format!("mode=0755,size=1m,uid={owner},gid={owner}").as_str()),
         )
     })?;
     for folder in SYSTEM_FOLDERS {

@@ -8,7 +8,7 @@ use pilot_model::ports::StartError;
 use pilot_model::runtime_key::{Base, RuntimeKey};
 
 use crate::machine::Machine;
-use crate::rootfs::RootSpec;
+use crate::rootfs::{RootSpec, java_settings};
 use crate::runtime_files::{NODE_WORKER_INSIDE, PILOT_INSIDE};
 use crate::sandbox::{Sandbox, SandboxSpec};
 
@@ -50,6 +50,7 @@ impl BaseSandbox {
         )];
         let pilot = machine.files.pilot().map(Path::to_owned);
         shown.extend(pilot.map(|file| (file, PathBuf::from(PILOT_INSIDE))));
+        shown.extend(java_settings());
         for folder in &key.shown {
             // A folder inside another mounted one is already visible.
             let within = |(_, inside): &(PathBuf, PathBuf)| folder.starts_with(inside);

@@ -171,7 +171,8 @@ fn help(
             format!("make a user namespace (user.max_user_namespaces is its limit): {error}")
         })?;
     unshare(CloneFlags::CLONE_NEWNS).map_err(what("unshare the mount namespace"))?;
-    rootfs::enter(&request.root).map_err(|error| error.to_string())?;
+    rootfs::enter(&request.root, users::root_of(outer.wanted))
+        .map_err(|error| error.to_string())?;
     if let Some(parent) = outer.processes {
         setns(parent, CloneFlags::CLONE_NEWPID).map_err(what("nest the PID namespace"))?;
         // Only a process that is itself in a PID namespace can make one inside it (copy_pid_ns() in kernel/pid_namespace.c).

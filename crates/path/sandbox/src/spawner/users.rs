@@ -50,6 +50,14 @@ pub(super) fn make_shared(wanted: UserNamespace) -> io::Result<Option<OwnedFd>> 
     }
 }
 
+/// Who is root in the sandboxes' namespace, seen from outside.
+pub(super) fn root_of(wanted: UserNamespace) -> Uid {
+    match wanted {
+        UserNamespace::None | UserNamespace::Own => geteuid(),
+        UserNamespace::Mapped { base } => Uid::from_raw(base),
+    }
+}
+
 /// Makes a user namespace inside `outer`; `None`: inside this process's. The kernel makes it inside that of the process that asks, so a
 /// process of its own enters `outer` first.
 pub(super) fn make_inside(

@@ -140,7 +140,7 @@ impl CreateOptions<'_> {
     /// cleaned.
     fn in_memory(&self) -> HashMap<String, String> {
         let size = self.tmp_bytes_max;
-        [("/tmp", "1777"), ("/var/tmp", "1777"), ("/run", "755")]
+        [("/tmp", "1777"), ("/var/tmp", "1777"), ("/run", "1777")]
             .map(|(folder, mode)| {
                 let options = format!("rw,nosuid,nodev,exec,size={size},mode={mode}");
                 (folder.to_owned(), options)

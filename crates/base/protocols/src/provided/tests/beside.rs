@@ -82,6 +82,26 @@ async fn how_it_ends_is_the_functions_choice() {
     assert_eq!(killed.instance.let_go(), ["at once"]);
 }
 
+#[tokio::test]
+async fn what_a_program_prints_while_it_ends_is_its_last_output() {
+    let rig = rig_with(|config| config.keep_alive.stop = Some(Stop::Sigterm)).await;
+    rig.instance.print("before ");
+    rig.worker.retire();
+    let mut said = rig.worker.last_output();
+    assert!((&mut said).now_or_never().is_none());
+    rig.instance.print("and after the signal");
+    rig.instance.end(End::Exited(0));
+    assert_eq!(said.await, "before and after the signal");
+    // Nobody waits for one that is killed.
+    let killed = rig().await;
+    killed.instance.print("last words");
+    killed.worker.kill();
+    assert_eq!(
+        killed.worker.last_output().now_or_never().unwrap(),
+        "last words"
+    );
+}
+
 /// A call with a deadline in one minute.
 fn long_call(rig: &Rig, id: &str) -> tokio::task::JoinHandle<Result<Answer, WorkerFault>> {
     let mut call = call(id, "{}");
