@@ -12,6 +12,7 @@ mod ready;
 mod site;
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
 
 use http::header::{HOST, HeaderMap, HeaderValue, TE, TRAILER, UPGRADE};
 use http::{Response, StatusCode, Version};
@@ -63,6 +64,7 @@ impl HttpWorker {
                 .expect("a name and a number are a header's value"),
             idle_max: start.version.config.concurrency as usize,
             idle: Mutex::new(Some(Vec::new())),
+            unanswered: AtomicU32::new(0),
             answers: start.answers.clone(),
             pieces: PiecePace::default(),
         });

@@ -296,7 +296,7 @@ pub enum WorkerFault {
         /// What it printed.
         output: Bytes,
     },
-    /// A server that runs on closed a connection that it had kept, and did not answer the request on it. It may have executed it.
+    /// A server that runs on closed a connection, and did not answer the request on it. It may have executed it.
     #[error("{problem}")]
     Unanswered {
         /// What it did.

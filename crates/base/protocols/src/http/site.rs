@@ -3,6 +3,7 @@
 
 use std::io::ErrorKind;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -34,6 +35,8 @@ pub(super) struct Site {
     /// Unused connections, most recently used last. `None`: the worker is retired and keeps no more connections. The lock is
     /// held for a push or a pop.
     pub(super) idle: Mutex<Option<Vec<Connection>>>,
+    /// How often in a row it has closed a new connection without an answer.
+    pub(super) unanswered: AtomicU32,
     /// Holds answers that are not streamed.
     pub(super) answers: FunctionBudget,
     /// Of those that are.
@@ -47,7 +50,7 @@ pub(super) enum Unanswered {
     Server(String),
     /// Nobody listens on the server's port, so nothing of the request was sent.
     Unsent(Box<PassedRequest>, String),
-    /// The server closed a kept connection. It may have been about to, and have nothing against the request.
+    /// The server closed a connection, and serves on. If the connection was kept, the server may have been about to close it.
     Closed(String),
     /// The request's own body failed: the client closed its connection, or sent too much.
     RequestBody,
@@ -80,6 +83,7 @@ impl Site {
             };
             match connection.send(request).await {
                 Sent::Answered(response, connection) => {
+                    self.unanswered.store(0, Ordering::Relaxed);
                     hops::check_coding(response.headers()).map_err(Unanswered::Server)?;
                     return Ok((response, connection));
                 }
@@ -89,11 +93,29 @@ impl Site {
                     Some(again) => (request, use_kept) = (again, false),
                     None => return Err(Unanswered::Closed(problem)),
                 },
+                Sent::Closed(problem) if self.serves_on().await => {
+                    return Err(Unanswered::Closed(problem));
+                }
                 Sent::Unused(_, problem) | Sent::Closed(problem) | Sent::Lost(problem) => {
                     return Err(Unanswered::Server(problem));
                 }
                 Sent::BodyFailed => return Err(Unanswered::RequestBody),
             }
+        }
+    }
+
+    /// Whether a server that closed a new connection without an answer can be expected to answer others. Some do so on purpose,
+    /// or after a handler's panic.
+    async fn serves_on(&self) -> bool {
+        if self.unanswered.fetch_add(1, Ordering::Relaxed) + 1 >= UNANSWERED_MAX {
+            return false;
+        }
+        match self.connect().await {
+            Ok(connection) => {
+                self.keep(connection);
+                true
+            }
+            Err(_) => false,
         }
     }
 
@@ -173,7 +195,7 @@ impl Site {
         }
     }
 
-    /// As [`Site::fault`], of one that closed a kept connection.
+    /// As [`Site::fault`], of one that closed a connection and serves on.
     pub(super) async fn closed(&self, problem: String) -> WorkerFault {
         match self.life.ended_soon().await {
             Some(end) => self.life.fault_of(end),
@@ -217,6 +239,9 @@ pub(super) fn now() -> Instant {
 /// A kept connection is not used after this time. Servers close idle connections (gunicorn after 2 s, Node.js and uvicorn after
 /// 5 s), and a request that is sent while the server closes is lost.
 const IDLE_TIME_MAX: Duration = Duration::from_millis(1500);
+
+/// A server that closes so many new connections in a row without an answer is taken for one that cannot answer.
+const UNANSWERED_MAX: u32 = 3;
 
 /// Longest wait for a connection to a server that was ready before.
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(5);

@@ -271,14 +271,19 @@ async fn a_failure_in_the_middle_of_a_body_is_an_error_of_the_body() {
 #[tokio::test]
 async fn a_server_that_goes_before_it_answers_is_a_fault() {
     let rig = rig().await;
-    let response = rig.pass(get("/"));
+    let Rig {
+        worker, listener, ..
+    } = rig;
+    let pass = tokio::spawn(async move { worker.pass(get("/")).await });
     // The first connection was kept since the worker was ready.
-    for _ in 0..2 {
-        let mut server = rig.accept().await;
-        server.read().await;
-        drop(server);
-    }
-    let fault = response.await.unwrap().unwrap_err();
+    let kept = listener.accept().await.unwrap();
+    drop(kept);
+    let mut server = Peer::over(listener.accept().await.unwrap().0);
+    server.read().await;
+    // Nobody listens any more.
+    drop(listener);
+    drop(server);
+    let fault = pass.await.unwrap().unwrap_err().fault;
     assert!(
         matches!(&fault, WorkerFault::Protocol { problem, .. } if problem.contains("before it answered")),
         "{fault}"
@@ -302,6 +307,42 @@ async fn a_server_that_goes_before_it_answers_is_a_fault() {
     assert_eq!(rig.worker.take_output(), "panic");
     assert!(!rig.worker.is_alive());
     drop(server);
+}
+
+/// What a server does after a panic of a handler, or for `return 444`.
+#[tokio::test]
+async fn a_server_that_closes_connections_serves_on_until_it_does_so_three_times_in_a_row() {
+    let rig = rig().await;
+    let post = || Request::post("/").body(streamed("")).unwrap();
+    for (is_answered, serves_on) in [
+        (false, true),
+        (false, true),
+        (true, true),
+        (false, true),
+        (false, true),
+        (false, false),
+    ] {
+        // The request takes a new one.
+        drop(rig.accept().await);
+        closes_arrive().await;
+        let response = rig.pass(post());
+        let mut server = rig.accept().await;
+        server.read().await;
+        if is_answered {
+            is_ok(&mut server, response).await;
+            drop(server);
+            // As after the others, so that there is one to accept.
+            let another = tokio::net::TcpStream::connect(rig.listener.local_addr().unwrap());
+            drop(another.await.unwrap());
+            continue;
+        }
+        drop(server);
+        let fault = response.await.unwrap().unwrap_err();
+        match serves_on {
+            true => assert!(matches!(fault, WorkerFault::Unanswered { .. }), "{fault}"),
+            false => assert!(matches!(fault, WorkerFault::Protocol { .. }), "{fault}"),
+        }
+    }
 }
 
 /// The server reads the request on a kept connection and closes it, as if the request had come a moment too late.
