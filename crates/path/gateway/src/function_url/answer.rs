@@ -21,11 +21,60 @@ use crate::errors::AnswerError;
 use crate::headers;
 use crate::reply::{Reply, ReplyBody};
 
-/// Parses the function's output.
+/// Parses the function's output. A half of a UTF-16 pair, as JavaScript makes by cutting a string within an emoji, is sent as
+/// U+FFFD, as Node's own server does.
 ///
 /// # Errors
 /// [`AnswerError::Malformed`], with the key and the valid values.
 pub(crate) fn parse(output: Bytes) -> Result<Reply, AnswerError> {
+    parse_valid(output.clone()).or_else(|error| match with_halves_replaced(&output) {
+        // The body must not keep the copy of the output, whose memory is not counted.
+        Some(output) => parse_valid(output).map(|reply| {
+            reply.map(|body| match body {
+                ReplyBody::Full(body) => ReplyBody::Full(Bytes::copy_from_slice(&body)),
+                other => other,
+            })
+        }),
+        None => Err(error),
+    })
+}
+
+/// The same JSON with the escape of U+FFFD in place of those that are one half of a pair. `None`: it has no such escape. Costs
+/// one pass and one copy, however many there are.
+fn with_halves_replaced(output: &[u8]) -> Option<Bytes> {
+    let mut replaced: Option<Vec<u8>> = None;
+    let mut at = 0;
+    while let Some(next) = output[at..].iter().position(|byte| *byte == b'\\') {
+        at += next;
+        let following = output.get(at + ESCAPE_LEN..).unwrap_or_default();
+        at += match (unit(&output[at..]), unit(following)) {
+            (Some(0xd800..=0xdbff), Some(0xdc00..=0xdfff)) => 2 * ESCAPE_LEN,
+            (Some(0xd800..=0xdfff), _) => {
+                let replaced = replaced.get_or_insert_with(|| output.to_vec());
+                replaced[at..at + ESCAPE_LEN].copy_from_slice(REPLACEMENT);
+                ESCAPE_LEN
+            }
+            (Some(_), _) => ESCAPE_LEN,
+            // Another escape, such as one of a backslash.
+            (None, _) => 2.min(output.len() - at),
+        };
+    }
+    replaced.map(Bytes::from)
+}
+
+/// The UTF-16 code unit that the text begins with, if that is an escaped one.
+fn unit(text: &[u8]) -> Option<u16> {
+    let digits = text.strip_prefix(b"\\u")?.get(..4)?;
+    if !digits.iter().all(u8::is_ascii_hexdigit) {
+        return None;
+    }
+    u16::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
+}
+
+const ESCAPE_LEN: usize = REPLACEMENT.len();
+const REPLACEMENT: &[u8] = b"\\ufffd";
+
+fn parse_valid(output: Bytes) -> Result<Reply, AnswerError> {
     match output.iter().find(|byte| !byte.is_ascii_whitespace()) {
         Some(b'{') => {}
         Some(b'"') => {

@@ -49,6 +49,35 @@ fn a_binary_body_is_decoded_with_or_without_padding_and_line_breaks() {
 }
 
 #[test]
+fn half_of_a_pair_is_sent_as_the_replacement_character() {
+    for (escaped, text) in [
+        (r"hi \ud83d", "hi \u{fffd}"),
+        (r"\udE00 and \ud83d\ude00", "\u{fffd} and \u{1f600}"),
+        (r"\ud83d\ud83d\ude00\n", "\u{fffd}\u{1f600}\n"),
+        (r"\ud83d\u0041", "\u{fffd}A"),
+        (r"\\ud83d\ud83d", "\\ud83d\u{fffd}"),
+    ] {
+        let reply = parse(Bytes::from(format!(r#""{escaped}""#))).unwrap();
+        assert_eq!(body(&reply), text.as_bytes(), "{escaped}");
+        let described = format!(r#"{{"statusCode": 201, "body": "{escaped}"}}"#);
+        let reply = parse(Bytes::from(described)).unwrap();
+        assert_eq!(
+            (reply.status().as_u16(), body(&reply)),
+            (201, text.as_bytes())
+        );
+    }
+    let described = r#"{"statusCode": 200, "headers": {"x-a": "a\ud83d"}, "cookies": ["b\udc00"], "body": "c"}"#;
+    let reply = parse(Bytes::from(described)).unwrap();
+    assert_eq!(headers::text(&reply.headers()["x-a"]), "a\u{fffd}");
+    assert_eq!(headers::text(&reply.headers()["set-cookie"]), "b\u{fffd}");
+    assert_eq!(body(&reply), b"c");
+    // Cut-off or invalid escapes are no halves.
+    for invalid in [r#""\ud83"#, r#""\ud83x\ud83d""#, "\"\\", r#""\ud83d"#] {
+        assert!(parse(Bytes::from(invalid)).is_err(), "{invalid}");
+    }
+}
+
+#[test]
 fn anything_without_a_status_code_is_the_body() {
     for output in [
         json!({"a": [1, 2]}),
