@@ -57,21 +57,35 @@ pub(crate) fn route(path: &str) -> Route<'_> {
             },
         };
     }
-    if path.starts_with("/2015-03-31/") {
-        return Route::UnknownOperation;
-    }
     if let Some(rest) = path.strip_prefix(STREAMING_PREFIX) {
         return match rest.split_once('/') {
             Some((name, "response-streaming-invocations")) => Route::InvokeStreaming { name },
             _ => Route::UnknownOperation,
         };
     }
-    if path.starts_with("/2014-11-13/functions/") && path.ends_with("/invoke-async") {
+    let operation = path.strip_suffix('/').unwrap_or(path);
+    if path.starts_with("/2014-11-13/functions/") && operation.ends_with("/invoke-async") {
         return Route::Unsupported {
             operation: "InvokeAsync",
         };
     }
+    if has_date(path) {
+        return Route::UnknownOperation;
+    }
     Route::Control
+}
+
+/// Whether it begins with a date, which is a version of Lambda's API: `/2017-03-31/tags/…`. Each operation has the version that
+/// it came with.
+fn has_date(path: &str) -> bool {
+    let shape = b"/20dd-dd-dd/";
+    let begins = path.as_bytes().get(..shape.len());
+    begins.is_some_and(|begins| {
+        begins.iter().zip(shape).all(|(byte, shape)| match shape {
+            b'd' => byte.is_ascii_digit(),
+            shape => byte == shape,
+        })
+    })
 }
 
 const INVOKE_PREFIX: &str = "/2015-03-31/functions/";
@@ -111,8 +125,23 @@ mod tests {
             "/2015-03-31/event-source-mappings",
             "/2021-11-15/functions/invert",
             "/2021-11-15/functions/invert/url/response-streaming-invocations",
+            "/2017-03-31/tags/arn%3Aaws%3Alambda",
+            "/2018-10-31/layers",
+            "/2020-04-22/code-signing-configs/",
+            "/2014-11-13/functions/invert",
         ] {
             assert_eq!(route(path), Route::UnknownOperation, "{path}");
+        }
+    }
+
+    #[test]
+    fn the_old_asynchronous_operation_is_known_with_a_slash_at_its_end() {
+        for path in [
+            "/2014-11-13/functions/invert/invoke-async",
+            "/2014-11-13/functions/invert/invoke-async/",
+        ] {
+            let operation = "InvokeAsync";
+            assert_eq!(route(path), Route::Unsupported { operation }, "{path}");
         }
     }
 
@@ -144,6 +173,10 @@ mod tests {
             "/fnord/web",
             "/metrics",
             "/_pilot/v1/functions",
+            "/2015-03-31",
+            "/2015-3-31/functions",
+            "/2015-03-31x/functions",
+            "/1015-03-31/functions/",
         ] {
             assert_eq!(route(path), Route::Control, "{path}");
         }

@@ -228,11 +228,24 @@ async fn what_is_no_invocation_has_lambdas_status_and_name() {
             "UnknownOperationException",
         ),
         ("GET", streaming, 404, "UnknownOperationException"),
+        (
+            "GET",
+            "/2018-10-31/layers",
+            404,
+            "UnknownOperationException",
+        ),
         ("POST", asynchronous, 501, "NotImplementedException"),
+        (
+            "POST",
+            "/2014-11-13/functions/echo/invoke-async/",
+            501,
+            "NotImplementedException",
+        ),
     ] {
         let answer = daemon.ask(method, path, "", b"{}").await;
         let told = (answer.status, answer.header("x-amzn-errortype"));
         assert_eq!(told, (status, Some(name)), "{path}");
+        assert!(answer.header("x-amzn-requestid").is_some(), "{path}");
     }
 }
 
