@@ -3,7 +3,8 @@
 //!
 //! The signature is over the method, the path and query as sent, the signed headers and the hash of the body. It must cover `Host` and
 //! every header of `X-Amz-` and `X-Pilot-`, so that nobody can add one: whoever has a presigned URL could otherwise chain other functions.
-//! The path is not normalised: then a signature for one path would be valid for others.
+//! The path is not normalised: then a signature for one path would be valid for others. Signers do normalise it, and disagree
+//! about `+` in queries: the error says so.
 //!
 //! Not here: reading the body ([`RequestContext`](crate::request_context::RequestContext) does, because it must hash it).
 
@@ -77,6 +78,14 @@ pub(crate) enum SignatureError {
          method. Consult the service documentation for details."
     )]
     Mismatch,
+    /// The same, and a usual signer does not sign such a target as it is sent.
+    #[error(
+        "The request signature we calculated does not match the signature you provided. {cause}"
+    )]
+    Target {
+        /// What is special about it, and what to do.
+        cause: &'static str,
+    },
     /// The body is not the one that was signed.
     #[error("The provided 'x-amz-content-sha256' header does not match what was computed.")]
     Body,
@@ -88,9 +97,11 @@ impl SignatureError {
         match self {
             Self::Incomplete { .. } => "IncompleteSignatureException",
             Self::UnknownKey => "UnrecognizedClientException",
-            Self::Time { .. } | Self::Scope { .. } | Self::Mismatch | Self::Body => {
-                "InvalidSignatureException"
-            }
+            Self::Time { .. }
+            | Self::Scope { .. }
+            | Self::Mismatch
+            | Self::Target { .. }
+            | Self::Body => "InvalidSignatureException",
         }
     }
 }
@@ -173,7 +184,7 @@ impl Signature {
     /// Whether it was made with this secret for this request. `payload_hash`: as in the canonical request.
     ///
     /// # Errors
-    /// [`SignatureError::Incomplete`], [`SignatureError::Mismatch`].
+    /// [`SignatureError::Incomplete`], [`SignatureError::Mismatch`], [`SignatureError::Target`].
     pub(crate) fn verify(
         &self,
         secret: &[u8],
@@ -198,7 +209,10 @@ impl Signature {
         // Compares in constant time.
         mac(&key, text.as_bytes())
             .verify_slice(&self.given)
-            .map_err(|_| SignatureError::Mismatch)
+            .map_err(|_| match canonical::signed_otherwise(uri) {
+                Some(cause) => SignatureError::Target { cause },
+                None => SignatureError::Mismatch,
+            })
     }
 }
 

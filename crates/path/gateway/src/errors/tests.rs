@@ -136,6 +136,9 @@ fn request_errors() -> Vec<RequestError> {
             problem: "correct service: 'lambda'.".to_owned(),
         }),
         RequestError::Signature(SignatureError::Mismatch),
+        RequestError::Signature(SignatureError::Target {
+            cause: "Signers disagree.",
+        }),
         RequestError::Signature(SignatureError::Body),
         RequestError::NotAccepted(NotAccepted::Full {
             problem: "100000 invocations wait".to_owned(),

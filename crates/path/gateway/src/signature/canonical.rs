@@ -68,6 +68,20 @@ fn path(path: &str) -> Cow<'_, str> {
     utf8_percent_encode(path, ENCODED_IN_PATH).into()
 }
 
+/// Why usual signers do not sign this target as it is sent.
+pub(super) fn signed_otherwise(uri: &Uri) -> Option<&'static str> {
+    let path = uri.path();
+    if path.contains("//") || path.split('/').any(|part| part == "." || part == "..") {
+        return Some(
+            "Signers remove '//', '/./' and '/../' from the path, and this daemon checks the path as sent: send one without them, \
+             or use the token instead of a signature.",
+        );
+    }
+    uri.query().filter(|query| query.contains('+')).map(|_| {
+        "Signers disagree about '+' in a query: write %20 for a space and %2B for a plus, or use the token instead of a signature."
+    })
+}
+
 /// Names and values, encoded in one way, sorted; without the signature itself.
 fn query(query: &str) -> String {
     let encoded = |text: &str| {
