@@ -66,7 +66,7 @@ async fn reply(gate: &Gate, mut head: Parts, body: &mut Option<RequestBody>, lin
         // The daemon is not a proxy, and hyper would start a tunnel after a 2xx response.
         let mut reply = Reply::new(ReplyBody::Full(Bytes::from_static(NO_CONNECT)));
         *reply.status_mut() = StatusCode::METHOD_NOT_ALLOWED;
-        let allowed = HeaderValue::from_static("GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS");
+        let allowed = HeaderValue::from_static(METHODS);
         reply.headers_mut().insert(headers::ALLOW, allowed);
         return reply;
     }
@@ -75,6 +75,13 @@ async fn reply(gate: &Gate, mut head: Parts, body: &mut Option<RequestBody>, lin
         // Another program may see another request behind this one.
         let close = HeaderValue::from_static("close");
         reply.headers_mut().insert(headers::CONNECTION, close);
+        return reply;
+    }
+    if head.method == Method::OPTIONS && head.uri.path() == "*" {
+        // A ping of the server (RFC 9110, section 9.3.7).
+        let mut reply = Reply::new(ReplyBody::empty());
+        let allowed = HeaderValue::from_static(METHODS);
+        reply.headers_mut().insert(headers::ALLOW, allowed);
         return reply;
     }
     let uri = std::mem::take(&mut head.uri);
@@ -154,6 +161,9 @@ fn check_coding(head: &Parts) -> Result<(), RequestError> {
         }),
     }
 }
+
+/// The methods that some target has.
+const METHODS: &str = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS";
 
 /// Over HTTP/2, a client may ask for a WebSocket in this way (RFC 8441), although the daemon's settings do not offer it.
 const NO_CONNECT: &[u8] =

@@ -22,7 +22,7 @@ fn settled(head: &mut Parts) -> Result<(), &'static str> {
     match (hosts.next(), hosts.next()) {
         (Some(host), None) if is_host(host.as_bytes()) => {}
         (Some(_), None) => return Err("the Host header is not a host with an optional port"),
-        (None, _) if head.version < Version::HTTP_11 => {}
+        (None, _) if head.version < Version::HTTP_11 || is_check(head) => {}
         (None, _) => return Err("the request has no Host header (HTTP/2: no :authority)"),
         (Some(_), Some(_)) => return Err("the request has more than one Host header"),
     }
@@ -36,6 +36,11 @@ fn settled(head: &mut Parts) -> Result<(), &'static str> {
     let host = HeaderValue::from_str(authority).map_err(|_| "the target has no valid authority")?;
     head.headers.insert(headers::HOST, host);
     Ok(())
+}
+
+/// Whether it is a health check over HTTP/2, as HAProxy sends them: without an authority. Its answer is the same for every host.
+fn is_check(head: &Parts) -> bool {
+    head.version == Version::HTTP_2 && matches!(head.uri.path(), "/healthz" | "/readyz")
 }
 
 /// `uri-host [ ":" port ]` (RFC 9110, section 7.2), or nothing, which says that the target has no authority.
@@ -164,7 +169,7 @@ mod tests {
 
     #[test]
     fn the_authority_of_a_target_replaces_the_header() {
-        let (old, new) = (Version::HTTP_10, Version::HTTP_11);
+        let (old, new, two) = (Version::HTTP_10, Version::HTTP_11, Version::HTTP_2);
         for (version, target, hosts, host) in [
             (new, "/fn/f/", vec!["x"], Some("x")),
             (
@@ -181,6 +186,11 @@ mod tests {
             (new, "http://y.example/fn/f/", vec!["a b"], None),
             (new, "http://x:80@y.example/fn/f/", vec!["x"], None),
             (new, "/fn/f/", vec![], None),
+            (new, "/healthz", vec![], None),
+            (two, "/healthz", vec![], Some("")),
+            (two, "/readyz", vec![], Some("")),
+            (two, "/healthz/x", vec![], None),
+            (two, "/fn/f/", vec![], None),
             (old, "/fn/f/", vec!["x", "y"], None),
         ] {
             let found = host_of(version, target, &hosts);

@@ -178,3 +178,17 @@ async fn requests_that_are_cut_off_at_the_end_of_a_drain_are_cancelled() {
     assert!(soon(running).await.unwrap());
     drop(engine);
 }
+
+#[tokio::test]
+async fn a_health_check_needs_no_authority_and_a_ping_of_the_server_is_answered() {
+    let daemon = daemon(GatewayConfig::default()).await;
+    let mut client = Client::connect(&daemon, 65_535).await;
+    for (path, status) in [("/healthz", 200), ("/readyz", 200), ("/other", 400)] {
+        let request = Request::get(path).body(whole("")).unwrap();
+        let response = soon(client.sender.send_request(request)).await.unwrap();
+        assert_eq!(response.status(), status, "{path}");
+    }
+    let ping = daemon.ask("OPTIONS", "*", "", b"").await;
+    assert_eq!((ping.status, &*ping.body), (200, &b""[..]));
+    assert!(ping.header("allow").is_some());
+}
