@@ -464,7 +464,7 @@ fn close_frame(bytes: &[u8]) -> Option<CloseFrame> {
         reason.truncate(end);
     }
     Some(CloseFrame {
-        code: if code.is_allowed() {
+        code: if code.is_allowed() || u16::from(code) == BAD_GATEWAY {
             code
         } else {
             CloseCode::Normal
@@ -558,6 +558,10 @@ const UNSENT_LEN_MAX: usize = PIECE_LEN_MAX + (16 << 10);
 /// Of a client's ping: opcode, length and mask (RFC 6455 §5.2).
 const CONTROL_HEADER_LEN: usize = 6;
 
+/// A code that IANA has registered since RFC 6455, and that the library does not know: the application is a gateway whose server
+/// failed.
+const BAD_GATEWAY: u16 = 1014;
+
 /// Longest reason in a close frame: a control frame has at most 125 bytes (RFC 6455 §5.5).
 const REASON_LEN_MAX: usize = 123;
 
@@ -607,6 +611,26 @@ mod tests {
                 assert_eq!(reply.headers()["sec-websocket-version"], "13");
                 assert_eq!(reply.headers()["upgrade"], "websocket");
             }
+        }
+    }
+
+    #[test]
+    fn registered_codes_of_a_close_pass_and_others_become_1000() {
+        for (code, passed) in [
+            (1000, 1000),
+            (1011, 1011),
+            (1012, 1012),
+            (1013, 1013),
+            (1014, 1014),
+            (1015, 1000),
+            (1006, 1000),
+            (4000, 4000),
+            (999, 1000),
+        ] {
+            let frame = close_frame(&[&u16::to_be_bytes(code)[..], b"why"].concat());
+            let bytes = close_bytes(frame);
+            assert_eq!(bytes[..2], u16::to_be_bytes(passed), "{code}");
+            assert_eq!(&bytes[2..], b"why");
         }
     }
 
