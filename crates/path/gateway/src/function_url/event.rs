@@ -232,7 +232,7 @@ fn parameters(query: &str) -> BTreeMap<String, String> {
     parameters
 }
 
-/// A host without its port; an IPv6 address keeps its brackets.
+/// As AWS writes it. Requests of HTTP/2 are passed on as ones of HTTP/1.1.
 fn protocol(version: Version) -> &'static str {
     if version == Version::HTTP_10 {
         "HTTP/1.0"
