@@ -12,6 +12,8 @@ use hyper::body::{Body as _, Incoming};
 use crate::connection::line::Line;
 use crate::control;
 use crate::errors::RequestError;
+use crate::expectation::{Silence, Unsaid};
+use crate::forward;
 use crate::function_url::{self, UrlParts};
 use crate::gate::Gate;
 use crate::headers;
@@ -38,10 +40,17 @@ pub(crate) async fn answer(gate: &Gate, request: Request<Incoming>, line: &Line)
     let length = request.body().size_hint().upper();
     let is_small = may_follow && length.is_some_and(|length| length <= leftover::WITH_HEAD_MAX);
     let (head, body) = request.into_parts();
-    let mut body = Some(RequestBody::new(body, Arc::clone(usage)));
-    let mut reply = reply(gate, head, &mut body, line).await;
+    let body = RequestBody::new(body, Arc::clone(usage));
+    let expects = has_body && forward::expects_continue(&head.headers);
+    let (mut body, mut reply) = if expects && usage.is_multiplexed() {
+        Box::pin(reply_to_waiting(gate, head, body, line)).await
+    } else {
+        let mut body = Some(body);
+        let reply = reply(gate, head, &mut body, line).await;
+        (body, reply)
+    };
     if usage.leaves_body() {
-        leftover::read(body.filter(|_| may_follow), usage).await;
+        leftover::read(body.take().filter(|_| may_follow), usage).await;
     }
     usage.response_begins();
     let leaves_body = usage.leaves_body() || (usage.may_leave_body() && !is_small);
@@ -52,6 +61,24 @@ pub(crate) async fn answer(gate: &Gate, request: Request<Incoming>, line: &Line)
         reply.headers_mut().insert(headers::CONNECTION, close);
     }
     reply
+}
+
+/// The reply to a client of HTTP/2 that may wait for `100 Continue`, and the body, unless it was taken.
+async fn reply_to_waiting(
+    gate: &Gate,
+    head: Parts,
+    body: RequestBody,
+    line: &Line,
+) -> (Option<RequestBody>, Reply) {
+    let unsaid = Arc::<Unsaid>::default();
+    let silence = Silence::new(Arc::clone(&unsaid), gate.config.body_timeout);
+    let mut body = Some(body.with_silence(silence));
+    let reply = tokio::select! {
+        biased;
+        reply = reply(gate, head, &mut body, line) => reply,
+        () = unsaid.is_awaited() => refusal(RequestError::Expectation),
+    };
+    (body, reply)
 }
 
 /// Whether the body has no length in the head. In HTTP/1.0, it then ends with the connection.

@@ -109,6 +109,11 @@ pub(crate) enum RequestError {
         /// Why.
         problem: String,
     },
+    /// A client of HTTP/2 waits for `100 Continue`.
+    #[error(
+        "the client waits for 100 Continue, which this daemon does not send over HTTP/2: send the request without Expect, or over HTTP/1.1"
+    )]
+    Expectation,
     /// The memory for request bodies is used up.
     #[error("the memory for request bodies is used up: try again")]
     BodiesFull,
@@ -245,6 +250,7 @@ impl RequestError {
             Self::Foreign { .. } => Row::user(S::FORBIDDEN, "AccessDeniedException"),
             Self::TooLarge { .. } => Row::user(S::PAYLOAD_TOO_LARGE, "RequestTooLargeException"),
             Self::Body { .. } => Row::user(S::REQUEST_TIMEOUT, "RequestTimeoutException"),
+            Self::Expectation => Row::user(S::EXPECTATION_FAILED, "ExpectationFailedException"),
             Self::BodiesFull => Row::user(S::TOO_MANY_REQUESTS, "TooManyRequestsException")
                 .with_reason("RequestBodyMemoryLimitExceeded")
                 .retry_after(1),

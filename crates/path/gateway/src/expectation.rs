@@ -1,7 +1,10 @@
 //! A client that sends `Expect: 100-continue` waits for `100 Continue` before it sends the body (RFC 9110 §10.1.1). A function's own
 //! server decides: it may answer at once (417, 413, 401 …), and the body is then not sent at all.
+//!
+//! hyper's server sends no `100 Continue` over HTTP/2. Most clients send the body after a while without it. The request of a
+//! client that does not is refused ([`Unsaid`]).
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -52,6 +55,58 @@ impl Expectation {
             .until
             .get_or_insert_with(|| Box::pin(sleep(SILENCE_MAX)));
         until.as_mut().poll(cx)
+    }
+}
+
+/// Whether a client of HTTP/2 waits for `100 Continue` for longer than others do.
+#[derive(Debug, Default)]
+pub(crate) struct Unsaid {
+    awaited: AtomicBool,
+    request: AtomicWaker,
+}
+
+impl Unsaid {
+    /// Resolves when it does.
+    pub(crate) async fn is_awaited(&self) {
+        poll_fn(|cx| {
+            self.request.register(cx.waker());
+            match self.awaited.load(Ordering::Acquire) {
+                true => Poll::Ready(()),
+                false => Poll::Pending,
+            }
+        })
+        .await;
+    }
+}
+
+/// Says so for a body of which nothing has come.
+#[derive(Debug)]
+pub(crate) struct Silence {
+    unsaid: Arc<Unsaid>,
+    longest: Duration,
+    /// Created when the body is first read.
+    until: Option<Pin<Box<Sleep>>>,
+}
+
+impl Silence {
+    /// `patience`: the longest wait for a piece of a body, usually 30 s. A fifth of it is more than most clients wait for the
+    /// permission: one second (curl, Go, .NET) to five (Java).
+    pub(crate) fn new(unsaid: Arc<Unsaid>, patience: Duration) -> Self {
+        Self {
+            unsaid,
+            longest: patience / 5,
+            until: None,
+        }
+    }
+
+    /// The body is read, and nothing comes.
+    pub(crate) fn goes_on(&mut self, cx: &mut Context<'_>) {
+        let longest = self.longest;
+        let until = self.until.get_or_insert_with(|| Box::pin(sleep(longest)));
+        if !self.unsaid.awaited.load(Ordering::Relaxed) && until.as_mut().poll(cx).is_ready() {
+            self.unsaid.awaited.store(true, Ordering::Release);
+            self.unsaid.request.wake();
+        }
     }
 }
 

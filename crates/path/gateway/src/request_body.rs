@@ -15,6 +15,7 @@ use pilot_protocols::PiecePace;
 use tokio::time::{Sleep, sleep_until};
 
 use crate::connection::line::Usage;
+use crate::expectation::Silence;
 
 /// The body of a request.
 #[derive(Debug)]
@@ -25,6 +26,8 @@ pub struct RequestBody<B = Incoming> {
     has_begun: bool,
     /// The client's pieces are too many: nothing is read before.
     resting: Option<Pin<Box<Sleep>>>,
+    /// The client may wait in vain for `100 Continue`.
+    silence: Option<Box<Silence>>,
 }
 
 impl<B> RequestBody<B> {
@@ -34,7 +37,15 @@ impl<B> RequestBody<B> {
             usage,
             has_begun: false,
             resting: None,
+            silence: None,
         }
+    }
+
+
+    /// The client waits for `100 Continue`, and does not get it.
+    pub(crate) fn with_silence(mut self, silence: Silence) -> Self {
+        self.silence = Some(Box::new(silence));
+        self
     }
 
     fn came(&mut self, len: usize) {
@@ -70,7 +81,12 @@ where
                 self.usage.body_is_cut_off();
             }
         }
+        match &mut self.silence {
+            Some(silence) if frame.is_pending() => silence.goes_on(cx),
+            _ => {}
+        }
         let frame = ready!(frame);
+        self.silence = None;
         if let Some(Ok(frame)) = &frame
             && let Some(piece) = frame.data_ref()
         {

@@ -100,6 +100,11 @@ impl Usage {
         self.multiplexed.store(true, Ordering::Relaxed);
     }
 
+    /// Whether the request is one of HTTP/2.
+    pub(crate) fn is_multiplexed(&self) -> bool {
+        self.multiplexed.load(Ordering::Relaxed)
+    }
+
     /// A stream of the connection has a request. The request has a state of its own.
     pub(super) fn stream_began(&self) {
         self.used.store(true, Ordering::Relaxed);

@@ -109,6 +109,7 @@ fn request_errors() -> Vec<RequestError> {
         RequestError::Body {
             problem: "no data for 30 s".to_owned(),
         },
+        RequestError::Expectation,
         RequestError::BodiesFull,
         RequestError::ConnectionsFull,
         RequestError::WebSocketVersion,

@@ -116,6 +116,34 @@ async fn a_body_that_does_not_come_is_given_up() {
 }
 
 #[tokio::test]
+async fn a_client_that_waits_for_100_continue_is_told_that_it_does_not_come() {
+    let daemon = daemon(GatewayConfig {
+        body_timeout: Duration::from_millis(1500),
+        ..GatewayConfig::default()
+    })
+    .await;
+    let mut client = Client::connect(&daemon, 65_535).await;
+    let post = |body: Body| {
+        let uri = "http://x/2015-03-31/functions/slow/invocations";
+        let request = Request::post(uri).header("expect", "100-continue");
+        request.body(body).unwrap()
+    };
+    let never = StreamBody::new(stream::pending()).boxed_unsync();
+    let response = soon(client.sender.send_request(post(never))).await.unwrap();
+    assert_eq!(response.status(), StatusCode::EXPECTATION_FAILED);
+    assert_eq!(
+        response.headers()["x-amzn-errortype"],
+        "ExpectationFailedException"
+    );
+    let response = soon(client.sender.send_request(post(whole("1")))).await;
+    assert_eq!(
+        response.unwrap().status(),
+        StatusCode::OK,
+        "it did not wait"
+    );
+}
+
+#[tokio::test]
 async fn a_connection_without_requests_is_closed_and_one_with_a_request_is_not() {
     let daemon = daemon(GatewayConfig {
         header_timeout: Duration::from_millis(1000),
@@ -178,6 +206,7 @@ async fn requests_that_are_cut_off_at_the_end_of_a_drain_are_cancelled() {
     assert!(soon(running).await.unwrap());
     drop(engine);
 }
+
 
 #[tokio::test]
 async fn a_health_check_needs_no_authority_and_a_ping_of_the_server_is_answered() {
