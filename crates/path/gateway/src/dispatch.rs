@@ -49,13 +49,25 @@ pub(crate) async fn answer(gate: &Gate, request: Request<Incoming>, line: &Line)
         let reply = reply(gate, head, &mut body, line).await;
         (body, reply)
     };
-    if usage.leaves_body() {
-        leftover::read(body.take().filter(|_| may_follow), usage).await;
+    // `None` if it has been begun.
+    if usage.leaves_body()
+        && let Some(unread) = body.take()
+    {
+        let rest = match may_follow {
+            true => leftover::read(unread, usage).await,
+            // It will not come without being asked for.
+            false => Some(unread),
+        };
+        if let Some(rest) = rest.filter(|_| usage.is_multiplexed()) {
+            usage.keeps_rest(rest.into_rest());
+        }
     }
     usage.response_begins();
     let leaves_body = usage.leaves_body() || (usage.may_leave_body() && !is_small);
-    if usage.is_half_closed() || leaves_body || (usage.is_http_1_0() && has_unknown_length(&reply))
-    {
+    let is_last = usage.is_half_closed()
+        || leaves_body
+        || (usage.is_http_1_0() && has_unknown_length(&reply));
+    if is_last && !usage.is_multiplexed() {
         // No other request can come. hyper would close the connection, too, but not say so: a client would send its next request.
         let close = HeaderValue::from_static("close");
         reply.headers_mut().insert(headers::CONNECTION, close);

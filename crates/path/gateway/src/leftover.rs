@@ -1,5 +1,6 @@
 //! What nobody read of a request's body when its response is known, as for a function that does not exist. The next request of an
-//! HTTP/1.1 connection comes behind it.
+//! HTTP/1.1 connection comes behind it. Over HTTP/2, the stream is reset if a rest stays, and some clients lose the response
+//! then (curl before 8).
 
 use std::time::Duration;
 
@@ -9,11 +10,8 @@ use crate::connection::line::Usage;
 use crate::request_body::RequestBody;
 
 /// Reads a small rest, so that the connection can be used again. A larger or slower one stays, and ends the connection (RFC 9112,
-/// section 9.3). `body` is `None` if it has been begun, or will not come without being asked for.
-pub(crate) async fn read(body: Option<RequestBody>, usage: &Usage) {
-    let Some(mut body) = body else {
-        return;
-    };
+/// section 9.3). Returns it.
+pub(crate) async fn read(mut body: RequestBody, usage: &Usage) -> Option<RequestBody> {
     let whole = async {
         let mut left = BYTES_MAX;
         while let Some(frame) = body.frame().await {
@@ -22,8 +20,12 @@ pub(crate) async fn read(body: Option<RequestBody>, usage: &Usage) {
         }
         Some(())
     };
-    if let Ok(Some(())) = tokio::time::timeout(PATIENCE, whole).await {
-        usage.body_was_read();
+    match tokio::time::timeout(PATIENCE, whole).await {
+        Ok(Some(())) => {
+            usage.body_was_read();
+            None
+        }
+        _ => Some(body),
     }
 }
 

@@ -41,6 +41,10 @@ impl<B> RequestBody<B> {
         }
     }
 
+    /// What has not been read.
+    pub(crate) fn into_rest(self) -> B {
+        self.body
+    }
 
     /// The client waits for `100 Continue`, and does not get it.
     pub(crate) fn with_silence(mut self, silence: Silence) -> Self {

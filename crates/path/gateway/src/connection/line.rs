@@ -7,6 +7,7 @@ use std::task::Context;
 
 use futures_util::task::AtomicWaker;
 use http::Version;
+use hyper::body::Incoming;
 use pilot_protocols::{FunctionBudget, PiecePace};
 
 use super::interim::Interim;
@@ -56,6 +57,8 @@ pub(crate) struct Usage {
     answers: Mutex<Option<FunctionBudget>>,
     /// Of the bodies of requests.
     pieces: PiecePace,
+    /// What nobody reads of the body of a request of HTTP/2.
+    rest: Mutex<Option<Incoming>>,
 }
 
 impl Usage {
@@ -149,7 +152,7 @@ impl Usage {
         self.body_handed_over.store(true, Ordering::Relaxed);
     }
 
-    /// Whether nobody will read the rest of the request's body, and the next request on this connection comes behind it.
+    /// Whether nobody will read the rest of the request's body. Over HTTP/1, the next request on this connection comes behind it.
     pub(crate) fn leaves_body(&self) -> bool {
         self.has_unread_body() && !self.body_streamed.load(Ordering::Relaxed)
     }
@@ -160,9 +163,13 @@ impl Usage {
     }
 
     fn has_unread_body(&self) -> bool {
-        self.body_unread.load(Ordering::Relaxed)
-            && !self.body_handed_over.load(Ordering::Relaxed)
-            && !self.multiplexed.load(Ordering::Relaxed)
+        self.body_unread.load(Ordering::Relaxed) && !self.body_handed_over.load(Ordering::Relaxed)
+    }
+
+    /// Keeps the unread rest of a body until the client has the response: when it is dropped, h2 resets the stream (RFC 9113
+    /// §8.1), and some clients lose a response that comes together with the reset.
+    pub(crate) fn keeps_rest(&self, rest: Incoming) {
+        *self.rest.lock().unwrap_or_else(PoisonError::into_inner) = Some(rest);
     }
 
     /// The head of the response is made.

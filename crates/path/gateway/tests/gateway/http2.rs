@@ -1,4 +1,5 @@
-//! HTTP/2 on a real socket: its limits of time, and its drain. The routes are tested end to end, in `tests/e2e/http2.rs`.
+//! HTTP/2 on a real socket: its limits of time, its drain, and what differs from HTTP/1. The routes are tested end to end, in
+//! `tests/e2e/http2.rs`.
 
 use std::convert::Infallible;
 use std::time::{Duration, Instant};
@@ -14,6 +15,7 @@ use hyper::client::conn::http2::{self, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use pilot_gateway::{Door, GatewayConfig, ReadPace, Transport};
 use pilot_testkit::Reaction;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 
@@ -207,6 +209,53 @@ async fn requests_that_are_cut_off_at_the_end_of_a_drain_are_cancelled() {
     drop(engine);
 }
 
+/// A frame of HTTP/2 (RFC 9113 §4.1).
+fn frame(kind: u8, flags: u8, stream: u8, payload: &[u8]) -> Vec<u8> {
+    let len = u8::try_from(payload.len()).unwrap();
+    [&[0, 0, len, kind, flags, 0, 0, 0, stream], payload].concat()
+}
+
+/// Reads frames until one of this kind has come with these flags. Returns their kinds.
+async fn frames_until(stream: &mut TcpStream, kind: u8, flags: u8) -> Vec<u8> {
+    let mut kinds = Vec::new();
+    loop {
+        let mut head = [0; 9];
+        soon(stream.read_exact(&mut head)).await.unwrap();
+        let len = u32::from_be_bytes([0, head[0], head[1], head[2]]);
+        let mut payload = vec![0; len as usize];
+        soon(stream.read_exact(&mut payload)).await.unwrap();
+        kinds.push(head[3]);
+        if (head[3], head[4]) == (kind, flags) {
+            return kinds;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_small_body_that_nobody_reads_is_no_cause_of_a_reset() {
+    let [data, headers, rst_stream, settings, ping] = [0, 1, 3, 4, 6];
+    let [ack, end_stream, end_headers] = [1, 1, 4];
+    let daemon = daemon(GatewayConfig::default()).await;
+    let mut stream = TcpStream::connect(daemon.addr).await.unwrap();
+    // POST, http, `:path: /fn/nope/` and `:authority: x` (RFC 7541 §6.1, §6.2.2).
+    let head = [b"\x83\x86\x04\x09/fn/nope/".as_slice(), b"\x01\x01x"].concat();
+    let begin = [
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(),
+        frame(settings, 0, 0, b""),
+        frame(headers, end_headers, 1, &head),
+        frame(ping, 0, 0, b"12345678"),
+    ];
+    stream.write_all(&begin.concat()).await.unwrap();
+    let before = frames_until(&mut stream, ping, ack).await;
+    assert!(!before.contains(&rst_stream), "{before:?}");
+    let body = frame(data, end_stream, 1, b"body");
+    stream.write_all(&body).await.unwrap();
+    let mut frames = frames_until(&mut stream, data, end_stream).await;
+    assert!(frames.contains(&headers), "{frames:?}");
+    stream.write_all(&begin[3]).await.unwrap();
+    frames.extend(frames_until(&mut stream, ping, ack).await);
+    assert!(!frames.contains(&rst_stream), "{frames:?}");
+}
 
 #[tokio::test]
 async fn a_health_check_needs_no_authority_and_a_ping_of_the_server_is_answered() {
