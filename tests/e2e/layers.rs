@@ -312,6 +312,43 @@ fn a_function_with_layers_survives_a_restart_and_says_if_they_are_gone() {
     assert_eq!(answer(&daemon, "lab", json!(["greet"])), "one");
 }
 
+#[test]
+fn layers_that_are_away_at_a_start_cost_no_version() {
+    let mut daemon = daemon();
+    up(
+        &daemon,
+        &with_tool(project(MANIFEST).file("lab/app.py", RUNS), "one"),
+    );
+    daemon.upload_code("lab", &plain(), &RUNS.replace(".strip()", ""));
+    let (layers, away) = (
+        daemon.data_dir().join("layers"),
+        daemon.data_dir().join("away"),
+    );
+    daemon.kill();
+    std::fs::rename(&layers, &away).unwrap();
+    daemon.resume();
+    let output = daemon.cli(&["rollback", "lab", "1"]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        said.contains("version 1 of function 'lab' cannot run: its layers "),
+        "{said}"
+    );
+    assert!(
+        daemon.log().contains("an older version cannot run"),
+        "{}",
+        daemon.log()
+    );
+    // The sweep of this deployment comes after that of the start.
+    daemon.upload_code("other", &plain(), RUNS);
+    daemon.cli_ok(&["remove", "other"]);
+    daemon.kill();
+    std::fs::remove_dir(&layers).unwrap();
+    std::fs::rename(&away, &layers).unwrap();
+    daemon.resume();
+    daemon.cli_ok(&["rollback", "lab"]);
+    assert_eq!(answer(&daemon, "lab", json!(["greet"])), "one");
+}
+
 fn zip(project: &Project, name: &str, script: &str) {
     let script = format!(
         "import zipfile, stat\nwith zipfile.ZipFile('{name}', 'w', zipfile.ZIP_DEFLATED) as z:\n{script}\n"

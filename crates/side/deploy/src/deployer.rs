@@ -4,6 +4,7 @@
 //!
 //! Deployments of one function run one after another. Deployments of different functions run in parallel.
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -42,7 +43,8 @@ mod tried;
 
 pub use bounds::StoreLimits;
 
-/// How many versions of a function are kept, including the live one. `NAME:NUMBER` can be invoked for these.
+/// How many versions of a function are kept, including the live one. `NAME:NUMBER` can be invoked for these. Versions that cannot run do not
+/// count.
 pub const VERSIONS_KEPT: usize = 3;
 
 /// Configuration of deployments.
@@ -208,15 +210,17 @@ impl Deployer {
     #[must_use]
     pub fn restore(&self) -> Restored {
         let mut restored = Restored::default();
-        for (name, function) in self.inner.state.functions() {
-            if let Some(problem) = function.problem {
+        let functions = self.inner.state.functions();
+        logged::log_broken_older(&functions);
+        for (name, function) in functions {
+            if let Some(problem) = function.problem() {
                 tracing::error!(function = %name, problem, "a function is broken");
                 self.inner.platform.mark_broken(&name, &problem);
                 restored.broken.push((name, problem));
                 continue;
             }
             // Oldest first, so that each version can still be invoked by its number.
-            for one in function.older.iter().rev().chain([&function.live]) {
+            for one in function.older_whole().rev().chain([&function.live]) {
                 self.inner.platform.activate(Arc::clone(&one.version));
             }
             restored.functions += 1;
@@ -393,8 +397,8 @@ impl ControlPlane for Deployer {
         let Some(function) = self.inner.state.function(name) else {
             return Ok(None);
         };
-        if let Some(problem) = &function.problem {
-            return Err(errors::broken(name, problem));
+        if let Some(problem) = function.problem() {
+            return Err(errors::broken(name, &problem));
         }
         let max = function.live.version.config.scale.max;
         if let Some(wanted) = scaling.workers.filter(|wanted| *wanted > max) {
@@ -437,7 +441,10 @@ impl Inner {
 
     fn sweep_in_room(&self) -> std::io::Result<()> {
         let rubbish = self.data_dir.stage()?;
-        self.state.sweep(&self.kept_folders(), rubbish.path())?;
+        let named = self.registry.folders(&HashSet::new());
+        let named = named.map_err(std::io::Error::other)?;
+        self.state
+            .sweep(&self.kept_folders(), &named, rubbish.path())?;
         rubbish.close()
     }
 
@@ -457,23 +464,15 @@ impl Inner {
             deployed_unix_s: function.live.deployed_unix_s,
             workers: self.platform.status(name).unwrap_or_default(),
             totals: observation.totals,
-            problem: function.problem.clone(),
+            problem: function.problem(),
         }
     }
 }
 
 fn loaded(stored: StoredFunction) -> Function {
-    let whole = |version: &StoredVersion| version.problem.is_none();
-    let problem = stored.live.problem.clone();
     Function {
         live: deployed(stored.live),
-        older: stored
-            .older
-            .into_iter()
-            .filter(whole)
-            .map(deployed)
-            .collect(),
-        problem,
+        older: stored.older.into_iter().map(deployed).collect(),
     }
 }
 
@@ -482,6 +481,7 @@ fn deployed(stored: StoredVersion) -> Deployed {
         version: Arc::new(stored.version),
         template: stored.template,
         deployed_unix_s: stored.deployed_unix_s,
+        problem: stored.problem,
     }
 }
 

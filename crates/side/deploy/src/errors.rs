@@ -97,13 +97,24 @@ pub(crate) fn no_version(
     function: &Function,
 ) -> DeployError {
     let live = function.live.version.number;
-    let there = there_are(live, &function.other_numbers());
+    let mut there = there_are(live, &function.other_numbers());
+    for (number, problem) in function.older_broken() {
+        there.push_str(&format!("; version {number} cannot run: {problem}"));
+    }
     let missing = match number {
         Some(number) => format!("no version {number}"),
         None => format!("no version older than {live}"),
     };
     let message = format!("function '{name}' has {missing}: {there}");
     invalid("unknown_version", message, "")
+}
+
+/// The function has this version, but something that it needs was missing when the daemon started.
+pub(crate) fn broken_version(name: &FunctionName, number: u32, problem: &str) -> DeployError {
+    let message = format!(
+        "version {number} of function '{name}' cannot run: {problem}. Bring it back and restart the daemon, or deploy that code again"
+    );
+    invalid("broken", message, "")
 }
 
 /// Another function would be one too many.

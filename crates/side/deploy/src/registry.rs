@@ -4,6 +4,7 @@
 //! Invariant: a version's row is written after its files are on disk. Invocations do not read or write the registry.
 
 mod environments;
+mod folders;
 mod open;
 
 use std::path::{Path, PathBuf};
@@ -308,15 +309,17 @@ impl Registry {
             return Ok(None);
         };
         let mut damage = None;
-        let config: FunctionConfig = match serde_json::from_str(&row.get::<_, String>(4)?) {
+        let text: String = row.get(4)?;
+        let config: FunctionConfig = match serde_json::from_str(&text) {
             Ok(config) => config,
             Err(error) => {
                 damage = Some(format!(
                     "its configuration in the registry cannot be read ({error})"
                 ));
-                let Ok(config) = FunctionSpec::default().check(&name) else {
+                let Ok(mut config) = FunctionSpec::default().check(&name) else {
                     return Ok(None);
                 };
+                folders::keep_readable(&text, &mut config);
                 config
             }
         };
@@ -338,9 +341,7 @@ impl Registry {
             own_imports: template.own_imports.clone(),
             modules: template.modules.clone(),
         };
-        let problem = damage
-            .or_else(|| environments::missing(&version))
-            .map(|problem| format!("{problem}; deploy it again"));
+        let problem = damage.or_else(|| environments::missing(&version));
         Ok(Some(StoredVersion {
             template,
             deployed_unix_s: row.get::<_, i64>(3)?.try_into().unwrap_or(0),

@@ -23,6 +23,8 @@ pub(crate) struct Deployed {
     /// The result of its trial start.
     pub(crate) template: TemplateReport,
     pub(crate) deployed_unix_s: u64,
+    /// Why it cannot run. Its folders are kept all the same: what is missing may come back.
+    pub(crate) problem: Option<String>,
 }
 
 /// A function in the registry.
@@ -31,8 +33,6 @@ pub(crate) struct Function {
     pub(crate) live: Deployed,
     /// The other kept versions, the last live one first.
     pub(crate) older: Vec<Deployed>,
-    /// Why the live version cannot run.
-    pub(crate) problem: Option<String>,
 }
 
 /// The functions and folders in use.
@@ -149,13 +149,18 @@ impl DeployState {
         retired.any(|version| version.strong_count() > 0)
     }
 
-    /// Moves every unused folder directly below `parents` into `rubbish`. What has none of our names stays.
-    pub(crate) fn sweep(&self, parents: &[PathBuf], rubbish: &Path) -> io::Result<Vec<Unused>> {
+    /// Moves every unused folder directly below `parents` into `rubbish`. What has none of our names stays, and so does what is in `named`.
+    pub(crate) fn sweep(
+        &self,
+        parents: &[PathBuf],
+        named: &HashSet<PathBuf>,
+        rubbish: &Path,
+    ) -> io::Result<Vec<Unused>> {
         let mut inner = self.inner.lock();
         let needed = inner.needed(&HashSet::new());
         let mut moved = Vec::new();
         for folder in below(parents)? {
-            if !needed.contains(&folder) {
+            if !needed.contains(&folder) && !named.contains(&folder) {
                 let now = rubbish.join(moved.len().to_string());
                 fs::rename(&folder, &now)?;
                 moved.push((folder, now));
@@ -168,20 +173,38 @@ impl DeployState {
     pub(crate) fn unused(
         &self,
         parents: &[PathBuf],
+        named: &HashSet<PathBuf>,
         without: &HashSet<(FunctionName, u32)>,
     ) -> io::Result<Vec<Unused>> {
         let needed = self.inner.lock().needed(without);
         let mut folders = below(parents)?;
-        folders.retain(|folder| !needed.contains(folder));
+        folders.retain(|folder| !needed.contains(folder) && !named.contains(folder));
         let unused = folders.into_iter();
         Ok(unused.map(|folder| (folder.clone(), folder)).collect())
     }
 }
 
 impl Function {
-    /// The numbers of the kept versions except the live one, the highest first.
+    /// Why the live version cannot run, and what to do.
+    pub(crate) fn problem(&self) -> Option<String> {
+        let problem = self.live.problem.as_ref();
+        problem.map(|problem| format!("{problem}; deploy it again"))
+    }
+
+    /// The older versions that can run, the last live one first.
+    pub(crate) fn older_whole(&self) -> impl DoubleEndedIterator<Item = &Deployed> {
+        self.older.iter().filter(|one| one.problem.is_none())
+    }
+
+    /// The older versions that cannot run, and why.
+    pub(crate) fn older_broken(&self) -> impl Iterator<Item = (u32, &str)> {
+        let broken = self.older.iter();
+        broken.filter_map(|one| Some((one.version.number, one.problem.as_deref()?)))
+    }
+
+    /// The numbers of the older versions that can run, the highest first.
     pub(crate) fn other_numbers(&self) -> Vec<u32> {
-        let mut numbers: Vec<u32> = self.older.iter().map(|one| one.version.number).collect();
+        let mut numbers: Vec<u32> = self.older_whole().map(|one| one.version.number).collect();
         numbers.sort_unstable_by(|one, other| other.cmp(one));
         numbers
     }
@@ -273,21 +296,32 @@ mod tests {
         let (code, rubbish) = (root.path().join("code"), root.path().join("rubbish"));
         std::os::unix::fs::symlink(disk.path(), &code).unwrap();
         fs::create_dir(&rubbish).unwrap();
-        for name in ["f99b1bbba009551d", "1a8fe207b1b19272", "photos"] {
+        for name in [
+            "f99b1bbba009551d",
+            "1a8fe207b1b19272",
+            "0123456789abcdef",
+            "photos",
+        ] {
             fs::create_dir(code.join(name)).unwrap();
         }
         fs::write(code.join("notes.txt"), "").unwrap();
         let state = Arc::new(DeployState::default());
         let _needed = state.reserve(code.join("1a8fe207b1b19272"));
         let parents = [code.clone()];
-        let unused = state.unused(&parents, &HashSet::new()).unwrap();
-        let swept = state.sweep(&parents, &rubbish).unwrap();
+        let named = HashSet::from([code.join("0123456789abcdef")]);
+        let unused = state.unused(&parents, &named, &HashSet::new()).unwrap();
+        let swept = state.sweep(&parents, &named, &rubbish).unwrap();
         for found in [unused, swept] {
             let folders: Vec<PathBuf> = found.into_iter().map(|(folder, _)| folder).collect();
             assert_eq!(folders, [code.join("f99b1bbba009551d")]);
         }
         assert!(!code.join("f99b1bbba009551d").exists());
-        for name in ["1a8fe207b1b19272", "photos", "notes.txt"] {
+        for name in [
+            "1a8fe207b1b19272",
+            "0123456789abcdef",
+            "photos",
+            "notes.txt",
+        ] {
             assert!(disk.path().join(name).exists(), "{name}");
         }
     }

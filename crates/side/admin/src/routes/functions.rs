@@ -153,6 +153,7 @@ pub(crate) async fn scale(
         (status = 200, description = "The version that is live now", body = RollbackReport),
         (status = 400, description = "The request is invalid, or the version does not start", body = ApiError),
         (status = 404, description = "No such function, or no such version", body = ApiError),
+        (status = 409, description = "Something that the version needs is missing", body = ApiError),
     ),
 )]
 pub(crate) async fn rollback(

@@ -169,7 +169,7 @@ impl Inner {
         id: &VersionId,
         made_of: MadeOf<'_>,
     ) -> Result<Option<&'a Deployed>, DeployError> {
-        let Some(function) = before.filter(|function| function.problem.is_none()) else {
+        let Some(function) = before.filter(|function| function.live.problem.is_none()) else {
             return Ok(None);
         };
         let live = &function.live;
@@ -318,7 +318,7 @@ impl Inner {
         let code_dir = self.data_dir.code().join(id.as_str());
         let broken = before
             .as_ref()
-            .is_some_and(|function| function.problem.is_some());
+            .is_some_and(|function| function.live.problem.is_some());
         staged.settle(code_dir.clone(), broken).await?;
         let environment = &obtained.environment;
         let merged = self.merge_layers(&config, environment, compiler.as_ref(), broken, say);
@@ -347,6 +347,7 @@ impl Inner {
             version,
             template,
             deployed_unix_s: now_unix_s(),
+            problem: None,
         };
         let inner = Arc::clone(&self);
         let committed = blocking(move || inner.commit(deployed, before, claims, tried)).await?;
@@ -437,11 +438,11 @@ impl Inner {
             problem: None,
         };
         let function = Function {
-            older: before.map_or_else(Vec::new, Function::into_older),
+            older: before.map_or_else(Vec::new, |before| before.into_older(&deployed)),
             live: deployed.clone(),
-            problem: None,
         };
-        let kept: Vec<u32> = function.other_numbers();
+        let older = function.older.iter();
+        let kept: Vec<u32> = older.map(|one| one.version.number).collect();
         self.registry
             .commit(&stored, &kept)
             .map_err(|error| errors::from_registry(&error))?;
@@ -461,13 +462,25 @@ impl Inner {
 }
 
 impl Function {
-    /// The versions that are kept beside a new live one, the last live one first. Versions that cannot run are not kept.
-    fn into_older(self) -> Vec<Deployed> {
-        let live = self.problem.is_none().then_some(self.live);
-        live.into_iter()
-            .chain(self.older)
-            .take(VERSIONS_KEPT - 1)
-            .collect()
+    /// The versions that are kept beside a new live one, the last live one first. Those that cannot run take no place of the others: they
+    /// are kept, too, as long as they are among these, and are not what is deployed again.
+    fn into_older(self, new: &Deployed) -> Vec<Deployed> {
+        let (mut whole, mut broken) = (0, 0);
+        let mut kept = Vec::new();
+        for one in [self.live].into_iter().chain(self.older) {
+            if whole == VERSIONS_KEPT - 1 {
+                break;
+            }
+            if one.problem.is_none() {
+                whole += 1;
+            } else if broken == VERSIONS_KEPT - 1 || one.version.id == new.version.id {
+                continue;
+            } else {
+                broken += 1;
+            }
+            kept.push(one);
+        }
+        kept
     }
 }
 

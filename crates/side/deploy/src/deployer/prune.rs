@@ -46,10 +46,12 @@ impl Inner {
         }
         let rubbish = self.data_dir.stage().map_err(disk)?;
         let folders = self.kept_folders();
+        let named = self.registry.folders(&without);
+        let named = named.map_err(|error| errors::from_registry(&error))?;
         let unused = if request.dry_run {
-            self.state.unused(&folders, &without)
+            self.state.unused(&folders, &named, &without)
         } else {
-            self.state.sweep(&folders, rubbish.path())
+            self.state.sweep(&folders, &named, rubbish.path())
         };
         for (folder, now) in unused.map_err(disk)? {
             let pruned = Pruned {

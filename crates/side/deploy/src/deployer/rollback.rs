@@ -26,7 +26,7 @@ impl Inner {
             .function(&name)
             .ok_or_else(|| errors::no_function(&name))?;
         let live = &function.live.version;
-        if number == Some(live.number) && function.problem.is_none() {
+        if number == Some(live.number) && function.live.problem.is_none() {
             return Ok(report(live.number, &function.live, false));
         }
         let target = choose(&function, number)?;
@@ -59,11 +59,11 @@ impl Inner {
             return Err(errors::no_version(name, Some(number), &before));
         }
         let replaced = before.live.version.number;
-        let was_broken = before.problem.is_some();
+        let was_broken = before.live.problem.is_some();
         let function = before.with_live(target.clone());
         if was_broken {
             // A broken function has no versions that can be invoked. They are activated as after a restart, the last live one last.
-            for one in function.older.iter().rev() {
+            for one in function.older_whole().rev() {
                 self.platform.activate(Arc::clone(&one.version));
             }
         }
@@ -74,7 +74,7 @@ impl Inner {
     }
 }
 
-/// The version with this number, or the newest one that is older than the live version.
+/// The version with this number, or the newest one that is older than the live version and can run.
 fn choose(function: &Function, number: Option<u32>) -> Result<Deployed, DeployError> {
     let live = &function.live.version;
     let found = match number {
@@ -83,25 +83,26 @@ fn choose(function: &Function, number: Option<u32>) -> Result<Deployed, DeployEr
             .iter()
             .find(|one| one.version.number == number),
         None => function
-            .older
-            .iter()
+            .older_whole()
             .filter(|one| one.version.number < live.number)
             .max_by_key(|one| one.version.number),
     };
-    let found = found.cloned();
-    found.ok_or_else(|| errors::no_version(&live.config.name, number, function))
+    let name = &live.config.name;
+    let found = found.ok_or_else(|| errors::no_version(name, number, function))?;
+    match &found.problem {
+        Some(problem) => Err(errors::broken_version(name, found.version.number, problem)),
+        None => Ok(found.clone()),
+    }
 }
 
 impl Function {
-    /// The same function with another of its versions as the live one. The version that was live is kept, unless it cannot run.
+    /// The same function with another of its versions as the live one.
     fn with_live(self, live: Deployed) -> Self {
-        let before = self.problem.is_none().then_some(self.live);
-        let others = self.older.into_iter();
+        let others = [self.live].into_iter().chain(self.older);
         let others = others.filter(|one| one.version.number != live.version.number);
         Self {
-            older: before.into_iter().chain(others).collect(),
+            older: others.collect(),
             live,
-            problem: None,
         }
     }
 }

@@ -18,6 +18,7 @@ use tokio::sync::Semaphore;
 
 use super::*;
 
+mod folders;
 mod runtimes;
 
 /// Records calls. Each trial start waits for a permit.

@@ -1,3 +1,4 @@
+use std::collections::HashSet;
 use std::io::Write as _;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 
@@ -58,7 +59,8 @@ impl Bench {
     fn sweep(&self) {
         let rubbish = self.data_dir.stage().unwrap();
         let parents = [self.data_dir.layers()];
-        self.state.sweep(&parents, rubbish.path()).unwrap();
+        let named = HashSet::new();
+        self.state.sweep(&parents, &named, rubbish.path()).unwrap();
     }
 
     fn names(&self) -> Vec<String> {

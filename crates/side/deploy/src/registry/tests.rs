@@ -187,10 +187,7 @@ fn missing_files_are_a_problem_of_that_function_alone() {
         .map(|function| function.live.problem.clone())
         .collect();
     assert!(
-        problems[0]
-            .as_ref()
-            .unwrap()
-            .ends_with("is gone; deploy it again"),
+        problems[0].as_ref().unwrap().ends_with("is gone"),
         "{problems:?}"
     );
     assert!(
@@ -267,10 +264,7 @@ fn a_function_whose_node_or_packages_are_gone_says_which() {
     fs::remove_dir(&modules).unwrap();
     assert_eq!(
         problem().unwrap(),
-        format!(
-            "its Node.js packages {} are gone; deploy it again",
-            modules.display()
-        )
+        format!("its Node.js packages {} are gone", modules.display())
     );
     fs::create_dir(&modules).unwrap();
     node.executable = "/nonexistent/bin/node".into();
@@ -278,15 +272,12 @@ fn a_function_whose_node_or_packages_are_gone_says_which() {
     registry.commit(&stored, &[]).unwrap();
     assert_eq!(
         problem().unwrap(),
-        "its Node.js /nonexistent/bin/node is gone; deploy it again"
+        "its Node.js /nonexistent/bin/node is gone"
     );
     stored.version.environment.node = None;
     stored.version.number = 3;
     registry.commit(&stored, &[]).unwrap();
-    assert_eq!(
-        problem().unwrap(),
-        "its Node.js is not in the registry; deploy it again"
-    );
+    assert_eq!(problem().unwrap(), "its Node.js is not in the registry");
 }
 
 /// Rows of the first schema.
