@@ -47,9 +47,9 @@ pub(crate) fn from_environment(error: &EnvironmentError) -> DeployError {
         }
         EnvironmentError::NoPip { tail, .. } => invalid("installer_missing", message, tail),
         EnvironmentError::NoNpm { .. } => invalid("installer_missing", message, ""),
-        EnvironmentError::Disk { .. } | EnvironmentError::Build(_) => {
-            DeployError::Internal { message }
-        }
+        EnvironmentError::Disk { .. }
+        | EnvironmentError::Record { .. }
+        | EnvironmentError::Build(_) => DeployError::Internal { message },
     }
 }
 

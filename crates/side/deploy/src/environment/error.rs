@@ -71,6 +71,11 @@ pub(crate) enum EnvironmentError {
     Outcome { file: &'static str, problem: String },
     #[error(transparent)]
     Build(#[from] BuildError),
+    #[error(
+        "the record {path} of an environment that is there cannot be read: {source}; deploy again, or if the file is damaged, remove it: \
+         then the environment is built again"
+    )]
+    Record { path: PathBuf, source: io::Error },
     #[error("the environment could not be written to {path}: {source}")]
     Disk { path: PathBuf, source: io::Error },
 }

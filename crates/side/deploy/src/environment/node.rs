@@ -136,7 +136,7 @@ impl NodeParts {
             Found::Wanted(package) => package,
         };
         let claimed = self.parts.claim(&plan.id).await;
-        if claimed.record::<Record>().is_some() {
+        if claimed.record::<Record>()?.is_some() {
             let modules = claimed.place().join(NODE_MODULES);
             return Ok(obtained(Some(modules), true));
         }

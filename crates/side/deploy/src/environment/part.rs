@@ -11,7 +11,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use pilot_model::EnvironmentId;
-use pilot_sys::tree;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -74,16 +73,21 @@ impl Claimed {
         &self.place
     }
 
-    /// Its record; `None`: it does not exist.
-    pub(super) fn record<R: DeserializeOwned>(&self) -> Option<R> {
-        serde_json::from_slice(&fs::read(self.place.join(RECORD)).ok()?).ok()
+    /// Its record; `None`: there is none, so the part must be built. A record that cannot be read now is an error: versions may run from
+    /// this part, and it is whole.
+    pub(super) fn record<R: DeserializeOwned>(&self) -> Result<Option<R>, EnvironmentError> {
+        let path = self.place.join(RECORD);
+        let read = match fs::read(&path) {
+            Ok(json) => serde_json::from_slice(&json).map(Some).map_err(Into::into),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        };
+        read.map_err(|source| EnvironmentError::Record { path, source })
     }
 
-    /// Starts to build it.
+    /// Starts to build it. What is in its place stays there until the new part is complete.
     pub(super) fn begin(self) -> Result<Unfinished, EnvironmentError> {
         let begin = || {
-            // A folder without a record is damaged, or not a part.
-            tree::remove(&self.place)?;
             let stage = self.data_dir.stage()?;
             make_dir(&stage.path().join(PART))?;
             make_dir(&stage.path().join(WORK))?;
@@ -126,7 +130,7 @@ impl Unfinished {
             // The stage and the claim are moved here, because they must outlive the work.
             let Self { stage, claimed } = self;
             let kept = take_over(stage.path(), content)
-                .and_then(|staged| keep(&record, &staged, &claimed.place));
+                .and_then(|staged| keep(&record, &staged, &claimed));
             drop(stage);
             match kept {
                 Ok(()) => Ok((claimed.place.clone(), record)),
@@ -146,11 +150,21 @@ fn take_over(stage: &Path, content: &str) -> io::Result<PathBuf> {
     Ok(whole)
 }
 
-fn keep(record: &impl Serialize, staged: &Path, place: &Path) -> io::Result<()> {
+fn keep(record: &impl Serialize, staged: &Path, claimed: &Claimed) -> io::Result<()> {
     let json = serde_json::to_vec_pretty(record)?;
     fs::write(staged.join(RECORD), json)?;
     durable::finish_tree(staged)?;
-    durable::settle(staged, place)
+    let place = &claimed.place;
+    // A folder without a record is damaged, or not a part. Dropping its new folder removes it.
+    let replaced = claimed.data_dir.stage()?;
+    let aside = replaced.path().join(PART);
+    match fs::rename(place, &aside) {
+        Ok(()) => durable::settle(staged, place).inspect_err(|_| {
+            let _ = fs::rename(&aside, place);
+        }),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => durable::settle(staged, place),
+        Err(error) => Err(error),
+    }
 }
 
 pub(super) fn disk(path: &Path, source: io::Error) -> EnvironmentError {
@@ -173,12 +187,14 @@ mod tests {
 
     const CONTENT: &str = "packages";
 
+    async fn claimed(folder: &Path) -> Claimed {
+        let data_dir = DataDir::open(&folder.join("data")).unwrap().unwrap();
+        let parts = Parts::new(Arc::new(data_dir));
+        parts.claim(&EnvironmentId::from_hex("0011")).await
+    }
+
     async fn begun(folder: &Path) -> Unfinished {
-        let parts = Parts::new(Arc::new(
-            DataDir::open(&folder.join("data")).unwrap().unwrap(),
-        ));
-        let claimed = parts.claim(&EnvironmentId::from_hex("0011")).await;
-        let unfinished = claimed.begin().unwrap();
+        let unfinished = claimed(folder).await.begin().unwrap();
         make_dir(&unfinished.folder().join(CONTENT)).unwrap();
         fs::write(unfinished.folder().join(CONTENT).join("module.py"), "").unwrap();
         unfinished
@@ -212,5 +228,42 @@ mod tests {
         assert!(matches!(refused, Err(EnvironmentError::Disk { .. })));
         assert!(!folder.path().join(RECORD).exists());
         assert!(!folder.path().join(CONTENT).exists());
+    }
+
+    #[tokio::test]
+    async fn only_a_part_without_a_record_is_built_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let claimed = claimed(folder.path()).await;
+        let record = claimed.place().join(RECORD);
+        assert!(claimed.record::<String>().unwrap().is_none());
+        make_dir(claimed.place()).unwrap();
+        assert!(claimed.record::<String>().unwrap().is_none());
+        fs::write(&record, "{").unwrap();
+        let damaged = claimed.record::<String>().unwrap_err().to_string();
+        fs::remove_file(&record).unwrap();
+        fs::create_dir(&record).unwrap();
+        let unreadable = claimed.record::<String>().unwrap_err().to_string();
+        for said in [damaged, unreadable] {
+            assert!(said.contains(&record.display().to_string()), "{said}");
+        }
+        fs::remove_dir(&record).unwrap();
+        fs::write(&record, "\"a record\"").unwrap();
+        assert_eq!(claimed.record::<String>().unwrap().unwrap(), "a record");
+    }
+
+    #[tokio::test]
+    async fn what_is_in_its_place_stays_until_the_part_is_complete() {
+        let folder = tempfile::tempdir().unwrap();
+        let before = claimed(folder.path()).await.place().join(CONTENT);
+        make_dir(&before).unwrap();
+        fs::write(before.join("old.py"), "").unwrap();
+        let unfinished = begun(folder.path()).await;
+        assert!(before.join("old.py").exists());
+        drop(unfinished);
+        assert!(before.join("old.py").exists(), "the build failed");
+        let unfinished = begun(folder.path()).await;
+        let (place, _) = unfinished.finish(CONTENT, "a record").await.unwrap();
+        assert!(place.join(CONTENT).join("module.py").is_file());
+        assert!(!before.join("old.py").exists());
     }
 }

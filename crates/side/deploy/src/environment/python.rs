@@ -162,7 +162,7 @@ impl PythonParts {
             return Ok(obtained(None, Vec::new(), true));
         };
         let claimed = self.parts.claim(&plan.id).await;
-        if let Some(record) = claimed.record::<Record>() {
+        if let Some(record) = claimed.record::<Record>()? {
             let packages = claimed.place().join(PACKAGES);
             return Ok(obtained(Some(packages), record.imports, true));
         }
