@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! lock             locked by the running daemon
+//! sweep.lock       locked (flock) by a sweep, or shared by backups
 //! registry.sqlite  functions, versions, environments
 //! code/ID          unpacked code, one folder per version id
 //! layers/ID        layers, and merged-HASH: the layers of a version, merged
@@ -51,6 +52,12 @@ impl DataDir {
         for folder in [CODE, ENVIRONMENTS, LAYERS, STAGING, TOOLING] {
             make_dir(&root.join(folder))?;
         }
+        // For backups. On a full disk, flock(1) makes it as well.
+        let _ = File::options()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(root.join(SWEEP_LOCK));
         let staging = tempfile::Builder::new()
             .prefix(RUN)
             .rand_bytes(RUN_LEN)
@@ -115,6 +122,20 @@ impl DataDir {
     /// A new file for an upload. It has no name, so it is gone when it is closed.
     pub(crate) fn spool(&self) -> io::Result<File> {
         tempfile::tempfile_in(self.staging.path())
+    }
+
+    /// Locks what is deployed for a sweep. `Ok(None)`: a backup has the lock. No file, and so no lock: nobody makes a backup.
+    pub(crate) fn lock_for_sweep(&self) -> io::Result<Option<Option<File>>> {
+        let lock = match File::open(self.root.join(SWEEP_LOCK)) {
+            Ok(lock) => lock,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Some(None)),
+            Err(error) => return Err(error),
+        };
+        match lock.try_lock() {
+            Ok(()) => Ok(Some(Some(lock))),
+            Err(TryLockError::WouldBlock) => Ok(None),
+            Err(TryLockError::Error(error)) => Err(error),
+        }
     }
 
     /// Removes the unfinished work of earlier runs.
@@ -235,6 +256,7 @@ const CODE: &str = "code";
 const ENVIRONMENTS: &str = "environments";
 const LAYERS: &str = "layers";
 const STAGING: &str = "staging";
+const SWEEP_LOCK: &str = "sweep.lock";
 const TOOLING: &str = "tooling";
 
 #[cfg(test)]

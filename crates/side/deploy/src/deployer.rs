@@ -4,7 +4,6 @@
 //!
 //! Deployments of one function run one after another. Deployments of different functions run in parallel.
 
-use std::collections::HashSet;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -39,9 +38,11 @@ mod hints;
 mod logged;
 mod prune;
 mod rollback;
+mod sweep;
 mod tried;
 
 pub use bounds::StoreLimits;
+use sweep::Sweeps;
 
 /// How many versions of a function are kept, including the live one. `NAME:NUMBER` can be invoked for these. Versions that cannot run do not
 /// count.
@@ -156,6 +157,7 @@ struct Inner {
     limits: ArchiveLimits,
     store_limits: StoreLimits,
     disk_use: DiskUse,
+    sweeps: Sweeps,
     platform: Arc<dyn Platform>,
     observed: Arc<dyn Observed>,
     /// A lock per function.
@@ -198,6 +200,7 @@ impl Deployer {
                 limits: config.archive,
                 store_limits: config.store,
                 disk_use: DiskUse::default(),
+                sweeps: Sweeps::default(),
                 platform,
                 observed,
                 function_locks: KeyedLocks::default(),
@@ -257,7 +260,7 @@ impl Deployer {
             let reserve = Arc::clone(&self.inner.reserve);
             blocking(move || reserve.refill()).await;
             let expired = self.inner.layers.release_expired();
-            if expired || self.inner.state.waits_for_release() {
+            if expired || self.inner.sweeps.is_due() || self.inner.state.waits_for_release() {
                 self.inner.sweep_aside().await;
             }
         }
@@ -429,23 +432,6 @@ impl Inner {
             }
         }
         Ok(removed)
-    }
-
-    /// Removes code, layers and environments that no version uses.
-    fn sweep(&self) -> std::io::Result<()> {
-        self.reserve.make_room();
-        let swept = self.sweep_in_room();
-        self.reserve.refill();
-        swept
-    }
-
-    fn sweep_in_room(&self) -> std::io::Result<()> {
-        let rubbish = self.data_dir.stage()?;
-        let named = self.registry.folders(&HashSet::new());
-        let named = named.map_err(std::io::Error::other)?;
-        self.state
-            .sweep(&self.kept_folders(), &named, rubbish.path())?;
-        rubbish.close()
     }
 
     fn summary(

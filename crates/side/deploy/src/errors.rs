@@ -117,6 +117,14 @@ pub(crate) fn broken_version(name: &FunctionName, number: u32, problem: &str) ->
     invalid("broken", message, "")
 }
 
+/// Nothing is removed while a backup is made.
+pub(crate) fn held() -> DeployError {
+    let message = "a backup of the data directory is being made (it has the lock of sweep.lock), so nothing is removed: prune again when it has \
+                   ended"
+        .to_owned();
+    invalid("in_use", message, "")
+}
+
 /// Another function would be one too many.
 pub(crate) fn too_many_functions(name: &FunctionName, max: usize) -> DeployError {
     let message = format!(

@@ -15,6 +15,7 @@ use crate::error::Failure;
     responses(
         (status = 200, description = "What was removed, or would be", body = PruneReport),
         (status = 400, description = "The request is invalid", body = ApiError),
+        (status = 409, description = "A backup is being made", body = ApiError),
     ),
 )]
 pub(crate) async fn prune(

@@ -452,13 +452,6 @@ impl Inner {
         drop(claims);
         Ok(deployed)
     }
-
-    pub(super) async fn sweep_aside(self: &Arc<Self>) {
-        let inner = Arc::clone(self);
-        if let Err(error) = blocking(move || inner.sweep()).await {
-            tracing::warn!(%error, "files that nothing needs are left until the next start");
-        }
-    }
 }
 
 impl Function {

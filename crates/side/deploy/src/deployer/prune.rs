@@ -30,6 +30,14 @@ impl Inner {
     }
 
     fn prune_now(&self, request: &PruneRequest) -> Result<PruneReport, DeployError> {
+        let turn = match request.dry_run {
+            true => None,
+            false => Some(
+                self.turn_to_sweep()
+                    .map_err(disk)?
+                    .ok_or_else(errors::held)?,
+            ),
+        };
         let mut report = PruneReport {
             dry_run: request.dry_run,
             ..PruneReport::default()
@@ -53,6 +61,7 @@ impl Inner {
         } else {
             self.state.sweep(&folders, &named, rubbish.path())
         };
+        drop(turn);
         for (folder, now) in unused.map_err(disk)? {
             let pruned = Pruned {
                 kind: self.kind(&folder).to_owned(),

@@ -1,4 +1,4 @@
-//! Versions that cannot run at a start, because an interpreter or a folder is away for a while.
+//! What becomes of the folders of versions: at a start at which something is away, and while a backup is made.
 
 use super::*;
 
@@ -144,4 +144,38 @@ async fn what_a_row_names_is_kept_whatever_else_is_wrong_with_the_row() {
         (bench.entries("code"), bench.entries("environments")),
         (3, 1)
     );
+}
+
+#[tokio::test]
+async fn nothing_is_swept_while_a_backup_is_made() {
+    let bench = Bench::new();
+    bench.deploy("f", APP_1).await.unwrap();
+    let lock = File::open(bench.data_dir().join("sweep.lock")).unwrap();
+    // flock(1) --shared
+    let backup = nix::fcntl::Flock::lock(lock, nix::fcntl::FlockArg::LockShared).unwrap();
+    for app in [APP_2, APP_3, APP_4] {
+        bench.deploy("f", app).await.unwrap();
+        bench.platform.0.activated.lock().clear();
+        bench.platform.0.tried.lock().clear();
+    }
+    bench.deployer().tidy().await;
+    assert_eq!(bench.entries("code"), 4);
+    let prune = |dry_run| PruneRequest {
+        versions: true,
+        dry_run,
+        ..PruneRequest::default()
+    };
+    let refused = bench.deployer().prune(prune(false)).await.unwrap_err();
+    assert_eq!(code(&refused), "in_use");
+    let would = bench.deployer().prune(prune(true)).await.unwrap();
+    assert_eq!(versions(&bench), (4, vec![3, 2]));
+    assert!(!would.removed.is_empty());
+    drop(backup);
+    tokio::time::pause();
+    tokio::select! {
+        () = bench.deployer().keep_tidy(Duration::from_secs(60)) => {}
+        () = tokio::time::sleep(Duration::from_secs(121)) => {}
+    }
+    assert_eq!(bench.entries("code"), 3);
+    assert!(!bench.deployer().inner.sweeps.is_due());
 }
