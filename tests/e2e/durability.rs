@@ -1,14 +1,16 @@
 //! Durability: kill -9, stop and start, and what a stop waits for.
 
 use std::collections::BTreeMap;
+use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-use pilot_harness::{Daemon, descendants, eventually, is_gone};
+use pilot_harness::{Daemon, DaemonOptions, Project, descendants, eventually, is_gone};
 use serde_json::json;
 
-use crate::{ECHO, answer, daemon, lab, plain};
+use crate::{ECHO, answer, daemon, daemon_with, lab, plain};
 
 #[track_caller]
 fn everything_is_there(daemon: &Daemon) {
@@ -122,6 +124,52 @@ fn a_stop_waits_for_what_runs_and_leaves_nothing_running() {
     );
     eventually("templates and workers are gone", || {
         children.iter().all(|pid| is_gone(*pid)).then_some(())
+    });
+}
+
+#[test]
+fn a_stop_gives_up_a_deployment_that_takes_longer_and_leaves_nothing_of_it() {
+    let mut daemon = daemon_with(DaemonOptions {
+        config: Some("[limits]\ndrain_s = 1\n".to_owned()),
+        ..DaemonOptions::default()
+    });
+    daemon.upload_code("lab", &plain(), ECHO);
+    let project = Project::function(
+        "lab",
+        "import time\ntime.sleep(600)\ndef handler(event, context):\n    return 'new'\n",
+        "",
+    );
+    let mut deploy = daemon
+        .command(&["deploy", &project.path().display().to_string()])
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut told = String::new();
+    let mut lines = BufReader::new(deploy.stderr.take().unwrap());
+    while !told.contains("importing") {
+        assert_ne!(lines.read_line(&mut told).unwrap(), 0, "{told}");
+    }
+    assert_eq!(daemon.stop(), Some(0), "{}", daemon.log());
+    assert!(
+        daemon.log().contains("they are given up"),
+        "{}",
+        daemon.log()
+    );
+    lines.read_to_string(&mut told).unwrap();
+    assert_eq!(deploy.wait().unwrap().code(), Some(1));
+    assert!(
+        told.contains("it is not known whether it is deployed") && told.contains("`pilot list`"),
+        "{told}"
+    );
+    assert!(!told.contains("not deployed:"), "{told}");
+    daemon.resume();
+    assert_eq!(answer(&daemon, "lab", json!(1)), json!(1));
+    assert_eq!(daemon.describe("lab")["number"], 1);
+    eventually("only what is deployed is there", || {
+        let count = |folder| std::fs::read_dir(daemon.data_dir().join(folder)).map(Iterator::count);
+        let (code, runs) = (count("code").ok()?, count("staging").ok()?);
+        (code == 1 && runs == 1).then_some(())
     });
 }
 

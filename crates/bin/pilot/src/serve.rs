@@ -202,9 +202,10 @@ async fn serve(
 
 /// Ends what a daemon without connections still does. `left`: of the time to drain.
 async fn end(daemon: &Daemon, left: Duration) {
-    daemon.admin.finish().await;
-    let left = left.max(LAST_INVOCATIONS);
     let until = tokio::time::Instant::now() + left;
+    daemon.admin.finish(until).await;
+    let until = until.max(tokio::time::Instant::now() + LAST_INVOCATIONS);
+    let left = until.saturating_duration_since(tokio::time::Instant::now());
     daemon.triggers.stop(left).await;
     let left = until.saturating_duration_since(tokio::time::Instant::now());
     daemon.queue.stop(left.max(LAST_INVOCATIONS)).await;

@@ -10,6 +10,7 @@ use pilot_telemetry::Metrics;
 use serde::Serialize;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout_at};
 
 use crate::error::Failure;
 use crate::long_reads::LongReads;
@@ -143,10 +144,19 @@ impl Admin {
         )
     }
 
-    /// Waits for the running deployments.
-    pub async fn finish(&self) {
+    /// Waits for the running deployments until then, and gives up the others: each is complete or has no effect. What one writes in this
+    /// moment is written to its end on its own thread.
+    pub async fn finish(&self, until: Instant) {
         let mut deployments = std::mem::take(&mut *self.inner.deployments.lock());
-        while deployments.join_next().await.is_some() {}
+        let ended = async { while deployments.join_next().await.is_some() {} };
+        if timeout_at(until, ended).await.is_err() {
+            let count = deployments.len();
+            tracing::warn!(
+                count,
+                "deployments were still running at the end of the grace period; they are given up"
+            );
+            deployments.shutdown().await;
+        }
     }
 }
 

@@ -11,7 +11,7 @@ use pilot_model::FunctionName;
 use pilot_model::access::{Caller, Grant, Role};
 use pilot_model::api::ApiError;
 use tokio::runtime::{Builder, Runtime};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tower::ServiceExt as _;
 
 use crate::admin::AdminConfig;
@@ -45,7 +45,7 @@ pub fn requests(data: &[u8]) {
             let answered = timeout(ANSWER_MAX, one.check(&bench)).await;
             answered.unwrap_or_else(|_| panic!("no answer: {what}"));
         }
-        bench.admin.finish().await;
+        bench.admin.finish(Instant::now() + ANSWER_MAX).await;
     });
 }
 

@@ -215,9 +215,9 @@ fn follow(
             .by_ref()
             .take(LINE_BYTES_MAX)
             .read_line(&mut line)
-            .with_context(|| broken_off(name))?;
+            .map_err(|error| hung_up(name, &error.to_string()))?;
         if read == 0 {
-            anyhow::bail!(broken_off(name));
+            return Err(hung_up(name, "the response ended").into());
         }
         if line.trim().is_empty() {
             continue;
@@ -235,17 +235,17 @@ fn follow(
     }
 }
 
-fn broken_off(name: &FunctionName) -> String {
-    format!(
-        "the daemon hung up before the deployment of '{name}' was over; \
-         `pilot describe {name}` shows which version is live"
-    )
+fn hung_up(name: &FunctionName, problem: &str) -> Failure {
+    Failure::HungUp {
+        name: name.clone(),
+        problem: problem.to_owned(),
+    }
 }
 
 /// Prints why a deployment failed and which version keeps serving. Returns the error that is still to be reported:
 /// [`Failure::Reported`] or [`Failure::InputReported`], or an error that does not concern only this function.
 fn tell_failure(client: &Client, name: &FunctionName, error: anyhow::Error) -> anyhow::Error {
-    if matches!(error.downcast_ref(), Some(Failure::Unreachable { .. })) {
+    if let Some(Failure::Unreachable { .. } | Failure::HungUp { .. }) = error.downcast_ref() {
         return error;
     }
     output::not_deployed(name, &error);
@@ -329,8 +329,13 @@ mod tests {
 
     #[test]
     fn an_answer_that_breaks_off_is_an_error_that_says_what_to_look_at() {
-        let problem = format!("{:#}", followed(&format!("{PROGRESS}\n")).0.unwrap_err());
-        assert!(problem.contains("pilot describe a"), "{problem}");
+        let error = followed(&format!("{PROGRESS}\n")).0.unwrap_err();
+        assert!(matches!(error.downcast_ref(), Some(Failure::HungUp { .. })));
+        assert_eq!(
+            format!("{error:#}"),
+            "the daemon hung up before the deployment of 'a' was over (the response ended): it is not known whether it is deployed. \
+             When the daemon runs again, `pilot list` and `pilot describe a` show which version is live"
+        );
         assert!(followed("{\"event\":\"pro").0.is_err());
     }
 }

@@ -1,5 +1,6 @@
 //! How a command can fail, and the exit code of each failure.
 
+use pilot_model::FunctionName;
 use pilot_model::api::ApiError;
 
 use super::interrupt;
@@ -37,6 +38,17 @@ pub(super) enum Failure {
         /// The daemon's error.
         error: ApiError,
     },
+    /// The daemon hung up while it deployed.
+    #[error(
+        "the daemon hung up before the deployment of '{name}' was over ({problem}): it is not known whether it is deployed. When the daemon \
+         runs again, `pilot list` and `pilot describe {name}` show which version is live"
+    )]
+    HungUp {
+        /// The function.
+        name: FunctionName,
+        /// How the connection ended.
+        problem: String,
+    },
     /// The command has already printed the error.
     #[error("reported")]
     Reported,
@@ -68,7 +80,7 @@ impl Failure {
     pub(super) fn exit_code(&self) -> u8 {
         match self {
             Self::ReaderGone => 0,
-            Self::Refused { .. } | Self::Reported => GENERAL,
+            Self::Refused { .. } | Self::HungUp { .. } | Self::Reported => GENERAL,
             Self::Usage { .. } | Self::InputReported => 2,
             Self::Unreachable { .. } | Self::NoServer { .. } => 3,
             Self::Interrupted => interrupt::EXIT_CODE,

@@ -77,9 +77,14 @@ pub(super) fn error(text: &str) {
 
 /// Writes why a function is not deployed to standard error. Control characters are visible, because names of files may have some.
 pub(super) fn not_deployed(name: &FunctionName, error: &anyhow::Error) {
+    let verdict = match error.downcast_ref() {
+        // Nobody knows.
+        Some(Failure::HungUp { .. }) => "",
+        _ => "not deployed: ",
+    };
     let error = visible_lines(&format!("{error:#}"));
     prose(&format!(
-        "{BAD}✗{BAD:#} {STRONG}{name}{STRONG:#}  not deployed: {error}"
+        "{BAD}✗{BAD:#} {STRONG}{name}{STRONG:#}  {verdict}{error}"
     ));
 }
 

@@ -135,8 +135,20 @@ async fn a_deployment_goes_on_when_its_client_hangs_up() {
     let response = bench.send(form(&[("spec", b"{}"), ("code", b"tgz")])).await;
     drop(response);
     bench.control.go_on.add_permits(1);
-    bench.admin.finish().await;
+    let long_after = Instant::now() + Duration::from_secs(600);
+    bench.admin.finish(long_after).await;
     assert_eq!(bench.deployed.recv().await.unwrap().0.as_str(), "known");
+}
+
+#[tokio::test]
+async fn the_end_gives_up_deployments_that_take_longer_than_it_has() {
+    let mut bench = Bench::new(AdminConfig::default());
+    let response = bench.send(form(&[("spec", b"{}"), ("code", b"tgz")])).await;
+    bench.admin.finish(Instant::now()).await;
+    drop(response);
+    bench.control.go_on.add_permits(1);
+    assert!(bench.admin.inner.deployments.lock().is_empty());
+    assert!(bench.deployed.try_recv().is_err(), "it does not go on");
 }
 
 #[tokio::test]
