@@ -73,6 +73,21 @@ fn kill_9_in_the_middle_of_a_deploy_leaves_the_old_version() {
 }
 
 #[test]
+fn files_that_a_killed_daemon_had_begun_to_write_are_removed_at_the_next_start() {
+    let mut daemon = daemon();
+    daemon.kill();
+    let (begun, foreign) = (
+        daemon.data_dir().join(".pilotlight-new-aB3xYz"),
+        daemon.data_dir().join(".tmpaB3xYz"),
+    );
+    for file in [&begun, &foreign] {
+        std::fs::write(file, "{").unwrap();
+    }
+    daemon.resume();
+    assert!(!begun.exists() && foreign.exists());
+}
+
+#[test]
 fn many_kills_in_a_row_hurt_nothing() {
     let mut daemon = with_functions();
     for _ in 0..4 {

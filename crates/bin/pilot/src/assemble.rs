@@ -147,6 +147,9 @@ pub(crate) fn assemble(
 ) -> anyhow::Result<Daemon> {
     // Before anything in the directory is opened: another daemon may write there.
     let held = HeldDataDir::hold(&config.data_dir)?;
+    if let Err(error) = pilot_admin::remove_unfinished(&config.data_dir) {
+        tracing::warn!(%error, "files that a killed daemon left in the data directory were not removed");
+    }
     let clock: Arc<dyn Clock> = Arc::new(MonotonicClock);
     let metrics = Arc::new(Metrics::default());
     let missing: Vec<String> = isolation.missing().collect();

@@ -113,7 +113,7 @@ fn read(path: &Path, open_to: OpenTo) -> anyhow::Result<Arc<SealingKey>> {
 /// Writes a new key under another name first, so that the file is never incomplete. It has mode 0600 from its beginning.
 fn make(path: &Path) -> io::Result<()> {
     let folder = path.parent().unwrap_or(Path::new("/"));
-    let mut file = tempfile::NamedTempFile::new_in(folder)?;
+    let mut file = pilot_admin::unfinished(path)?;
     writeln!(file, "{}", SealingKey::random_text()?)?;
     file.as_file().sync_all()?;
     match file.persist_noclobber(path) {

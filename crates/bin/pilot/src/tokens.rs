@@ -97,8 +97,7 @@ fn existing_admin_token(path: &Path) -> anyhow::Result<Option<String>> {
 /// Writes a new token under another name first, so that the file is never incomplete. It has mode 0600 from its beginning.
 fn make(path: &Path) -> io::Result<String> {
     let token = TokenStore::random()?;
-    let folder = path.parent().unwrap_or(Path::new("/"));
-    let mut file = tempfile::NamedTempFile::new_in(folder)?;
+    let mut file = pilot_admin::unfinished(path)?;
     writeln!(file, "{token}")?;
     file.as_file().sync_all()?;
     file.persist_noclobber(path).map_err(|error| error.error)?;

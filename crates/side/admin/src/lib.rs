@@ -25,6 +25,7 @@ mod secrets;
 mod tokens;
 
 pub use admin::{Admin, AdminConfig, AdminParts, Readiness};
+pub use durable::{remove_unfinished, unfinished};
 pub use logs::LogStore;
 pub use observe::Observations;
 pub use secrets::SecretStore;
