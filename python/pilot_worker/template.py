@@ -292,8 +292,8 @@ class Template:
     def _watch_children(self) -> None:
         """Called after the imports, because user code may have set a handler for SIGCHLD. Children get that handler back.
 
-        From now on, SIGINT (Ctrl-C in the daemon's terminal) is blocked: no KeyboardInterrupt is raised in the loop. The daemon
-        closes the channel. Children get the mask from before; the native loop has already kept it for them."""
+        From now on, SIGINT is blocked, which a process that the import has left behind can send: no KeyboardInterrupt is raised
+        in the loop. Children get the mask from before; the native loop has already kept it for them."""
         self._previous_mask = _signal.pthread_sigmask(_signal.SIG_BLOCK, (_signal.SIGINT,))
         if self._native is not None:
             return  # the native loop does this itself

@@ -2,14 +2,16 @@
 
 use std::time::{Duration, Instant};
 
-use pilot_harness::{Daemon, descendants, eventually, needs_root, open_descriptors};
+use pilot_harness::{
+    Daemon, DaemonOptions, Machine, descendants, eventually, needs_root, open_descriptors, skip,
+};
 use serde_json::{Value, json};
 
-use crate::{answer, daemon, failure, lab};
+use crate::{answer, daemon, daemon_with, failure, lab};
 
 /// Does what the event says; `good` succeeds.
 const CODE: &str = r#"
-import ctypes, os, sys, threading, time
+import ctypes, os, signal, sys, threading, time
 
 def handler(event, context):
     if event == "good":
@@ -24,6 +26,9 @@ def leave():
 
 def leave_quietly():
     os._exit(0)
+
+def kill_group():
+    os.kill(0, signal.SIGKILL)
 
 def segfault():
     ctypes.string_at(0)
@@ -327,6 +332,37 @@ fn one_that_dies_takes_no_other_with_it() {
         assert_eq!(other.join().unwrap(), "slept");
     });
     next_works(&daemon);
+}
+
+#[test]
+fn a_signal_to_the_process_group_ends_nothing_but_the_call() {
+    for machine in [Machine::AsItIs, Machine::WithoutRoot] {
+        if machine == Machine::WithoutRoot && !std::path::Path::new("/usr/bin/python3").exists() {
+            skip("/usr/bin/python3, for a function without root");
+            continue;
+        }
+        let daemon = daemon_with(DaemonOptions {
+            machine,
+            ..DaemonOptions::default()
+        });
+        for template in ["on", "off"] {
+            let keys = json!({"timeout_s": 5, "memory_mb": 128, "template": template});
+            daemon.upload_code("lab", &keys, CODE);
+            std::thread::scope(|scope| {
+                let other = scope.spawn(|| answer(&daemon, "lab", json!([1.5])));
+                eventually("the other call runs", || {
+                    (daemon.workers("lab", "busy") == 1).then_some(())
+                });
+                failure(&daemon, "lab", json!("kill_group"));
+                assert_eq!(
+                    other.join().unwrap(),
+                    "slept",
+                    "{machine:?}, template {template}"
+                );
+            });
+            next_works(&daemon);
+        }
+    }
 }
 
 #[test]

@@ -4,7 +4,8 @@ use std::io::Read as _;
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-use pilot_harness::{Daemon, Project, needs_root};
+use nix::unistd::{Pid, getpgid, getsid};
+use pilot_harness::{Daemon, Project, descendants, needs_root};
 use serde_json::json;
 
 use crate::runtimes::provided;
@@ -227,6 +228,29 @@ fn a_frozen_worker_is_woken_to_end_and_the_daemon_waits_for_it() {
         "asked ended",
         "before the daemon's end"
     );
+}
+
+#[test]
+fn ctrl_c_in_the_terminal_of_the_daemon_reaches_no_other_process() {
+    needs_root!();
+    for (kind, _) in KINDS {
+        let lab = Lab::new(kind, 0.0, "");
+        let _worker = lab.worker();
+        let ids = |pid| {
+            let pid = Pid::from_raw(pid);
+            (getpgid(Some(pid)), getsid(Some(pid)))
+        };
+        let (group, session) = ids(lab.daemon.pid());
+        let below = descendants(lab.daemon.pid());
+        assert!(!below.is_empty(), "{kind}");
+        for pid in below {
+            let its = ids(pid);
+            // Unless it has just ended.
+            if its.0.is_ok() && its.1.is_ok() {
+                assert!(its.0 != group && its.1 != session, "{kind}: {pid} {its:?}");
+            }
+        }
+    }
 }
 
 #[test]

@@ -39,12 +39,15 @@ class SandboxError(Fault):
 
 
 def join(request: ForkRequest) -> None:
-    """Step 2: the log, the cgroups and the namespaces. Closes every descriptor of the request except its channel."""
-    if request.log >= 0:
-        os.dup2(request.log, 1)
-        os.dup2(request.log, 2)
-    step = "cgroup"
+    """Step 2: session, log, cgroups and namespaces. Closes every descriptor of the request except its channel."""
+    step = "session"
     try:
+        # kill(0, …) would reach the template and all its children: process groups are not limited to PID namespaces (kill(2)).
+        os.setsid()
+        if request.log >= 0:
+            os.dup2(request.log, 1)
+            os.dup2(request.log, 2)
+        step = "cgroup"
         for fd in request.cgroups:
             os.write(fd, b"0")
         step = "namespace"

@@ -44,7 +44,17 @@ enum result {
     RESULT_BROKEN = 4,   // the control channel or the signal descriptor failed: error
 };
 
-enum step { STEP_LOG = 1, STEP_CGROUP, STEP_NAMESPACE, STEP_DIRECTORY, STEP_CAPABILITIES, STEP_FILTER, STEP_RANDOM, STEP_LOOP };
+enum step {
+    STEP_SESSION = 1,
+    STEP_LOG,
+    STEP_CGROUP,
+    STEP_NAMESPACE,
+    STEP_DIRECTORY,
+    STEP_CAPABILITIES,
+    STEP_FILTER,
+    STEP_RANDOM,
+    STEP_LOOP,
+};
 
 // The descriptors of an event loop that a worker inherits (inherited_loop.py): an epoll instance, under two numbers, and the two
 // sockets by which other threads wake the loop.
@@ -302,10 +312,12 @@ static void reap(struct fork_server *s) {
 
 // Every step that takes rights away; each one comes before the rights that it needs are gone. 0, or the step that failed.
 static int confine(struct fork_server *s, const struct request *r) {
-    long error = 0;
-    int step = STEP_LOG;
+    int step = STEP_SESSION;
+    // kill(0, ...) would reach the template and its other children: process groups are not limited to a PID namespace (kill(2)).
+    long error = CALL1(__NR_setsid, 0);
     for (uint32_t i = 0; i < s->fd_count && error >= 0; i++) {
         if (r->roles[i] != ROLE_LOG) continue;
+        step = STEP_LOG;
         error = CALL3(__NR_dup3, s->fds[i], 1, 0);
         if (error >= 0) error = CALL3(__NR_dup3, s->fds[i], 2, 0);
     }

@@ -2,6 +2,9 @@
 //! mounts the sandbox's own file systems, makes sandboxes inside, starts programs, reaps and cleans. When its control socket
 //! closes it exits, and the kernel ends everything in its PID namespace.
 //!
+//! It and each program that it starts lead sessions of their own. A signal to a process group reaches all its processes, in whatever
+//! PID namespace they are (kill(2)): it must not reach the daemon, another sandbox, or the init.
+//!
 //! It runs in a process that was forked from the daemon's spawner: memory that it inherited is read and never freed.
 
 mod folders;
@@ -25,7 +28,8 @@ use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, sigprocmask};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{
-    AccessFlags, Gid, Pid, Uid, access, chdir, setgroups, sethostname, setresgid, setresuid, write,
+    AccessFlags, Gid, Pid, Uid, access, chdir, setgroups, sethostname, setresgid, setresuid,
+    setsid, write,
 };
 use pilot_sys::capability::{self, Capability};
 use pilot_sys::process::{self, Program, Side};
@@ -102,6 +106,7 @@ pub(crate) fn run(
 
 fn set_up(control: &OwnedFd, own: Own, usage: Usage) -> Result<(), String> {
     let what = |step: &'static str| move |error: Errno| format!("{step}: {error}");
+    setsid().map_err(what("begin a session"))?;
     sethostname(HOST_NAME).map_err(what("set the host name"))?;
     if own.network == OwnNetwork::Yes {
         loopback::bring_up().map_err(|error| format!("bring loopback up: {error}"))?;
@@ -332,6 +337,7 @@ impl Init<'_> {
         for file in cgroup_files {
             write(file, b"0")?;
         }
+        setsid()?;
         prefer_for_oom_kill();
         chdir(&spec.cwd)?;
         sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None)?;

@@ -11,6 +11,7 @@ use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::prctl;
 use nix::sys::signal::Signal;
 use nix::sys::wait::waitpid;
+use nix::unistd::setsid;
 use pilot_sys::process::{self, Side};
 use pilot_sys::{mount, seqpacket};
 
@@ -53,6 +54,7 @@ fn serve(
     // files are and what it listens on. Where /proc does not allow it, sandboxes are made all the same.
     let _ = process::show_as(SHOWN_AS);
     // Ctrl-C in a terminal is for the daemon, which drains and then closes this socket.
+    setsid()?;
     for signal in [
         Signal::SIGINT,
         Signal::SIGTERM,
