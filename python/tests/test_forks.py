@@ -1,4 +1,4 @@
-"""Processes that user code forks in a worker, and signals among them."""
+"""Processes that user code forks in a worker: functions of `os.register_at_fork`, and signals to process groups."""
 
 from __future__ import annotations
 
@@ -6,6 +6,71 @@ import signal
 
 import pytest
 from conftest import Functions
+from harness import Stream
+
+# What a library registers runs after a fork of what the standard library has registered, and before it before a fork. The child
+# reports through a pipe what the library's function has seen.
+LIBRARY = """
+import itertools, json, logging, os, random, threading, time
+seen = {}
+def again():
+    seen["threads"] = threading.active_count()
+    seen["number"] = random.getrandbits(48)
+    logging.getLogger().warning("in the child")
+    seen["thread"] = threading.Thread(target=time.sleep, args=(0.01,))
+    seen["thread"].start()
+numbers = itertools.count()
+def rest():  # as libraries that let their thread come to rest: it takes the lock of logging
+    thread = threading.Thread(target=lambda: logging.getLogger(f"library.{next(numbers)}"))
+    thread.start()
+    thread.join()
+os.register_at_fork(before=rest, after_in_child=again)
+
+def child():
+    thread = seen.pop("thread")
+    seen["enumerated"] = thread in threading.enumerate() or not thread.is_alive()
+    thread.join()
+    seen["ended"] = not thread.is_alive()
+    return seen
+
+def forked():
+    read, write = os.pipe()
+    other = threading.Event()
+    thread = threading.Thread(target=other.wait)
+    thread.start()
+    if os.fork() == 0:
+        os.write(write, json.dumps(child()).encode())
+        os._exit(0)
+    os.close(write)
+    with open(read) as file:
+        said = file.read()
+    os.wait()
+    other.set()
+    thread.join()
+    return json.loads(said)
+
+{}def handler(event, context):
+    return [forked(), forked(), forked()]
+"""
+
+
+@pytest.mark.parametrize(
+    ("keyword", "concurrency", "has_template"), [("", 1, True), ("", 2, True), ("async ", 1, True), ("", 1, False)]
+)
+def test_functions_of_libraries_run_after_those_of_the_standard_library(
+    functions: Functions, keyword: str, concurrency: int, has_template: bool
+) -> None:
+    source = LIBRARY.replace("{}def", f"{keyword}def")
+    if has_template:
+        worker = functions.worker(source, concurrency=concurrency)
+    else:
+        functions.write(source)
+        worker = Stream(functions.root.fork("worker", functions.spec(), log=functions.log.write_fd)[1])
+        worker.ready()
+    children = worker.result({})
+    assert len({each.pop("number") for each in children}) == 3, "each has its own"
+    assert children == [{"threads": 1, "enumerated": True, "ended": True}] * 3
+
 
 GROUPS = """
 import os, signal, subprocess, sys

@@ -2,7 +2,8 @@
 
 A template has one thread when it forks, so no lock is held and no thread is lost. `threading._after_fork` and the locks of
 `logging` need no repair, but would cost a new worker about 150 page faults. `random` gets its new state in another way
-(`randomness/entropy.py`). In a worker, these functions are registered when user code forks there for the first time.
+(`randomness/entropy.py`). When user code forks in a worker, these functions run, in their place before those of all libraries:
+a library's function may start threads, write to the log and draw random numbers.
 
 Only the functions named here are held back, and only while `hold_back` is active, which is before user code is imported.
 """
@@ -14,7 +15,7 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, List, Optional
+    from typing import Any, Callable, Dict, Iterable, List, Optional
 
     from ..protocol.channel import Channel
 
@@ -32,15 +33,17 @@ class _State:
     is_template = True
     # Whether this is a worker of the native loop, which is not told.
     is_child: Optional[Callable[[], bool]] = None
-    # A worker's, until user code forks for the first time.
+    # A worker's. Its processes have none.
     channel: Optional[Channel] = None
+    # Set by the first fork of user code in a worker, and from then on. Only it is looked at after a fork of the template.
+    runs_functions = False
 
 
 _state = _State()
 
 
 def hold_back(modules: List[str]) -> None:
-    """Imports modules. The at-fork functions of `threading` and `logging` are recorded instead of registered."""
+    """Imports modules. The at-fork functions of `threading`, `logging` and `random` are recorded instead of registered."""
     register = os.register_at_fork
 
     def note(**functions: Callable[[], Any]) -> None:
@@ -72,18 +75,32 @@ def now_a_worker(channel: Channel) -> None:
 
 
 def _before_fork() -> None:
-    """Registers the recorded functions just before the first fork of a worker, and calls those that run before a fork."""
     if _state.is_template and not (_state.is_child is not None and _state.is_child()):
         return
+    _state.runs_functions = True
+    _run("before", reversed(_registrations))
+
+
+def _after_in_parent() -> None:
+    if _state.runs_functions:
+        _run("after_in_parent", _registrations)
+
+
+def _after_in_child() -> None:
+    if not _state.runs_functions:
+        return
+    _run("after_in_child", _registrations)
     channel, _state.channel = _state.channel, None
     if channel is not None:
-        os.register_at_fork(after_in_child=channel.leave)
-    while _registrations:
-        functions = _registrations.pop()
-        os.register_at_fork(**functions)
-        before = functions.get("before")
-        if before is not None:
-            before()
+        channel.leave()
 
 
-os.register_at_fork(before=_before_fork)
+def _run(when: str, registrations: Iterable[Registration]) -> None:
+    for functions in registrations:
+        function = functions.get(when)
+        if function is not None:
+            function()
+
+
+# The first functions that are registered: they run last before a fork, and first after it.
+os.register_at_fork(before=_before_fork, after_in_parent=_after_in_parent, after_in_child=_after_in_child)
