@@ -21,7 +21,7 @@ sys.path[:0] = [str(HERE), str(HERE / "tests")]
 
 from harness import Process, Stream, Template, invoke_meta  # noqa: E402
 
-from pilot_worker import wire  # noqa: E402
+from pilot_worker.protocol import wire  # noqa: E402
 
 SOURCE = """
 import os, resource
