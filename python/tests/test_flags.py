@@ -63,3 +63,24 @@ def test_children_of_a_worker_without_a_template_find_its_packages_and_site(
     worker.ready()
     check(worker)
     assert process.end() == 0
+
+
+MAIN_AGAIN = """
+import json, subprocess, sys
+# What `anyio.to_process` does in the interpreter that it starts.
+AGAIN = '''
+import json, sys
+from importlib.util import module_from_spec, spec_from_file_location
+before = list(sys.path)
+spec = spec_from_file_location("__mp_main__", sys.argv[1])
+spec.loader.exec_module(module_from_spec(spec))
+print(json.dumps(sys.path == before))
+'''
+def handler(event, context):
+    arguments = [sys.executable, "-c", AGAIN, sys.modules["__main__"].__file__]
+    return json.loads(subprocess.run(arguments, stdout=subprocess.PIPE, check=True).stdout)
+"""
+
+
+def test_the_file_of_main_can_be_run_again_under_another_name(functions: Functions) -> None:
+    assert functions.worker(MAIN_AGAIN).result({}) is True
