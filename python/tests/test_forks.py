@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import signal
+import threading
 
 import pytest
 from conftest import Functions
 from harness import Stream
+
+from pilot_worker.protocol import wire
+from pilot_worker.protocol.channel import ChannelClosed
+from pilot_worker.protocol.threads import Pool
 
 # What a library registers runs after a fork of what the standard library has registered, and before it before a fork. The child
 # reports through a pipe what the library's function has seen.
@@ -104,3 +109,33 @@ def test_a_template_leads_a_session_of_its_own(functions: Functions) -> None:
     worker = functions.worker("import os\nIDS = [os.getpid(), os.getpgrp(), os.getsid(0)]\ndef handler(e, c): return IDS\n")
     pid, group, session = worker.result({})
     assert group == session == pid
+
+
+class LeftChannel:
+    """What the copy of the main green thread reads in a process that user code has forked while a call runs."""
+
+    def __init__(self) -> None:
+        self.is_left = False
+
+    def read(self) -> wire.Frame | None:
+        if self.is_left:
+            return None
+        self.is_left = True
+        return wire.INVOKE, 1, b"", b""
+
+
+@pytest.mark.parametrize("raises", [False, True])
+def test_with_green_threads_a_forked_process_does_not_end_before_its_calls(raises: bool) -> None:
+    """The green threads of a fork are all there in the child, whose channel reads as closed."""
+    served = threading.Event()
+    too_early: list[bool] = []
+
+    def call(kind: int, stream: int, meta: bytes, body: bytes) -> None:
+        too_early.append(served.wait(0.2))
+        if raises:  # it would answer
+            raise ChannelClosed
+
+    pool = Pool(2, call, None, lambda error: None)
+    pool.serve(LeftChannel())  # type: ignore[arg-type]  # what it needs of a channel
+    served.set()
+    assert too_early == [False]

@@ -62,6 +62,7 @@ class Channel:
         self._wait = poller.poll
         self._patience_ms: Optional[int] = _IDLE_AFTER_MS
         self.when_idle: Optional[Callable[[], None]] = None
+        self.is_left = False
 
     def wait_for_green_threads(self) -> None:
         """Lets green threads run until there is something to read. They run only while this one waits in their way, with what
@@ -129,6 +130,7 @@ class Channel:
     def leave(self) -> None:
         """In a process that user code forks: its answer would be a second one, which the daemon reads during the next
         invocation. The descriptor stays valid and reads as closed by the daemon, so the process ends where it would answer."""
+        self.is_left = True
         ended, peer = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_STREAM)
         peer.close()
         os.dup2(ended.fileno(), self.socket.fileno(), inheritable=False)

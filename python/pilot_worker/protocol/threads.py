@@ -2,6 +2,9 @@
 
 The main thread reads. A new thread is started if all others are busy, up to `concurrency` threads. The daemon sends at most
 that many requests at a time, which limits the queue. If user code has replaced threads, as gevent does, these are green ones.
+
+A process that user code forks has only the thread that has forked it, but all green threads: its copy of the main one then must
+not end it while others run.
 """
 
 from __future__ import annotations
@@ -35,8 +38,9 @@ class Pool:
         self._call = call
         self._told = told
         self._fail = fail
-        self._frames: queue.SimpleQueue[wire.Frame] = queue.SimpleQueue()
+        self._frames: queue.SimpleQueue[Optional[wire.Frame]] = queue.SimpleQueue()  # None: end
         self._idle = threading.Semaphore(0)
+        self._ended = threading.Semaphore(0)
         self._started = 0
         self._raised: Optional[BaseException] = None
 
@@ -59,6 +63,8 @@ class Pool:
                 channel.wait_for_green_threads()
             frame: Optional[wire.Frame] = channel.read()
             if frame is None:
+                if channel.is_left:
+                    self._wait_for_calls()
                 return
             if frame[0] in (wire.CANCEL, wire.WINDOW):
                 if self._told is not None:
@@ -74,13 +80,23 @@ class Pool:
                     thread._daemonic = False  # type: ignore[attr-defined]
             self._frames.put(frame)
 
+    def _wait_for_calls(self) -> None:
+        """In a process that user code has forked: what runs ends itself where it would answer."""
+        for _ in range(self._started):
+            self._frames.put(None)
+        for _ in range(self._started):
+            self._ended.acquire()
+
     def _work(self) -> None:
         try:
-            while True:
-                self._call(*self._frames.get())
+            while (frame := self._frames.get()) is not None:
+                self._call(*frame)
                 self._idle.release()
         except BaseException as error:
-            if threading.current_thread() is threading.main_thread():  # the only one, in a process that user code has forked
+            # In a process that user code has forked, this is the thread that has forked it.
+            if threading.current_thread() is threading.main_thread():
                 self._fail(error)
-            self._raised = error
-            self._channel.socket.shutdown(_socket.SHUT_RD)  # the main thread reads the end
+            if not self._channel.is_left:
+                self._raised = error
+                self._channel.socket.shutdown(_socket.SHUT_RD)  # the main thread reads the end
+        self._ended.release()
