@@ -73,6 +73,10 @@ _libc.mmap.restype = ctypes.c_void_p
 _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 _libc.mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p)
 
+_libc.setvbuf.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int, ctypes.c_size_t)
+_libc.fflush.argtypes = (ctypes.c_void_p,)
+
+_LINE_BUFFERED = 1  # _IOLBF, setvbuf(3)
 _EPOLL_CTL_ADD = 1
 _MAP_SHARED = 1
 _MAP_FIXED = 16
@@ -118,6 +122,20 @@ def release_free_memory() -> None:
     trim = getattr(_libc, "malloc_trim", None)
     if trim is not None:
         trim(0)
+
+
+def buffer_lines() -> None:
+    """What C code prints (`printf`) is written at the end of each line, not when a buffer is full."""
+    _libc.setvbuf(_c_stdout(), None, _LINE_BUFFERED, 0)
+
+
+def flush_lines() -> None:
+    """Writes the line that C code has begun. Not other streams: a thread that reads from one has it locked (flockfile(3))."""
+    _libc.fflush(_c_stdout())
+
+
+def _c_stdout() -> ctypes.c_void_p:
+    return ctypes.c_void_p.in_dll(_libc, "stdout")
 
 
 def address_of(function: Any) -> int:

@@ -1,9 +1,12 @@
 """The output of a function. Descriptors 1 and 2 are the log. All output must be written before the answer.
 
-Streams are line buffered, so that a line is one write and is not lost in a crash. `flush` writes the rest at the end of an
-invocation. As in Lambda, the root logger has a handler in Lambda's format before user code is imported. Therefore
-`logging.basicConfig()` has no effect, and `logging.getLogger().setLevel(...)` is enough. With AWS_LAMBDA_LOG_FORMAT=JSON, each
-record is an object on a line of its own.
+Streams are line buffered, so that a line is one write and is not lost in a crash: Python's, and that of C code (`printf`).
+`flush` writes the rest at the end of an invocation. What C code has begun of a line is written at the end of the worker, since
+`fflush` through ctypes would cost a new worker page faults, and each answer a microsecond.
+
+As in Lambda, the root logger has a handler in Lambda's format before user code is imported. Therefore `logging.basicConfig()`
+has no effect, and `logging.getLogger().setLevel(...)` is enough. With AWS_LAMBDA_LOG_FORMAT=JSON, each record is an object on a
+line of its own.
 """
 
 from __future__ import annotations
@@ -17,6 +20,8 @@ import sys
 import time
 import traceback
 from select import POLLERR, poll  # gevent and eventlet put another `poll` into it
+
+from . import kernel
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -50,6 +55,7 @@ def prepare() -> None:
     """Sets up the streams and the root logger. Called once, in the first template."""
     sys.stdout = _stream(sys.stdout, 1)
     sys.stderr = _stream(sys.stderr, 2)
+    kernel.buffer_lines()
     logging.Formatter.converter = time.gmtime  # for all formatters, as awslambdaric does
     _handler.setFormatter(_TEXT)
     logging.getLogger().addHandler(_handler)

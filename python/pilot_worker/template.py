@@ -85,6 +85,7 @@ class Template:
         except BaseException as error:  # user code at import: everything that it raises is reported as its error
             report["error"] = json.loads(errors.body(error))
         imports.note_environment()
+        kernel.flush_lines()  # or each worker would write what the import has left
         self._threads = report["threads"] = forkable.stop_threads(has_templates_below=self.function is None)
         report["imports"] = timer.slowest()
         found = findings.Report(descriptors.settle(self._threads))

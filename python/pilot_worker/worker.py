@@ -11,7 +11,7 @@ import os
 import threading
 import time
 
-from . import output
+from . import kernel, output
 from .forking import atfork, descriptors, fork
 from .importing import imports, namesakes
 from .interfaces import asgi, errors, events, handler, warmup, wsgi
@@ -247,6 +247,7 @@ def end(status: int) -> NoReturn:
     except BaseException as error:  # user code; the exit status stays that of the handler
         errors.body(error)
     output.flush()
+    kernel.flush_lines()
     os._exit(status)
 
 
@@ -274,6 +275,7 @@ def _end_between_invocations() -> NoReturn:
     """Called when the daemon closes the channel. Output is already flushed. `end` runs only if it has something to do for user
     code."""
     if atexit._ncallbacks() == _OWN_ATEXIT_FUNCTIONS and not _has_threads():
+        kernel.flush_lines()
         os._exit(0)
     output.end_if_unread()
     end(0)

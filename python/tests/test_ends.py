@@ -263,3 +263,30 @@ atexit.register(last)
     assert (functions.directory / "told").read_text().split() == (
         ["done", "shut", "down", "last"] if interface == "asgi" else ["done", "last"]
     )
+
+
+PRINTS_IN_C = """
+import ctypes, os
+C = ctypes.CDLL(None)
+C.printf(b"import ")
+def handler(event, context):
+    C.printf(event.encode())
+    if event == "exit":
+        raise SystemExit(3)
+"""
+
+
+def test_what_c_code_prints_is_in_the_log_with_each_line_and_at_the_end(functions: Functions) -> None:
+    template, worker = begun(functions, PRINTS_IN_C)
+    assert functions.log.read_now() == "import ", "once, and not by each worker"
+    worker.result("a line\n")
+    assert functions.log.read_now() == "a line\n"
+    worker.result("retired")
+    worker.close()
+    assert Functions.exit_of(template, 1) == {"code": 0}
+    assert functions.log.read_now() == "retired"
+    again = template.worker(log=functions.log.write_fd)
+    again.ready()
+    again.ask("exit")
+    assert Functions.exit_of(template, 2) == {"code": 3}
+    assert functions.log.read_now() == "exit"
