@@ -222,6 +222,43 @@ fn a_folder_that_is_deleted_and_made_again_is_watched_again() {
 }
 
 #[test]
+fn files_of_a_folder_that_was_away_do_not_run_again() {
+    let inbox = tempfile::tempdir().unwrap();
+    let (parent, folder) = (inbox.path().join("srv"), inbox.path().join("srv/in"));
+    fs::create_dir_all(&folder).unwrap();
+    let mut daemon = daemon_for(inbox.path());
+    let watched = json!({"type": "folder", "path": folder});
+    daemon.upload_code("lab", &with_trigger(&watched), ECHO);
+    let is = |daemon: &Daemon, keys: &[&str]| {
+        eventually_within(SOON, &format!("{keys:?}"), || {
+            (keys_of(daemon) == keys).then_some(())
+        });
+    };
+    fs::write(folder.join("a"), "1").unwrap();
+    is(&daemon, &["srv/in/a"]);
+
+    // Another folder is there when the daemon starts, as below a disk that is not mounted yet.
+    daemon.kill();
+    let away = inbox.path().join("away");
+    fs::rename(&parent, &away).unwrap();
+    fs::create_dir_all(&folder).unwrap();
+    fs::write(folder.join("b"), "1").unwrap();
+    daemon.resume();
+    is(&daemon, &["srv/in/a", "srv/in/b"]);
+    fs::rename(&parent, inbox.path().join("below")).unwrap();
+    fs::rename(&away, &parent).unwrap();
+    fs::write(folder.join("c"), "1").unwrap();
+    let all = ["srv/in/a", "srv/in/b", "srv/in/c"];
+    is(&daemon, &all);
+    daemon.kill();
+    daemon.resume();
+    eventually_within(SOON, "it listens again", || {
+        (trigger(&daemon)["state"] == "active").then_some(())
+    });
+    assert_eq!(keys_of(&daemon), all);
+}
+
+#[test]
 fn a_folder_that_the_operator_did_not_name_is_refused_at_the_deployment() {
     let (allowed, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let daemon = daemon_for(allowed.path());

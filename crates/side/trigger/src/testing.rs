@@ -1,6 +1,6 @@
 //! What the tests of triggers have in place of the queue.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -19,6 +19,8 @@ use pilot_model::ports::{
 pub(crate) struct FakeStore {
     /// The keys of the marks that came with what was accepted.
     pub(crate) accepted: Mutex<BTreeSet<String>>,
+    /// All marks, of one trigger.
+    pub(crate) marks: Mutex<BTreeMap<String, String>>,
     /// So many looks at marks panic.
     pub(crate) panics_left: AtomicU32,
     /// So many became dead letters.
@@ -31,7 +33,10 @@ impl TriggerStore for FakeStore {
         _: AsyncRequest,
         mark: Option<Mark>,
     ) -> BoxFuture<'static, Result<(), NotAccepted>> {
-        self.accepted.lock().extend(mark.map(|mark| mark.key));
+        self.accepted
+            .lock()
+            .extend(mark.as_ref().map(|mark| mark.key.clone()));
+        self.set(mark);
         Box::pin(async { Ok(()) })
     }
 
@@ -51,14 +56,35 @@ impl TriggerStore for FakeStore {
             left.checked_sub(1)
         });
         assert!(took.is_err(), "the store's {} is broken", "index");
-        Box::pin(async { Ok(Vec::new()) })
+        let marks = self.marks.lock().clone();
+        Box::pin(async { Ok(marks.into_iter().collect()) })
     }
 
-    fn change(&self, _: Vec<Mark>) -> BoxFuture<'static, Result<(), String>> {
+    fn change(&self, marks: Vec<Mark>) -> BoxFuture<'static, Result<(), String>> {
+        self.set(marks);
         Box::pin(async { Ok(()) })
     }
 
     fn forget(&self, _: &str, _: Vec<String>) {}
+}
+
+impl FakeStore {
+    /// Whether a file of this name was accepted.
+    pub(crate) fn has_accepted(&self, name: &str) -> bool {
+        let accepted = self.accepted.lock();
+        let mut names = accepted.iter().filter_map(|key| key.rsplit('/').next());
+        names.any(|accepted| accepted == name)
+    }
+
+    fn set(&self, changes: impl IntoIterator<Item = Mark>) {
+        let mut marks = self.marks.lock();
+        for Mark { key, value, .. } in changes {
+            match value {
+                Some(value) => _ = marks.insert(key, value),
+                None => _ = marks.remove(&key),
+            }
+        }
+    }
 }
 
 /// Runs nothing.

@@ -1,7 +1,8 @@
 //! The trigger at real folders.
 
 use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::symlink;
+use std::time::SystemTime;
 
 use pilot_model::trigger::{FaasTrigger, TriggerConfig, TriggerInfo, TriggerState};
 use tokio::sync::watch::{self, Sender};
@@ -32,10 +33,12 @@ fn only_regular_files_in_the_folder_itself_count() {
     fs::create_dir_all(inbox.join("deeper")).unwrap();
     fs::write(inbox.join("deeper/file"), "").unwrap();
     fs::write(inbox.join("a.csv"), "1").unwrap();
-    std::os::unix::fs::symlink(&secret, inbox.join("link.csv")).unwrap();
-    let opened = open(&watched(&inbox, &inbox)).unwrap();
-    let (found, _) = all(&opened, ".csv", &Progress::default()).unwrap();
-    let names: Vec<String> = found.into_keys().collect();
+    symlink(&secret, inbox.join("link.csv")).unwrap();
+    let mut watched = watched(&inbox, &inbox);
+    ".csv".clone_into(&mut watched.suffix);
+    let (opened, _) = open(&watched).unwrap();
+    let listing = all(&watched, &opened, &Progress::default()).unwrap();
+    let names: Vec<String> = listing.found.into_keys().collect();
     assert_eq!(names, ["a.csv"]);
 }
 
@@ -45,7 +48,7 @@ fn a_link_does_not_lead_out_of_the_operators_folder() {
     let root = folder.path().join("root");
     fs::create_dir_all(root.join("in")).unwrap();
     assert!(open(&watched(&root, &root.join("in"))).is_ok());
-    std::os::unix::fs::symlink("/etc", root.join("out")).unwrap();
+    symlink("/etc", root.join("out")).unwrap();
     let refused = open(&watched(&root, &root.join("out"))).unwrap_err();
     assert!(refused.contains("leads out"), "{refused}");
     assert!(open(&watched(&root, &root.join("none"))).is_err());
@@ -79,12 +82,16 @@ struct Listening {
 
 impl Listening {
     fn begin(path: &Path, file_calls: FileCalls) -> Self {
-        let store = Arc::new(FakeStore::default());
+        Self::begin_with(Arc::default(), path, path, file_calls)
+    }
+
+    /// The folder of the connection is `root`.
+    fn begin_with(store: Arc<FakeStore>, root: &Path, path: &Path, file_calls: FileCalls) -> Self {
         let connection = ConnectionConfig {
             name: "in".to_owned(),
             functions: vec!["*".to_owned()],
             kind: ConnectionKind::Folder {
-                path: path.to_owned(),
+                path: root.to_owned(),
             },
         };
         let shared = Arc::new(TriggerPorts {
@@ -122,6 +129,14 @@ impl Listening {
     fn info(&self) -> TriggerInfo {
         let config = TriggerConfig::Folder(self.spec.clone());
         self.context.status.info(&self.context.function, &config)
+    }
+
+    /// Waits until a file was received, and returns how many were.
+    async fn received(&self, name: &str) -> u64 {
+        while !self.store.has_accepted(name) {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        self.info().received
     }
 }
 
@@ -175,9 +190,7 @@ async fn a_file_whose_name_is_not_utf8_is_said_once() {
     }
     said("\"new-\\xe9\"", 2).await;
     fs::write(folder.path().join("good"), "1").unwrap();
-    while !listening.store.accepted.lock().contains("good") {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    listening.received("good").await;
     assert_eq!(listening.info().errors, 2);
     assert_eq!(listening.store.accepted.lock().len(), 1);
 }
@@ -192,7 +205,7 @@ async fn a_file_that_was_young_at_the_start_is_received_although_others_keep_arr
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     let begun_at = Instant::now();
-    let is_accepted = |name: &str| listening.store.accepted.lock().contains(name);
+    let is_accepted = |name: &str| listening.store.has_accepted(name);
     let mut count = 0;
     while !is_accepted("young") {
         let waited = begun_at.elapsed();
@@ -205,4 +218,122 @@ async fn a_file_that_was_young_at_the_start_is_received_although_others_keep_arr
         count += 1;
     }
     assert!(count > 1, "others arrived");
+}
+
+/// Files that nobody has just written.
+fn write_old(folder: &Path, names: &[&str]) {
+    for name in names {
+        let file = File::create(folder.join(name)).unwrap();
+        let hour = Duration::from_secs(3600);
+        file.set_modified(SystemTime::now() - hour).unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_folder_whose_parent_was_made_anew_is_watched_again() {
+    let root = tempfile::tempdir().unwrap();
+    let (parent, path) = (root.path().join("srv"), root.path().join("srv/in"));
+    fs::create_dir_all(&path).unwrap();
+    write_old(&path, &["first"]);
+    let calls = FileCalls::default();
+    let listening = Listening::begin_with(Arc::default(), root.path(), &path, calls);
+    assert_eq!(listening.received("first").await, 1);
+    fs::rename(&parent, root.path().join("srv.old")).unwrap();
+    fs::create_dir_all(&path).unwrap();
+    write_old(&path, &["second"]);
+    assert_eq!(listening.received("second").await, 2);
+    let problem = listening.info().last_error.unwrap();
+    assert!(problem.contains("is another folder now"), "{problem}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn files_of_a_disk_that_was_away_are_not_received_again_also_after_a_restart() {
+    let root = tempfile::tempdir().unwrap();
+    let place = |name: &str| root.path().join(name);
+    // A link stands for the mount.
+    let lead_to = |target: &str| {
+        symlink(place(target), place("new")).unwrap();
+        fs::rename(place("new"), place("in")).unwrap();
+    };
+    for name in ["disk", "below"] {
+        fs::create_dir(place(name)).unwrap();
+    }
+    write_old(&place("disk"), &["a", "b"]);
+    let store = Arc::new(FakeStore::default());
+    let begin = || {
+        let (store, calls) = (Arc::clone(&store), FileCalls::default());
+        Listening::begin_with(store, root.path(), &place("in"), calls)
+    };
+    lead_to("disk");
+    let listening = begin();
+    listening.received("a").await;
+    assert_eq!(listening.received("b").await, 2);
+    drop(listening);
+
+    // The daemon starts before the disk is mounted.
+    lead_to("below");
+    write_old(&place("below"), &["hidden"]);
+    let listening = begin();
+    assert_eq!(listening.received("hidden").await, 1);
+    lead_to("disk");
+    write_old(&place("disk"), &["late"]);
+    assert_eq!(listening.received("late").await, 2);
+    drop(listening);
+
+    // It starts again. What was deleted is forgotten, and another state is received.
+    fs::remove_file(place("disk/a")).unwrap();
+    write_old(&place("disk"), &["last"]);
+    let listening = begin();
+    assert_eq!(listening.received("last").await, 1);
+    let names: Vec<String> = store.marks.lock().keys().cloned().collect();
+    let has = |name: &str| names.iter().any(|key| key.ends_with(name));
+    assert!(!has("/a") && has("/b") && has("/hidden"), "{names:?}");
+}
+
+#[test]
+fn a_file_that_cannot_be_looked_at_is_an_error_and_is_not_gone() {
+    let folder = tempfile::tempdir().unwrap();
+    assert_eq!(signature(&folder.path().join("none")).unwrap(), None);
+    let error = signature(&folder.path().join("x".repeat(300))).unwrap_err();
+    let problem = unclear(folder.path(), OsStr::new("a.csv"), &error);
+    assert!(problem.contains("\"a.csv\""), "{problem}");
+
+    let mut files = Files {
+        known: Known::read(vec![mark("a.csv"), mark("b.csv")]),
+        pending: BTreeMap::new(),
+        odd: OddNames::default(),
+        problem: None,
+    };
+    let state = Signature {
+        inode: 1,
+        size: 1,
+        modified_ns: 0,
+    };
+    let id = FolderId::of(&folder.path().metadata().unwrap());
+    files.known.enter(id);
+    let found = |names: &[&str]| {
+        let found = names.iter().map(|name| ((*name).to_owned(), state.clone()));
+        found.collect::<HashMap<_, _>>()
+    };
+    let both = Listing {
+        found: found(&["a.csv", "b.csv"]),
+        ..Listing::default()
+    };
+    files.take_in(both, now_ms());
+    assert!(files.pending.is_empty(), "{:?}", files.pending);
+    let fails = Listing {
+        found: found(&["c.csv"]),
+        unclear: HashSet::from(["a.csv".into()]),
+        problem: Some(problem),
+        ..Listing::default()
+    };
+    let (changes, _) = files.take_in(fails, now_ms());
+    assert_eq!(changes, [(files.known.key("b.csv"), None)]);
+    assert!(files.problem.is_some());
+    // The others are received.
+    assert!(files.pending.contains_key("c.csv"));
+}
+
+fn mark(name: &str) -> (String, String) {
+    (name.to_owned(), "1-1-0".to_owned())
 }
