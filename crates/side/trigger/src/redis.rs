@@ -1,11 +1,12 @@
 //! A consumer group of a Redis stream. The stream is durable, so the function is invoked directly, and an entry is acknowledged when it
 //! is done. What failed, and what a dead consumer had, is taken over after a time, until `max_receives` ends that.
 //!
-//! The consumer's name is kept with the trigger, so a daemon that comes back finds what it had.
+//! The consumer's name is kept with the trigger, so a daemon that comes back finds what it had. After a new connection, the server sends
+//! all that is not acknowledged again: [`Entries`] knows what of it has run.
 
 pub(crate) mod client;
+mod entries;
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,12 +17,13 @@ use pilot_model::trigger::RedisConfig;
 use serde_json::map::Entry;
 use serde_json::{Map, Value, json};
 use tokio::task::JoinSet;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep, timeout};
 use uuid::Uuid;
 
 use crate::batch::{self, Item, Reports, Rules, Source};
 use crate::context::Context;
 use client::{NEW, Redis, RedisAccess, StreamEntry};
+use entries::{Again, Entries};
 
 /// Receives until the trigger is stopped.
 pub(crate) async fn run(mut context: Context, config: RedisConfig) {
@@ -41,7 +43,8 @@ pub(crate) async fn run(mut context: Context, config: RedisConfig) {
         config,
         consumer,
         context: context.clone(),
-        running: Mutex::default(),
+        entries: Mutex::default(),
+        connection: Mutex::default(),
     });
     let mut batches = JoinSet::new();
     loop {
@@ -56,6 +59,7 @@ pub(crate) async fn run(mut context: Context, config: RedisConfig) {
     }
     // What runs is finished, and acknowledged if it succeeds.
     while batches.join_next().await.is_some() {}
+    receiver.acknowledge_last(&access).await;
 }
 
 #[derive(Debug)]
@@ -63,8 +67,10 @@ struct Receiver {
     config: RedisConfig,
     consumer: String,
     context: Context,
-    /// The entries that run now, which are not taken over. Held for one look or one change.
-    running: Mutex<BTreeSet<String>>,
+    /// What is known of entries. Held for one look or one change.
+    entries: Mutex<Entries>,
+    /// The newest connection, on which batches acknowledge what is done. Held for one look or one change.
+    connection: Mutex<Option<Redis>>,
 }
 
 impl Receiver {
@@ -84,6 +90,8 @@ impl Receiver {
         let mut redis = Redis::connect(access).await?;
         let RedisConfig { stream, group, .. } = &self.config;
         redis.create_group(stream, group).await?;
+        self.acknowledge_done(&mut redis).await?;
+        *self.connection.lock() = Some(redis.clone());
         // It works once something was read: what this consumer has may be what made the last connection fail.
         let mut own = Some("0".to_owned());
         let (mut claimed_at, mut start) = (None::<Instant>, "0-0".to_owned());
@@ -93,10 +101,10 @@ impl Receiver {
             }
             let is_time = claimed_at.is_none_or(|at| at.elapsed() >= self.claim_every());
             let count = self.config.batch_size;
-            let entries = if let Some(after) = own.take() {
+            let (entries, again) = if let Some(after) = own.take() {
                 let entries = redis.read(self.place(), &after, count).await?;
                 own = entries.last().map(|entry| entry.id.clone());
-                entries
+                (entries, Again::Own)
             } else if is_time {
                 let idle_ms = self.config.claim_idle_ms;
                 let claimed = redis.claim(self.place(), idle_ms, &start, count).await?;
@@ -107,7 +115,7 @@ impl Receiver {
                 if let Some(waiting) = redis.waiting(stream, group).await? {
                     self.say_what_waits(waiting, &claimed.1);
                 }
-                claimed.1
+                (claimed.1, Again::Claimed)
             } else {
                 let asked_at = Instant::now();
                 let entries = tokio::select! {
@@ -115,22 +123,23 @@ impl Receiver {
                     () = context.stopped() => return Ok(()),
                     entries = reader.read(self.place(), NEW, count) => entries?,
                 };
-                let items = items(&entries, &[], &self.config);
+                let counts = self.entries.lock().deliveries(&entries, &[]);
+                let items = items(&entries, &counts, &self.config);
                 context.works();
                 if items.is_empty() {
                     // A server that does not wait for entries would be asked without end.
                     let early = EMPTY_MIN.saturating_sub(asked_at.elapsed());
                     context.pause(early).await;
                 }
-                self.begin(items, &redis, batches);
+                self.begin(items, batches);
                 continue;
             };
-            let items = self.again(&mut redis, entries).await?;
+            let items = self.again(&mut redis, entries, again).await?;
             context.works();
             if items.is_empty() {
                 context.pause(NOTHING_AGAIN).await;
             }
-            self.begin(items, &redis, batches);
+            self.begin(items, batches);
         }
     }
 
@@ -158,23 +167,26 @@ impl Receiver {
     }
 
     fn say_what_waits(&self, waiting: u64, entries: &[StreamEntry]) {
-        let running = self.running.lock();
-        let oldest = running.iter().map(String::as_str);
-        let oldest = oldest.chain(entries.iter().map(|entry| entry.id.as_str()));
+        let known = self.entries.lock();
+        let oldest = known
+            .running()
+            .chain(entries.iter().map(|entry| entry.id.as_str()));
         self.context
             .status
             .waits(waiting, oldest.filter_map(added_ms).min());
     }
 
-    /// Entries that were delivered before, without those that run now.
+    /// Entries that were delivered before, without those that run now, that are done, or that failed a moment ago.
     async fn again(
         &self,
         redis: &mut Redis,
         mut entries: Vec<StreamEntry>,
+        again: Again,
     ) -> Result<Vec<Item>, String> {
         {
-            let running = self.running.lock();
-            entries.retain(|entry| !running.contains(&entry.id));
+            let known = self.entries.lock();
+            let idle = Duration::from_millis(self.config.claim_idle_ms);
+            entries.retain(|entry| known.runs_again(&entry.id, again, idle));
         }
         let (Some(first), Some(last)) = (entries.first(), entries.last()) else {
             return Ok(Vec::new());
@@ -188,55 +200,78 @@ impl Receiver {
         let range = (first.id.as_str(), last.id.as_str());
         let counts = redis.deliveries(stream, group, range, PENDING_MAX).await?;
         redis.acknowledge(stream, group, &deleted).await?;
+        let counts = self.entries.lock().deliveries(&entries, &counts);
         Ok(items(&entries, &counts, &self.config))
     }
 
-    fn begin(
-        self: &Arc<Self>,
-        items: Vec<Item>,
-        redis: &Redis,
-        batches: &mut JoinSet<Result<(), String>>,
-    ) {
+    fn begin(self: &Arc<Self>, items: Vec<Item>, batches: &mut JoinSet<Result<(), String>>) {
         if items.is_empty() {
             return;
         }
         self.context.status.received(items.len() as u64);
         let ids: Vec<String> = items.iter().map(|item| item.id.clone()).collect();
-        self.running.lock().extend(ids.iter().cloned());
+        let running = items.iter().map(|item| (item.id.clone(), item.receives));
+        self.entries.lock().begin(running);
         let batch = InBatch {
             receiver: Arc::clone(self),
             ids,
         };
-        let redis = redis.clone();
         batches.spawn(async move {
             let batch = batch;
-            batch.receiver.process(items, redis).await
+            batch.receiver.process(items).await
         });
     }
 
     /// Runs a batch, and acknowledges what is done.
-    async fn process(&self, items: Vec<Item>, redis: Redis) -> Result<(), String> {
+    async fn process(&self, items: Vec<Item>) -> Result<(), String> {
         let config = &self.config;
         let rules = Rules {
             reports: Reports::of(config.report_batch_item_failures),
             receives_max: Some(config.max_receives),
         };
-        let source = Acknowledges { config, redis };
-        batch::run(&self.context, items, rules, &source).await
+        batch::run(&self.context, items, rules, self).await
+    }
+
+    /// Acknowledges what is done and was not acknowledged on another connection.
+    async fn acknowledge_done(&self, redis: &mut Redis) -> Result<(), String> {
+        let done = self.entries.lock().done();
+        self.acknowledge(redis, &done).await
+    }
+
+    async fn acknowledge(&self, redis: &mut Redis, done: &[String]) -> Result<(), String> {
+        let RedisConfig { stream, group, .. } = &self.config;
+        redis.acknowledge(stream, group, done).await?;
+        self.entries.lock().acknowledged(done);
+        Ok(())
+    }
+
+    /// The same, when the task ends: tries for a while to reach the server.
+    async fn acknowledge_last(&self, access: &RedisAccess) {
+        let tries = async {
+            while !self.entries.lock().done().is_empty() {
+                let acknowledged = async {
+                    let mut redis = Redis::connect(access).await?;
+                    self.acknowledge_done(&mut redis).await
+                };
+                if let Err(problem) = acknowledged.await {
+                    self.context.status.failed(&problem);
+                    sleep(LAST_WAIT).await;
+                }
+            }
+        };
+        // Otherwise the entries run again.
+        let _ = timeout(LAST_TRIES_MAX, tries).await;
     }
 }
 
-/// Acknowledges the entries of a batch.
-#[derive(Debug)]
-struct Acknowledges<'a> {
-    config: &'a RedisConfig,
-    redis: Redis,
-}
-
-impl Source for Acknowledges<'_> {
-    async fn ended(&self, done: &[String], _: &[String]) -> Result<(), String> {
-        let RedisConfig { stream, group, .. } = self.config;
-        self.redis.clone().acknowledge(stream, group, done).await
+impl Source for Receiver {
+    async fn ended(&self, done: &[String], failed: &[String]) -> Result<(), String> {
+        self.entries.lock().end(done, failed);
+        let redis = self.connection.lock().clone();
+        match redis {
+            Some(mut redis) => self.acknowledge(&mut redis, done).await,
+            None => Err("Redis: there is no connection".to_owned()),
+        }
     }
 }
 
@@ -249,10 +284,7 @@ struct InBatch {
 
 impl Drop for InBatch {
     fn drop(&mut self) {
-        let mut running = self.receiver.running.lock();
-        for id in &self.ids {
-            running.remove(id);
-        }
+        self.receiver.entries.lock().free(&self.ids);
     }
 }
 
@@ -320,48 +352,10 @@ const NOTHING_AGAIN: Duration = Duration::from_millis(10);
 const PENDING_MAX: usize = 1000;
 /// About what a record takes besides its fields.
 const ITEM_BYTES: usize = 256;
+/// How long a task that ends tries to acknowledge what is done.
+const LAST_TRIES_MAX: Duration = Duration::from_secs(10);
+/// Between two of these tries.
+const LAST_WAIT: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_entry_becomes_a_record_and_a_deleted_one_does_not() {
-        let config = RedisConfig {
-            connection: "main".to_owned(),
-            stream: "orders".to_owned(),
-            group: "g".to_owned(),
-            batch_size: 10,
-            report_batch_item_failures: false,
-            claim_idle_ms: 1000,
-            max_receives: 5,
-        };
-        let entries = [
-            StreamEntry {
-                id: "5-1".to_owned(),
-                fields: Some(vec![
-                    (b"a".to_vec(), b"1".to_vec()),
-                    (b"b".to_vec(), vec![255]),
-                    (b"c".to_vec(), b"1".to_vec()),
-                    (b"b".to_vec(), vec![254]),
-                    (b"c".to_vec(), b"2".to_vec()),
-                    (b"c".to_vec(), b"2".to_vec()),
-                ]),
-            },
-            StreamEntry {
-                id: "6-0".to_owned(),
-                fields: None,
-            },
-        ];
-        let items = items(&entries, &[("5-1".to_owned(), 3)], &config);
-        assert_eq!(items.len(), 1);
-        assert_eq!(items[0].receives, 3);
-        assert_eq!(
-            items[0].record["fields"],
-            json!({"a": "1", "c": ["1", "2", "2"]})
-        );
-        let binary = &items[0].record["binaryFields"];
-        assert_eq!(binary, &json!({"b": ["/w==", "/g=="]}));
-        assert_eq!(added_ms("5-1"), Some(5));
-    }
-}
+mod tests;
