@@ -6,13 +6,14 @@ pub(crate) mod client;
 mod held;
 pub(crate) mod queues;
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use pilot_model::trigger::SqsConfig;
 use serde_json::{Map, Value, json};
 use tokio::task::JoinSet;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use crate::batch::{self, Item, Reports, Rules};
 use crate::context::Context;
@@ -190,15 +191,11 @@ impl Receiver {
     }
 
     /// Receives a batch: with a long poll for the first messages, and until the window or the batch is full for the others. A stop or an
-    /// error then ends it early, and what was received is returned all the same. What the queue hands over in the moment of a stop is
-    /// visible again after its timeout.
+    /// error then ends it early, and what was received is returned all the same.
     async fn receive(&self, context: &mut Context, visibility_s: u64) -> Result<Received, String> {
         let mut held = self.held.begin(visibility_s);
-        let first = tokio::select! {
-            biased;
-            found = self.poll(&held, POLL_S, 0) => found?,
-            () = context.stopped() => Vec::new(),
-        };
+        let first = until_stopped(context, self.poll(&held, POLL_S, 0)).await;
+        let first = first.transpose()?.unwrap_or_default();
         held.begins();
         let mut received = Received {
             messages: first,
@@ -208,12 +205,9 @@ impl Receiver {
         if received.messages.is_empty() {
             return Ok(received);
         }
-        let filled = tokio::select! {
-            biased;
-            filled = self.fill(&mut received.messages, &received.held) => filled,
-            () = context.stopped() => Ok(()),
-        };
-        received.problem = filled.err();
+        let fill = self.fill(&mut received.messages, &received.held);
+        let filled = until_stopped(context, fill).await;
+        received.problem = filled.and_then(Result::err);
         Ok(received)
     }
 
@@ -226,7 +220,7 @@ impl Receiver {
             && messages.iter().map(|one| one.item.bytes).sum::<usize>() < BATCH_BYTES_MAX
         {
             let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() && !is_more {
+            if left.is_zero() && !is_more || self.context.is_stopped() {
                 break;
             }
             let wait_s = left.as_secs().min(POLL_S);
@@ -288,6 +282,16 @@ impl Receiver {
             held.give_back().await;
         }
         ended
+    }
+}
+
+/// What a call returns. After a stop it has a moment left: the queue hides what it has handed over already. `None`: that is over.
+async fn until_stopped<T>(context: &mut Context, call: impl Future<Output = T>) -> Option<T> {
+    let mut call = pin!(call);
+    tokio::select! {
+        biased;
+        done = &mut call => Some(done),
+        () = context.stopped() => timeout(LAST_ANSWER_MAX, call).await.ok(),
     }
 }
 
@@ -378,6 +382,8 @@ const POLL_S: u64 = 20;
 const EMPTY_MIN: Duration = Duration::from_secs(1);
 /// Between polls that do not wait.
 const SHORT_POLL: Duration = Duration::from_millis(200);
+/// How long a stop waits for the answer of a call that receives messages.
+const LAST_ANSWER_MAX: Duration = Duration::from_secs(1);
 /// Beside the function's timeout, for the wait for a worker.
 const VISIBILITY_SPARE_S: u64 = 5;
 /// Lambda's limit of an event is 6 MB.

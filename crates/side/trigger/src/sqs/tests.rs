@@ -27,6 +27,8 @@ struct Fake {
     broken: BTreeSet<&'static str>,
     /// So many calls of ReceiveMessage succeed.
     receives_left: Option<u32>,
+    /// From a look for messages to its answer.
+    answer_ms: u64,
 }
 
 #[derive(Debug)]
@@ -156,7 +158,10 @@ impl Calls for FakeQueue {
                 }}),
                 "ReceiveMessage" => {
                     self.may_receive()?;
-                    self.receive(body).await
+                    let answer = self.receive(body).await;
+                    let answer_ms = self.0.lock().answer_ms;
+                    tokio::time::sleep(Duration::from_millis(answer_ms)).await;
+                    answer
                 }
                 _ => self.change(action, &body),
             })
@@ -258,7 +263,11 @@ fn slow(seconds: u64) -> Arc<Slow> {
 }
 
 async fn pass(seconds: u64) {
-    tokio::time::sleep(Duration::from_secs(seconds)).await;
+    pass_ms(seconds * 1000).await;
+}
+
+async fn pass_ms(milliseconds: u64) {
+    tokio::time::sleep(Duration::from_millis(milliseconds)).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -328,6 +337,33 @@ async fn what_was_received_runs_although_the_trigger_is_stopped() {
     let runner = Arc::clone(&listening.runner);
     listening.ends().await;
     assert_eq!((queue.left(), runner.begun.lock().len()), (0, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_on_its_way_at_a_stop_runs() {
+    let queue = FakeQueue::with(13, 1);
+    queue.0.lock().answer_ms = 500;
+    let listening = Listening::begin(&queue, slow(2), 0);
+    while queue.receives("m0") == 0 {
+        pass_ms(10).await;
+    }
+    // Its answer comes after the stop, and nothing more is asked for.
+    let (store, runner) = (Arc::clone(&listening.store), Arc::clone(&listening.runner));
+    listening.ends().await;
+    assert_eq!((queue.left(), runner.begun.lock().len()), (3, 1));
+    assert_eq!(store.buried.load(Ordering::SeqCst), 0);
+    let fake = queue.0.lock();
+    assert!(fake.messages.values().all(|one| one.receives == 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_does_not_wait_for_a_queue_that_is_silent() {
+    let queue = FakeQueue::with(0, 1);
+    let listening = Listening::begin(&queue, slow(2), 0);
+    pass(5).await;
+    let stopped_at = Instant::now();
+    listening.ends().await;
+    assert!(stopped_at.elapsed() <= LAST_ANSWER_MAX + Duration::from_millis(100));
 }
 
 #[tokio::test(start_paused = true)]
