@@ -14,7 +14,7 @@ use crate::checks::{in_range, one_of};
 use crate::ids::FunctionName;
 
 pub use faas::FaasTrigger;
-pub use schedule::{Calendar, InvalidCalendar};
+pub use schedule::{Calendar, InvalidCalendar, Times};
 
 /// One table of `[[functions.NAME.triggers]]`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

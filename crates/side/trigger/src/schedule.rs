@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use pilot_model::calendar::Utc;
-use pilot_model::trigger::{Calendar, Missed, ScheduleConfig};
+use pilot_model::trigger::{Missed, ScheduleConfig, Times};
 use serde_json::json;
 use uuid::Uuid;
 
@@ -34,10 +34,7 @@ pub(crate) async fn run(mut context: Context, schedule: ScheduleConfig) {
             Next::At(next_ms) => {
                 context.works();
                 context.status.next_run(Some(next_ms));
-                let wait = u64::try_from(next_ms - now_ms).unwrap_or(1);
-                // The clock can be set meanwhile.
-                let wait = Duration::from_millis(wait).min(LOOK_AGAIN);
-                if !context.pause(wait).await {
+                if !wait_until(&mut context, next_ms, past).await {
                     return;
                 }
             }
@@ -66,6 +63,22 @@ pub(crate) async fn run(mut context: Context, schedule: ScheduleConfig) {
                     }
                 }
             }
+        }
+    }
+}
+
+/// Waits for this time, or until the clock is set back. False: it must end.
+async fn wait_until(context: &mut Context, next_ms: i64, past: Past) -> bool {
+    loop {
+        let now_ms = now_ms();
+        let left_ms = u64::try_from(next_ms - now_ms).unwrap_or(0);
+        if left_ms == 0 || past.is_set_back(now_ms) {
+            return true;
+        }
+        // The clock can be set meanwhile.
+        let wait = Duration::from_millis(left_ms).min(LOOK_AGAIN);
+        if !context.pause(wait).await {
+            return false;
         }
     }
 }
@@ -119,12 +132,16 @@ impl Past {
     /// Goes on from now if the last run is ahead of the clock, and returns by how much. Otherwise the schedule would wait for that time. A
     /// clock that is corrected by a little repeats no run.
     fn begin_anew_if_set_back(&mut self, now_ms: i64) -> Option<i64> {
-        let ahead_ms = self.last_ms - now_ms;
-        if ahead_ms <= CLOCK_BACK_MAX_MS {
+        if !self.is_set_back(now_ms) {
             return None;
         }
+        let ahead_ms = self.last_ms - now_ms;
         self.last_ms = now_ms;
         Some(ahead_ms)
+    }
+
+    fn is_set_back(&self, now_ms: i64) -> bool {
+        self.last_ms - now_ms > CLOCK_BACK_MAX_MS
     }
 
     /// Whether a run that is late was made before the clock was set back. A machine without a clock of its own starts with an old time and
@@ -148,18 +165,20 @@ enum Next {
 }
 
 fn next(schedule: &ScheduleConfig, past: Past, now_ms: i64) -> Next {
-    let calendar = &schedule.calendar;
-    let Some(next_ms) = calendar.next_ms(past.last_ms) else {
+    let Some(times) = schedule.calendar.times() else {
+        return Next::Never;
+    };
+    let Some(next_ms) = times.next_ms(past.last_ms) else {
         return Next::Never;
     };
     if next_ms > now_ms {
         return Next::At(next_ms);
     }
-    let newest_ms = calendar.last_ms(now_ms).unwrap_or(next_ms).max(next_ms);
+    let newest_ms = times.last_ms(now_ms).unwrap_or(next_ms).max(next_ms);
     let run_ms = match schedule.missed {
         Missed::Skip if now_ms - newest_ms > ON_TIME_MS => return Next::Skip(newest_ms),
         Missed::Skip | Missed::Once => newest_ms,
-        Missed::All => oldest_of(calendar, newest_ms, past.last_ms),
+        Missed::All => oldest_of(&times, newest_ms, past.last_ms),
     };
     match past.has(run_ms, now_ms) {
         true => Next::Skip(run_ms),
@@ -168,10 +187,10 @@ fn next(schedule: &ScheduleConfig, past: Past, now_ms: i64) -> Next {
 }
 
 /// The oldest missed run that is made up for.
-fn oldest_of(calendar: &Calendar, newest_ms: i64, last_ms: i64) -> i64 {
+fn oldest_of(times: &Times, newest_ms: i64, last_ms: i64) -> i64 {
     let mut oldest_ms = newest_ms;
     for _ in 1..MISSED_MAX {
-        match calendar.last_ms(oldest_ms - 1) {
+        match times.last_ms(oldest_ms - 1) {
             Some(before_ms) if before_ms > last_ms => oldest_ms = before_ms,
             _ => break,
         }
@@ -213,6 +232,8 @@ const CLOCK_BACK_MAX_MS: i64 = 120_000;
 
 #[cfg(test)]
 mod tests {
+    use pilot_model::trigger::Calendar;
+
     use super::*;
 
     const MINUTE_MS: i64 = 60_000;

@@ -3,7 +3,10 @@
 //!
 //! When clocks are set forward, a run at a fixed time that does not exist is made up for right after the gap. When they are set back, it
 //! runs once. Expressions with several times of a day follow the time that passes (both as Vixie cron does it). Times are full seconds, and
-//! [`Calendar::next_ms`] and [`Calendar::last_ms`] know the same ones.
+//! [`Times::next_ms`] and [`Times::last_ms`] know the same ones.
+//!
+//! An expression that was read takes 10 KB, and a daemon keeps several versions of each function. So a [`Calendar`] has the text alone,
+//! which was checked when it was deployed.
 
 use std::fmt;
 
@@ -14,12 +17,17 @@ use croner::{Cron, Direction, JobType};
 use serde::{Deserialize, Serialize};
 
 /// A cron expression in a time zone.
-#[derive(Clone, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Written", into = "Written")]
 pub struct Calendar {
     text: String,
-    /// Boxed: it is large, and few functions have one.
-    cron: Box<Cron>,
+    zone: Tz,
+}
+
+/// The times of a calendar. To be dropped after use: see above.
+#[derive(Debug)]
+pub struct Times {
+    cron: Cron,
     /// Whether it is for one time of the day.
     is_fixed: bool,
     zone: Tz,
@@ -61,31 +69,47 @@ impl Calendar {
     /// # Errors
     /// See [`InvalidCalendar`].
     pub fn new(cron: &str, zone: &str) -> Result<Self, InvalidCalendar> {
-        let shown = |text: &str| text.escape_debug().take(100).collect::<String>();
-        let wrong = |problem: String| InvalidCalendar::Cron {
-            text: shown(cron),
-            problem,
-        };
-        if cron.len() > CRON_LEN_MAX {
-            return Err(wrong(format!("it has more than {CRON_LEN_MAX} bytes")));
-        }
-        let parser = CronParser::builder().seconds(Seconds::Optional).build();
-        let parsed = parser
-            .parse(cron)
-            .map_err(|error| wrong(error.to_string().trim_end_matches('.').to_owned()))?;
-        let zone = zone
-            .parse()
-            .map_err(|_| InvalidCalendar::Zone { text: shown(zone) })?;
-        let calendar = Self {
-            text: cron.split_whitespace().collect::<Vec<_>>().join(" "),
-            is_fixed: parsed.determine_job_type() == JobType::FixedTime,
-            cron: Box::new(parsed),
-            zone,
-        };
-        if calendar.next_ms(CHECKED_FROM_MS).is_none() {
-            return Err(wrong("it has no time".to_owned()));
+        let calendar = Self::unread(cron, zone)?;
+        let times = Times::read(cron, calendar.zone).map_err(|problem| wrong(cron, problem))?;
+        if times.next_ms(CHECKED_FROM_MS).is_none() {
+            return Err(wrong(cron, "it has no time".to_owned()));
         }
         Ok(calendar)
+    }
+
+    /// The same, without a look at what the expression means.
+    fn unread(cron: &str, zone: &str) -> Result<Self, InvalidCalendar> {
+        if cron.len() > CRON_LEN_MAX {
+            return Err(wrong(
+                cron,
+                format!("it has more than {CRON_LEN_MAX} bytes"),
+            ));
+        }
+        let read = zone.parse();
+        let zone = read.map_err(|_| InvalidCalendar::Zone { text: shown(zone) })?;
+        Ok(Self {
+            text: cron.split_whitespace().collect::<Vec<_>>().join(" "),
+            zone,
+        })
+    }
+
+    /// Reads the expression. `None`: it was stored and cannot be read any more.
+    #[must_use]
+    pub fn times(&self) -> Option<Times> {
+        Times::read(&self.text, self.zone).ok()
+    }
+}
+
+impl Times {
+    fn read(cron: &str, zone: Tz) -> Result<Self, String> {
+        let parser = CronParser::builder().seconds(Seconds::Optional).build();
+        let cron = parser.parse(cron);
+        let cron = cron.map_err(|error| error.to_string().trim_end_matches('.').to_owned())?;
+        Ok(Self {
+            is_fixed: cron.determine_job_type() == JobType::FixedTime,
+            cron,
+            zone,
+        })
     }
 
     /// The first time after this one, Unix milliseconds. `None`: there is none.
@@ -214,13 +238,14 @@ impl Calendar {
     }
 }
 
-impl PartialEq for Calendar {
-    fn eq(&self, other: &Self) -> bool {
-        self.text == other.text && self.zone == other.zone
-    }
+fn wrong(cron: &str, problem: String) -> InvalidCalendar {
+    let text = shown(cron);
+    InvalidCalendar::Cron { text, problem }
 }
 
-impl Eq for Calendar {}
+fn shown(text: &str) -> String {
+    text.escape_debug().take(100).collect()
+}
 
 impl fmt::Debug for Calendar {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -238,7 +263,7 @@ impl TryFrom<Written> for Calendar {
     type Error = InvalidCalendar;
 
     fn try_from(written: Written) -> Result<Self, InvalidCalendar> {
-        Self::new(&written.cron, &written.timezone)
+        Self::unread(&written.cron, &written.timezone)
     }
 }
 
@@ -268,8 +293,12 @@ mod tests {
         text.parse::<DateTime<Utc>>().unwrap().timestamp_millis()
     }
 
-    fn next(calendar: &Calendar, after: &str) -> String {
-        let next = calendar.next_ms(ms(after)).unwrap();
+    fn read(cron: &str, zone: &str) -> Times {
+        Calendar::new(cron, zone).unwrap().times().unwrap()
+    }
+
+    fn next(times: &Times, after: &str) -> String {
+        let next = times.next_ms(ms(after)).unwrap();
         DateTime::from_timestamp_millis(next)
             .unwrap()
             .format("%Y-%m-%dT%H:%M:%SZ")
@@ -278,19 +307,20 @@ mod tests {
 
     #[test]
     fn times_are_those_of_the_zone() {
-        let daily = Calendar::new("30 2 * * *", "Europe/Berlin").unwrap();
+        let daily = read("30 2 * * *", "Europe/Berlin");
         assert_eq!(next(&daily, "2026-01-10T00:00:00Z"), "2026-01-10T01:30:00Z");
         assert_eq!(next(&daily, "2026-07-10T00:00:00Z"), "2026-07-10T00:30:00Z");
         assert_eq!(
             daily.last_ms(ms("2026-01-10T01:30:00Z")),
             Some(ms("2026-01-10T01:30:00Z"))
         );
-        assert_eq!(daily.to_string(), "30 2 * * * Europe/Berlin");
+        let calendar = Calendar::new("30  2 * * *", "Europe/Berlin").unwrap();
+        assert_eq!(calendar.to_string(), "30 2 * * * Europe/Berlin");
     }
 
     #[test]
     fn a_time_that_the_clock_skips_runs_after_the_gap_and_one_that_it_repeats_runs_once() {
-        let daily = Calendar::new("30 2 * * *", "Europe/Berlin").unwrap();
+        let daily = read("30 2 * * *", "Europe/Berlin");
         // 2026-03-29: 2:00 becomes 3:00, which is 1:00 UTC.
         let skipped = next(&daily, "2026-03-28T12:00:00Z");
         assert_eq!(&skipped[..11], "2026-03-29T", "{skipped}");
@@ -303,7 +333,7 @@ mod tests {
 
     #[test]
     fn seconds_are_optional_and_what_never_is_is_refused() {
-        let often = Calendar::new("*/10 * * * * *", "UTC").unwrap();
+        let often = read("*/10 * * * * *", "UTC");
         assert_eq!(next(&often, "2026-01-10T00:00:01Z"), "2026-01-10T00:00:10Z");
         let at = ms("2026-01-10T00:00:10Z");
         assert_eq!(often.next_ms(at + 999), Some(at + 10_000));
@@ -321,7 +351,7 @@ mod tests {
     }
 
     /// The times of a calendar, found by a look at each minute.
-    fn times(calendar: &Calendar, from_s: i64, to_s: i64) -> Vec<i64> {
+    fn looked_at(calendar: &Times, from_s: i64, to_s: i64) -> Vec<i64> {
         let local = |instant_s: i64| {
             let local_s = instant_s + calendar.offset_s(instant_s).unwrap();
             DateTime::from_timestamp(local_s, 0).unwrap()
@@ -371,10 +401,10 @@ mod tests {
                 "0 3 * * *",
                 "40 2 * * SUN",
             ] {
-                let calendar = Calendar::new(cron, zone).unwrap();
+                let calendar = read(cron, zone);
                 let around_s = ms(around) / 1000;
                 let (from_s, to_s) = (around_s - 30 * HOUR_S, around_s + 30 * HOUR_S);
-                let times = times(&calendar, from_s, to_s);
+                let times = looked_at(&calendar, from_s, to_s);
                 let Some(first_s) = times.first().copied() else {
                     // A day of the week that is not near.
                     continue;
@@ -399,9 +429,9 @@ mod tests {
 
     #[test]
     fn a_schedule_that_begins_in_the_repeated_hour_goes_on() {
-        let often = Calendar::new("* * * * *", "Europe/Berlin").unwrap();
+        let often = read("* * * * *", "Europe/Berlin");
         assert_eq!(next(&often, "2026-10-25T01:10:30Z"), "2026-10-25T01:11:00Z");
-        let daily = Calendar::new("30 2 * * *", "Europe/Berlin").unwrap();
+        let daily = read("30 2 * * *", "Europe/Berlin");
         assert_eq!(next(&daily, "2026-10-25T01:10:00Z"), "2026-10-26T01:30:00Z");
     }
 
@@ -409,7 +439,7 @@ mod tests {
     /// "last time" in the same second, is how a schedule once accepted a second twice.
     #[test]
     fn times_have_no_fraction_of_a_second_whatever_the_clock_says() {
-        let often = Calendar::new("* * * * * *", "UTC").unwrap();
+        let often = read("* * * * * *", "UTC");
         let at = DateTime::from_timestamp_millis(1_767_225_600_130).unwrap();
         let kept = often.cron.find_previous_occurrence(&at, true).unwrap();
         assert_eq!(kept.timestamp_subsec_millis(), 130);
@@ -423,5 +453,17 @@ mod tests {
                 Some(1_767_225_601_000)
             );
         }
+    }
+
+    #[test]
+    fn a_stored_calendar_is_not_read_before_its_times_are_asked_for() {
+        let calendar = Calendar::new("*/5 * * * *", "Europe/Berlin").unwrap();
+        let stored = serde_json::to_string(&calendar).unwrap();
+        assert_eq!(serde_json::from_str::<Calendar>(&stored).unwrap(), calendar);
+        assert!(size_of::<Calendar>() <= 32, "{}", size_of::<Calendar>());
+        // What a later release would refuse does not keep a daemon from starting.
+        let stored = stored.replace("*/5", "*/x");
+        let calendar: Calendar = serde_json::from_str(&stored).unwrap();
+        assert!(calendar.times().is_none());
     }
 }
