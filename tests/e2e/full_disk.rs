@@ -6,7 +6,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use pilot_harness::{Daemon, DaemonOptions, eventually, needs_root};
+use pilot_harness::{Daemon, DaemonOptions, Request, eventually, needs_root};
 use serde_json::json;
 
 use crate::{ECHO, answer, daemon_with, plain};
@@ -115,7 +115,7 @@ fn fill_wholly(daemon: &Daemon) {
 fn a_daemon_that_was_killed_starts_on_a_disk_without_any_room() {
     needs_root!();
     let mut daemon = on_a_small_disk();
-    let event = pilot_harness::Request::new("POST", "/2015-03-31/functions/lab/invocations")
+    let event = Request::new("POST", "/2015-03-31/functions/lab/invocations")
         .header("x-amz-invocation-type", "Event")
         .body("1");
     assert_eq!(daemon.send(&event).status, 202);
@@ -245,7 +245,7 @@ fn a_disk_that_fills_up_while_a_daemon_runs_is_told_once_and_ends_nothing() {
 fn an_event_that_cannot_be_stored_is_503_and_the_accepted_ones_run() {
     needs_root!();
     let daemon = on_a_small_disk();
-    let event = pilot_harness::Request::new("POST", "/2015-03-31/functions/lab/invocations")
+    let event = Request::new("POST", "/2015-03-31/functions/lab/invocations")
         .header("x-amz-invocation-type", "Event")
         .body(format!("\"{}\"", "x".repeat(200_000)));
     fill(&filler(&daemon));
@@ -274,7 +274,7 @@ fn an_event_is_accepted_as_soon_as_a_full_disk_has_room() {
     fill(&filler(&daemon));
     daemon.resume();
     assert_eq!(reserve(&daemon), 0, "its room is in use");
-    let event = pilot_harness::Request::new("POST", "/2015-03-31/functions/lab/invocations")
+    let event = Request::new("POST", "/2015-03-31/functions/lab/invocations")
         .header("x-amz-invocation-type", "Event")
         .body("1");
     let refused = daemon.send(&event);
@@ -287,6 +287,41 @@ fn an_event_is_accepted_as_soon_as_a_full_disk_has_room() {
     eventually("the end of the accepted event", || {
         (daemon.cli_ok(&["async", "list", "--json"]).trim() == "[]").then_some(())
     });
+}
+
+#[test]
+fn a_token_is_revoked_and_a_secret_removed_for_good_on_a_full_disk() {
+    needs_root!();
+    let mut daemon = daemon_with(DaemonOptions {
+        data_disk_mb: Some(DISK_MB),
+        config: Some("invocations = \"token\"\n".to_owned()),
+        ..DaemonOptions::default()
+    });
+    daemon.upload_code("lab", &plain(), ECHO);
+    let leaked = daemon.cli_ok(&["token", "create", "leaked", "--role", "invoke"]);
+    let kept = daemon.cli_ok(&["token", "create", "kept", "--role", "invoke"]);
+    let secret = Request::new("PUT", "/_pilot/v1/secrets/db").body("hunter2");
+    daemon.send(&secret).ok();
+    let status = |daemon: &Daemon, token: &str| {
+        let request = Request::new("POST", "/2015-03-31/functions/lab/invocations")
+            .header("authorization", &format!("Bearer {}", token.trim()))
+            .body("1");
+        daemon.connect().exchange(&request).status
+    };
+    assert_eq!(status(&daemon, &leaked), 200);
+    fill(&filler(&daemon));
+    assert_eq!(reserve(&daemon), 4 << 20);
+    daemon.cli_ok(&["token", "revoke", "leaked"]);
+    daemon.cli_ok(&["secret", "rm", "db"]);
+    assert_eq!(reserve(&daemon), 0, "its room is in use");
+    for _ in 0..2 {
+        assert_eq!(status(&daemon, &leaked), 403);
+        assert_eq!(status(&daemon, &kept), 200);
+        assert!(!daemon.cli_ok(&["token", "list"]).contains("leaked"));
+        assert_eq!(daemon.cli_ok(&["secret", "list", "--json"]).trim(), "[]");
+        daemon.kill();
+        daemon.resume();
+    }
 }
 
 #[test]

@@ -210,6 +210,9 @@ pub struct TokenInfo {
     /// The id of its access key, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub access_key_id: Option<String>,
+    /// It was revoked and is refused, but that could not be written yet: after a restart, it is valid again. Revoke it again.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub revoked: bool,
 }
 
 /// A secret, without its value.

@@ -8,7 +8,9 @@ use std::time::Duration;
 use anyhow::Context;
 use http_body_util::BodyExt;
 use http_body_util::combinators::UnsyncBoxBody;
-use pilot_admin::{Admin, AdminConfig, AdminParts, LogStore, Observations, Readiness, SecretStore};
+use pilot_admin::{
+    Admin, AdminConfig, AdminParts, LogStore, Observations, Readiness, SecretStore, TokenStore,
+};
 use pilot_cluster::{Cluster, ClusterConfig};
 use pilot_container::{ContainerConfig, ContainerGroup, ContainerHost};
 use pilot_data::Data;
@@ -161,7 +163,7 @@ pub(crate) fn assemble(
     let observations = Arc::new(observations);
     let sink = Arc::clone(&bus) as Arc<dyn EventSink>;
     let answers = MemoryBudget::default();
-    let (key, secrets) = sealed(&config.data_dir).or_invalid()?;
+    let (key, secrets) = sealed(&config.data_dir, &reserve).or_invalid()?;
     let given = (answers.clone(), Arc::clone(&secrets) as Arc<dyn Secrets>);
     let engines = engines(config, isolation, spawner, &sink, &clock, &given)?;
     let engine = engines.table();
@@ -187,6 +189,7 @@ pub(crate) fn assemble(
         triggers: Arc::clone(&triggers),
         queue: Arc::clone(&queue),
     });
+    let tokens = tokens(config, key, &reserve).or_invalid()?;
     let deployer = Deployer::open(
         deploy_config(config, &engines, reserve, held)?,
         platform as Arc<dyn Platform>,
@@ -195,7 +198,6 @@ pub(crate) fn assemble(
     .or_invalid()?;
     let templates = engine;
     let machine = Arc::clone(&engines.machine);
-    let tokens = Arc::new(tokens::all(config, key).or_invalid()?);
     let refused = Arc::new(RefusedConnections::default());
     let refused_counts = Arc::clone(&refused);
     let functions_url = Arc::new(OnceLock::new());
@@ -252,10 +254,28 @@ fn admin_config(functions_url: &Arc<OnceLock<String>>) -> AdminConfig {
 }
 
 /// The key of the data directory, and the secrets.
-fn sealed(data_dir: &Path) -> anyhow::Result<(Arc<SealingKey>, Arc<SecretStore>)> {
+fn sealed(
+    data_dir: &Path,
+    reserve: &Arc<Reserve>,
+) -> anyhow::Result<(Arc<SealingKey>, Arc<SecretStore>)> {
     let key = sealing::key(data_dir)?;
     let secrets = sealing::secrets(data_dir, &key)?;
-    Ok((key, secrets))
+    let reserve = Arc::clone(reserve);
+    Ok((
+        key,
+        Arc::new(secrets.with_reserve(move || reserve.release())),
+    ))
+}
+
+/// The tokens, which can be revoked on a full disk.
+fn tokens(
+    config: &DaemonConfig,
+    key: Arc<SealingKey>,
+    reserve: &Arc<Reserve>,
+) -> anyhow::Result<Arc<TokenStore>> {
+    let reserve = Arc::clone(reserve);
+    let tokens = tokens::all(config, key)?;
+    Ok(Arc::new(tokens.with_reserve(move || reserve.release())))
 }
 
 /// Whether functions can start, and what this machine cannot enforce.

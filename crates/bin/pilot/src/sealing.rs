@@ -72,9 +72,9 @@ pub(crate) fn check(data_dir: &Path) -> anyhow::Result<Arc<SealingKey>> {
 ///
 /// # Errors
 /// See [`SecretStore::open`].
-pub(crate) fn secrets(data_dir: &Path, key: &Arc<SealingKey>) -> anyhow::Result<Arc<SecretStore>> {
+pub(crate) fn secrets(data_dir: &Path, key: &Arc<SealingKey>) -> anyhow::Result<SecretStore> {
     let store = SecretStore::open(data_dir.join(SECRETS), Arc::clone(key));
-    Ok(Arc::new(store.context("cannot read the secrets")?))
+    store.context("cannot read the secrets")
 }
 
 /// Who may read a key's file.

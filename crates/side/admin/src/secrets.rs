@@ -21,13 +21,13 @@ use pilot_model::{SecretId, SecretName, SecretUse, SecretValues};
 use pilot_seal::SealingKey;
 use serde::{Deserialize, Serialize};
 
-use crate::durable;
+use crate::durable::DurableFile;
 use crate::error::Failure;
 
 /// The stored secrets.
 #[derive(Debug)]
 pub struct SecretStore {
-    path: PathBuf,
+    file: DurableFile,
     key: Arc<SealingKey>,
     /// Held for a look-up, and while the file is written.
     stored: Mutex<BTreeMap<SecretId, Stored>>,
@@ -67,20 +67,28 @@ impl SecretStore {
     /// The file cannot be read or written, is not what this wrote, or was written with another key. The error names it.
     pub fn open(path: PathBuf, key: Arc<SealingKey>) -> io::Result<Self> {
         let store = Self {
-            path,
+            file: DurableFile::new(path),
             key,
             stored: Mutex::default(),
         };
-        match File::open(&store.path) {
+        match File::open(store.file.path()) {
             Ok(file) => *store.stored.lock() = store.read(file)?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 // From now on, a key that is lost is not replaced by a new one.
                 let none = BTreeMap::new();
-                store.write(&none).map_err(|error| store.named(&error))?;
+                let written = store.file.replace(&store.form(&none));
+                written.map_err(|error| store.named(&error))?;
             }
             Err(error) => return Err(store.named(&error)),
         }
         Ok(store)
+    }
+
+    /// `release` frees room that is kept on the disk, and returns whether there was some. A secret can then be removed on a full disk.
+    #[must_use]
+    pub fn with_reserve(mut self, release: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+        self.file = self.file.with_reserve(release);
+        self
     }
 
     fn read(&self, file: File) -> io::Result<BTreeMap<SecretId, Stored>> {
@@ -93,7 +101,7 @@ impl SecretStore {
             return Err(io::Error::other(format!(
                 "{} was written with another key (it has the id {}) than the one in {} (it has the id {}): put that key back; nothing was \
                  changed. To give up all secrets, remove {0}",
-                self.path.display(),
+                self.file.path().display(),
                 form.key.escape_debug().take(32).collect::<String>(),
                 self.key.origin(),
                 self.key.id()
@@ -146,7 +154,7 @@ impl SecretStore {
             sealed: sealed.into(),
         };
         stored.insert(id.clone(), new.clone());
-        if let Err(error) = self.write(&stored) {
+        if let Err(error) = self.file.replace(&self.form(&stored)) {
             match before {
                 Some(before) => stored.insert(id, before),
                 None => stored.remove(&id),
@@ -162,7 +170,7 @@ impl SecretStore {
         let Some(before) = stored.remove(id) else {
             return Ok(false);
         };
-        if let Err(error) = self.write(&stored) {
+        if let Err(error) = self.file.replace_by_less(&self.form(&stored)) {
             stored.insert(id.clone(), before);
             return Err(unwritten(&error));
         }
@@ -198,8 +206,8 @@ impl SecretStore {
         })
     }
 
-    fn write(&self, stored: &BTreeMap<SecretId, Stored>) -> io::Result<()> {
-        let form = FileForm {
+    fn form(&self, stored: &BTreeMap<SecretId, Stored>) -> FileForm {
+        FileForm {
             key: self.key.id().to_owned(),
             secrets: stored
                 .iter()
@@ -211,12 +219,11 @@ impl SecretStore {
                     sealed: one.sealed.to_string(),
                 })
                 .collect(),
-        };
-        durable::replace(&self.path, &form)
+        }
     }
 
     fn named(&self, error: &io::Error) -> io::Error {
-        let path = self.path.display();
+        let path = self.file.path().display();
         io::Error::new(
             error.kind(),
             format!("{path}: {error}; restore it, or remove it to give up all secrets"),

@@ -8,6 +8,9 @@
 //! sealed and not hashed.
 //!
 //! Tokens that the operator gives in another way (the administrator's file, the configuration) are not in the file.
+//!
+//! A token that is revoked is refused from then on, even if the file cannot be written. It stays in the list until the file does not
+//! have it, because until then it is valid again after a restart.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
@@ -27,13 +30,13 @@ use pilot_seal::SealingKey;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::durable;
+use crate::durable::DurableFile;
 use crate::error::Failure;
 
 /// The valid tokens.
 #[derive(Debug)]
 pub struct TokenStore {
-    path: PathBuf,
+    file: DurableFile,
     key: Arc<SealingKey>,
     /// Held while the file is written.
     stored: Mutex<Vec<Stored>>,
@@ -60,6 +63,9 @@ struct Stored {
     grant: Grant,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     aws: Option<StoredKey>,
+    /// Refused, although the file may still have it.
+    #[serde(skip)]
+    revoked: bool,
 }
 
 /// An access key.
@@ -102,7 +108,7 @@ impl TokenStore {
             }
         }
         let store = Self {
-            path,
+            file: DurableFile::new(path),
             key,
             stored: Mutex::new(stored),
             given,
@@ -111,6 +117,13 @@ impl TokenStore {
         };
         store.renew(&store.stored.lock());
         Ok(store)
+    }
+
+    /// `release` frees room that is kept on the disk, and returns whether there was some. A token can then be revoked on a full disk.
+    #[must_use]
+    pub fn with_reserve(mut self, release: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+        self.file = self.file.with_reserve(release);
+        self
     }
 
     /// A new random token: 256 bits of the kernel's generator, as text.
@@ -132,14 +145,15 @@ impl TokenStore {
         let aws = aws.map_err(|error| unwritten(&error))?;
         let name = grant.name.clone();
         let mut stored = self.stored.lock();
-        if stored.iter().any(|one| one.grant.name == grant.name) {
+        let valid = valid_of(&stored);
+        if valid.iter().any(|one| one.grant.name == grant.name) {
             let problem = format!(
                 "there is a token named '{}': revoke it, or choose another name",
                 grant.name
             );
             return Err(Failure::new("bad_request", problem));
         }
-        if stored.len() >= TOKENS_MAX {
+        if valid.len() >= TOKENS_MAX {
             let problem = format!("there are {TOKENS_MAX} tokens: revoke unused ones");
             return Err(Failure::new("bad_request", problem));
         }
@@ -153,11 +167,13 @@ impl TokenStore {
                 Some(aws) => Some(self.sealed(aws)?),
                 None => None,
             },
+            revoked: false,
         });
-        if let Err(error) = durable::replace(&self.path, &*stored) {
+        if let Err(error) = self.file.replace(&valid_of(&stored)) {
             stored.pop();
             return Err(unwritten(&error));
         }
+        stored.retain(|one| !one.revoked);
         self.renew(&stored);
         Ok(CreatedToken { name, token, aws })
     }
@@ -178,34 +194,35 @@ impl TokenStore {
             grant: one.grant.clone(),
             created_unix_s: one.created_unix_s,
             access_key_id: one.aws.as_ref().map(|aws| aws.access_key_id.clone()),
+            revoked: one.revoked,
         });
         info.collect()
     }
 
-    /// Makes a token invalid at once. `Ok(false)`: there is none with this name.
+    /// Makes a token invalid at once. `Ok(false)`: there is none with this name. After an error it is refused until the daemon ends,
+    /// and can be revoked again.
     pub(crate) fn revoke(&self, name: &str) -> Result<bool, Failure> {
         let mut stored = self.stored.lock();
-        let left: Vec<Stored> = stored
-            .iter()
-            .filter(|one| one.grant.name != name)
-            .cloned()
-            .collect();
-        if left.len() == stored.len() {
+        let mut is_known = false;
+        for one in stored.iter_mut().filter(|one| one.grant.name == name) {
+            one.revoked = true;
+            is_known = true;
+        }
+        if !is_known {
             return Ok(false);
         }
-        // First in memory: if the file cannot be written, the token is at least invalid until the daemon ends, and the error says
-        // that it will be valid again.
-        self.renew(&left);
-        let written = durable::replace(&self.path, &left);
-        *stored = left;
-        written.map_err(|error| unwritten(&error))?;
+        // First in memory: the file may take long, or fail.
+        self.renew(&stored);
+        let written = self.file.replace_by_less(&valid_of(&stored));
+        written.map_err(|error| revoked_in_memory(name, &error))?;
+        stored.retain(|one| !one.revoked);
         Ok(true)
     }
 
     fn renew(&self, stored: &[Stored]) {
         let mut valid: HashMap<_, _> = self.given.iter().cloned().collect();
         let mut signers = HashMap::new();
-        for one in stored {
+        for one in stored.iter().filter(|one| !one.revoked) {
             let grant = Arc::new(one.grant.clone());
             if let Some(aws) = &one.aws {
                 let signing = Signing {
@@ -331,6 +348,21 @@ fn unwritten(error: &io::Error) -> Failure {
     )
 }
 
+fn revoked_in_memory(name: &str, error: &io::Error) -> Failure {
+    Failure::new(
+        "internal",
+        format!(
+            "the token '{name}' is refused from now on, but that could not be written to the data directory: {error}. After a restart of \
+             the daemon it is valid again, until `pilot token revoke {name}` succeeds: correct this, and run it again"
+        ),
+    )
+}
+
+/// What the file has.
+fn valid_of(stored: &[Stored]) -> Vec<&Stored> {
+    stored.iter().filter(|one| !one.revoked).collect()
+}
+
 fn hash(token: &[u8]) -> [u8; 32] {
     Sha256::digest(token).into()
 }
@@ -394,6 +426,56 @@ mod tests {
         let last = TokenStore::open(path, vec![], key()).unwrap();
         assert!(last.grant(token.as_bytes()).is_none());
         assert_eq!(last.list().len(), 1);
+    }
+
+    #[test]
+    fn a_revocation_that_could_not_be_written_is_listed_and_can_be_repeated() {
+        let folder = tempfile::tempdir().unwrap();
+        let (data, away) = (folder.path().join("data"), folder.path().join("away"));
+        std::fs::create_dir(&data).unwrap();
+        let path = data.join("tokens.json");
+        let store = TokenStore::open(path.clone(), vec![], key()).unwrap();
+        let token = store.create(request("ci", &[Role::Deploy])).unwrap().token;
+        store.create(request("app", &[Role::Invoke])).unwrap();
+        std::fs::rename(&data, &away).unwrap();
+        for _ in 0..2 {
+            let problem = format!("{:?}", store.revoke("ci").unwrap_err());
+            assert!(
+                problem.contains("After a restart") && problem.contains("`pilot token revoke ci`"),
+                "{problem}"
+            );
+            assert!(store.grant(token.as_bytes()).is_none());
+            let listed = store.list().into_iter();
+            let listed: Vec<_> = listed.map(|one| (one.grant.name, one.revoked)).collect();
+            assert_eq!(listed, [("ci".to_owned(), true), ("app".to_owned(), false)]);
+        }
+        assert!(store.create(request("ci", &[Role::Deploy])).is_err());
+        assert!(store.grant(token.as_bytes()).is_none());
+        std::fs::rename(&away, &data).unwrap();
+        assert!(store.revoke("ci").unwrap() && !store.revoke("ci").unwrap());
+        let again = TokenStore::open(path, vec![], key()).unwrap();
+        assert!(again.grant(token.as_bytes()).is_none());
+        assert_eq!(again.list(), store.list());
+        assert_eq!(again.list().len(), 1);
+    }
+
+    #[test]
+    fn a_new_token_takes_the_name_of_a_revoked_one_and_writes_that_it_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let (data, away) = (folder.path().join("data"), folder.path().join("away"));
+        std::fs::create_dir(&data).unwrap();
+        let path = data.join("tokens.json");
+        let store = TokenStore::open(path.clone(), vec![], key()).unwrap();
+        let old = store.create(request("ci", &[Role::Deploy])).unwrap().token;
+        std::fs::rename(&data, &away).unwrap();
+        store.revoke("ci").unwrap_err();
+        std::fs::rename(&away, &data).unwrap();
+        let new = store.create(request("ci", &[Role::Invoke])).unwrap().token;
+        for store in [&store, &TokenStore::open(path, vec![], key()).unwrap()] {
+            assert!(store.grant(old.as_bytes()).is_none());
+            assert!(store.grant(new.as_bytes()).is_some());
+            assert_eq!(store.list().len(), 1);
+        }
     }
 
     #[test]

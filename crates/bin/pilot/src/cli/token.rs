@@ -105,6 +105,7 @@ fn list(client: &Client, json: bool) -> anyhow::Result<()> {
         ("FUNCTIONS", Align::Left),
         ("OWNER", Align::Left),
         ("ACCESS KEY", Align::Left),
+        ("STATE", Align::Left),
     ]);
     for token in &tokens {
         let grant = &token.grant;
@@ -121,6 +122,10 @@ fn list(client: &Client, json: bool) -> anyhow::Result<()> {
             functions,
             grant.owner.clone().unwrap_or_default(),
             token.access_key_id.clone().unwrap_or_default(),
+            match token.revoked {
+                true => "revoked, not yet on the disk".to_owned(),
+                false => "valid".to_owned(),
+            },
         ]);
     }
     output::print(&table.render())
