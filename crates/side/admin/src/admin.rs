@@ -134,14 +134,15 @@ impl Admin {
     }
 
     /// A file for an upload, which messages call `name`.
-    pub(crate) fn spool(&self, name: &'static str) -> Result<Spool, Failure> {
+    pub(crate) async fn spool(&self, name: &'static str) -> Result<Spool, Failure> {
         let inner = &self.inner;
         Spool::new(
-            &*inner.parts.control,
+            Arc::clone(&inner.parts.control),
             &inner.arriving,
             inner.config.archive_bytes_max,
             name,
         )
+        .await
     }
 
     /// Waits for the running deployments until then, and gives up the others: each is complete or has no effect. What one writes in this

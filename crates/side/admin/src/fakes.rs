@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::Read as _;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::thread::ThreadId;
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -45,6 +46,8 @@ pub(crate) struct FakeControl {
     pub(crate) refuse: Mutex<Option<DeployError>>,
     /// The functions that something was to be done with, besides reading.
     touched: Mutex<Vec<FunctionName>>,
+    /// The threads on which files for uploads were made.
+    pub(crate) spooled_on: Mutex<Vec<ThreadId>>,
 }
 
 impl FakeControl {
@@ -102,6 +105,7 @@ impl Costs for FakeCosts {
 
 impl ControlPlane for FakeControl {
     fn spool(&self) -> std::io::Result<File> {
+        self.spooled_on.lock().push(std::thread::current().id());
         tempfile::tempfile()
     }
 
@@ -313,6 +317,7 @@ impl Bench {
             deployed: sender,
             refuse: Mutex::default(),
             touched: Mutex::default(),
+            spooled_on: Mutex::default(),
         });
         let key = pilot_seal::SealingKey::random_text().expect("random bytes");
         let key = Arc::new(pilot_seal::SealingKey::parse(&key, "the.key").expect("a key"));

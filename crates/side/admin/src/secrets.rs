@@ -3,6 +3,8 @@
 //! A value is sealed with the daemon's key, bound to the secret's owner and name: a sealed value that is moved to another name does
 //! not open. Values are decrypted when a worker starts, and kept nowhere. The file says with which key it was written, so a wrong key
 //! is noticed at the daemon's start, before anything is changed.
+//!
+//! Workers that start ask for values on the threads that serve invocations, so nobody who reads waits for the disk.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -11,7 +13,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use pilot_model::ports::Secrets;
 use pilot_model::secret::{
     ENVIRONMENT_BYTES_MAX, FILES_BYTES_MAX, SecretError, VALUE_BYTES_MAX, as_variable,
@@ -29,8 +31,10 @@ use crate::error::Failure;
 pub struct SecretStore {
     file: DurableFile,
     key: Arc<SealingKey>,
-    /// Held for a look-up, and while the file is written.
-    stored: Mutex<BTreeMap<SecretId, Stored>>,
+    /// Held while the secrets are changed and the file is written, so that changes happen one after the other.
+    change: Mutex<()>,
+    /// What the file has. The lock is held to copy or replace the pointer.
+    stored: RwLock<Arc<BTreeMap<SecretId, Stored>>>,
 }
 
 /// One secret.
@@ -69,10 +73,11 @@ impl SecretStore {
         let store = Self {
             file: DurableFile::new(path),
             key,
-            stored: Mutex::default(),
+            change: Mutex::default(),
+            stored: RwLock::default(),
         };
         match File::open(store.file.path()) {
-            Ok(file) => *store.stored.lock() = store.read(file)?,
+            Ok(file) => *store.stored.write() = Arc::new(store.read(file)?),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 // From now on, a key that is lost is not replaced by a new one.
                 let none = BTreeMap::new();
@@ -136,9 +141,9 @@ impl SecretStore {
             .seal(&context(&id), value)
             .map_err(|error| unwritten(&error))?;
         let now = now_unix_s();
-        let mut stored = self.stored.lock();
-        let before = stored.get(&id).cloned();
-        let room = StoredSizes::beside(&stored, &id);
+        let _change = self.change.lock();
+        let before = self.stored();
+        let room = StoredSizes::beside(&before, &id);
         if !room.has(sealed.len()) {
             let problem = format!(
                 "there is no room for another secret: an owner has at most {PER_OWNER_MAX} with {} together, and all owners have {ALL_MAX} \
@@ -149,36 +154,33 @@ impl SecretStore {
             return Err(Failure::new("bad_request", problem));
         }
         let new = Stored {
-            created_unix_s: before.as_ref().map_or(now, |before| before.created_unix_s),
+            created_unix_s: before.get(&id).map_or(now, |before| before.created_unix_s),
             changed_unix_s: now,
             sealed: sealed.into(),
         };
-        stored.insert(id.clone(), new.clone());
-        if let Err(error) = self.file.replace(&self.form(&stored)) {
-            match before {
-                Some(before) => stored.insert(id, before),
-                None => stored.remove(&id),
-            };
-            return Err(unwritten(&error));
-        }
+        let mut after = (*before).clone();
+        after.insert(id, new.clone());
+        let written = self.file.replace(&self.form(&after));
+        written.map_err(|error| unwritten(&error))?;
+        *self.stored.write() = Arc::new(after);
         Ok(new)
     }
 
     /// Removes a secret. `Ok(false)`: there is none.
     pub(crate) fn remove(&self, id: &SecretId) -> Result<bool, Failure> {
-        let mut stored = self.stored.lock();
-        let Some(before) = stored.remove(id) else {
+        let _change = self.change.lock();
+        let mut after = (*self.stored()).clone();
+        if after.remove(id).is_none() {
             return Ok(false);
-        };
-        if let Err(error) = self.file.replace_by_less(&self.form(&stored)) {
-            stored.insert(id.clone(), before);
-            return Err(unwritten(&error));
         }
+        let written = self.file.replace_by_less(&self.form(&after));
+        written.map_err(|error| unwritten(&error))?;
+        *self.stored.write() = Arc::new(after);
         Ok(true)
     }
 
     pub(crate) fn list(&self) -> Vec<(SecretId, Stored)> {
-        let stored = self.stored.lock();
+        let stored = self.stored();
         stored
             .iter()
             .map(|(id, one)| (id.clone(), one.clone()))
@@ -186,20 +188,21 @@ impl SecretStore {
     }
 
     pub(crate) fn has(&self, id: &SecretId) -> bool {
-        self.stored.lock().contains_key(id)
+        self.stored.read().contains_key(id)
+    }
+
+    /// All secrets, as the file has them.
+    fn stored(&self) -> Arc<BTreeMap<SecretId, Stored>> {
+        Arc::clone(&self.stored.read())
     }
 
     fn value(&self, id: &SecretId, variable: &str) -> Result<Vec<u8>, SecretError> {
-        let sealed = self
-            .stored
-            .lock()
-            .get(id)
-            .map(|one| Arc::clone(&one.sealed));
-        let sealed = sealed.ok_or_else(|| SecretError::Missing {
+        let stored = self.stored();
+        let one = stored.get(id).ok_or_else(|| SecretError::Missing {
             id: id.clone(),
             variable: variable.to_owned(),
         })?;
-        let opened = self.key.open(&context(id), &sealed);
+        let opened = self.key.open(&context(id), &one.sealed);
         opened.map_err(|error| SecretError::Unreadable {
             id: id.clone(),
             problem: error.to_string(),
@@ -372,6 +375,36 @@ mod tests {
         assert!(again.remove(&shared).unwrap() && !again.remove(&shared).unwrap());
         let missing = again.values(&wants(&shared, None)).unwrap_err().to_string();
         assert!(missing.contains("pilot secret set db`"), "{missing}");
+    }
+
+    #[test]
+    fn values_are_read_while_others_are_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = SecretStore::open(folder.path().join("secrets.json"), key()).unwrap();
+        let secret = id("", "db");
+        store.set(secret.clone(), b"hunter2").unwrap();
+        // As while a disk takes its time.
+        let _change = store.change.lock();
+        let values = store.values(&wants(&secret, None)).unwrap();
+        assert_eq!(values.environment["DB"], "hunter2");
+        assert!(store.has(&secret) && store.list().len() == 1);
+    }
+
+    #[test]
+    fn what_could_not_be_written_changes_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let (data, away) = (folder.path().join("data"), folder.path().join("away"));
+        std::fs::create_dir(&data).unwrap();
+        let store = SecretStore::open(data.join("secrets.json"), key()).unwrap();
+        let secret = id("", "db");
+        store.set(secret.clone(), b"hunter2").unwrap();
+        std::fs::rename(&data, &away).unwrap();
+        assert!(store.set(secret.clone(), b"hunter3").is_err());
+        assert!(store.set(id("", "new"), b"hunter3").is_err());
+        assert!(store.remove(&secret).is_err());
+        let values = store.values(&wants(&secret, None)).unwrap();
+        assert_eq!(values.environment["DB"], "hunter2");
+        assert_eq!(store.list().len(), 1);
     }
 
     #[test]

@@ -209,7 +209,7 @@ async fn read_spec(mut field: Field<'_>) -> Result<Bytes, Failure> {
 }
 
 async fn read_code(admin: &Admin, mut field: Field<'_>) -> Result<(File, Share), Failure> {
-    let mut spool = admin.spool("code")?;
+    let mut spool = admin.spool("code").await?;
     while let Some(chunk) = spool
         .next(field.chunk())
         .await?

@@ -56,7 +56,7 @@ pub(crate) async fn add(
 ) -> Result<Json<LayerInfo>, Failure> {
     let id = layer_id(&id)?;
     let control = &admin.inner.parts.control;
-    let mut spool = admin.spool("layer")?;
+    let mut spool = admin.spool("layer").await?;
     let mut chunks = body.into_data_stream();
     while let Some(chunk) = spool.next(chunks.next()).await? {
         let chunk = chunk.map_err(|error| {

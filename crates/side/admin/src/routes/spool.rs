@@ -11,6 +11,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::pace::Pace;
+use crate::blocking;
 use crate::error::Failure;
 
 /// The uploads that arrive, or wait to be unpacked. They share a limit on the disk that they take.
@@ -47,13 +48,14 @@ pub(crate) struct Spool {
 
 impl Spool {
     /// For an upload of at most `bytes_max`, which messages call `name`.
-    pub(crate) fn new(
-        control: &dyn ControlPlane,
+    pub(crate) async fn new(
+        control: Arc<dyn ControlPlane>,
         arriving: &Arriving,
         bytes_max: u64,
         name: &'static str,
     ) -> Result<Self, Failure> {
-        let file = control.spool().map_err(|error| disk(&error))?;
+        let file = blocking(move || control.spool()).await;
+        let file = file.map_err(|error| disk(&error))?;
         Ok(Self {
             file: tokio::fs::File::from_std(file),
             arriving: arriving.clone(),

@@ -157,6 +157,21 @@ async fn slow_uploads_stop_nobody_elses() {
     }
 }
 
+/// A slow disk would stop all that runs there.
+#[tokio::test]
+async fn the_file_of_an_upload_is_not_made_on_a_thread_that_serves() {
+    let bench = Bench::new(AdminConfig::default());
+    bench.control.go_on.add_permits(1);
+    let deployed = bench.send(form(&[("spec", b"{}"), ("code", b"1")])).await;
+    let _ = events(deployed).await;
+    let path = format!("/_pilot/v1/layers/{}", layer_id());
+    let (status, text) = bench.call("PUT", &path, "layer").await;
+    assert_eq!(status, 200, "{text}");
+    let spooled_on = bench.control.spooled_on.lock().clone();
+    assert_eq!(spooled_on.len(), 2);
+    assert!(!spooled_on.contains(&std::thread::current().id()));
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_upload_that_stops_or_trickles_is_cut_off() {
     for trickles in [false, true] {
