@@ -15,10 +15,10 @@ use std::time::{Duration, Instant};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use pilot_harness::{Connection, Daemon, Request, eventually};
+use pilot_harness::{Connection, Daemon, DaemonOptions, Machine, Request, eventually};
 use serde_json::json;
 
-use crate::{ECHO, lab, plain};
+use crate::{ECHO, daemon_with, lab, plain};
 
 const INVOKE: &str = "/2015-03-31/functions/lab/invocations";
 
@@ -96,6 +96,38 @@ fn rate(daemon: &Daemon, duration: Duration) -> f64 {
         calls += 1;
     }
     f64::from(calls) / begun.elapsed().as_secs_f64()
+}
+
+/// 900 clients do not fit into 1,024 descriptors beside the daemon's own.
+#[test]
+fn kept_connections_leave_descriptors_for_the_control_api_and_for_workers() {
+    let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    setrlimit(Resource::RLIMIT_NOFILE, most, most).unwrap();
+    let daemon = daemon_with(DaemonOptions {
+        machine: Machine::FewFiles,
+        ..DaemonOptions::default()
+    });
+    let told = "which is too few for limits.connections = 1024";
+    assert_eq!(daemon.log().matches(told).count(), 1, "{}", daemon.log());
+    daemon.upload_code("cold", &plain(), ECHO);
+    let kept: Vec<Connection> = (0..900)
+        .map(|number| {
+            let from = if number % 2 == 0 { 2 } else { 3 };
+            let mut connection = Connection::open_from([127, 0, 0, from].into(), daemon.address());
+            connection.send_raw(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n");
+            connection
+        })
+        .collect();
+    let cold = Request::new("POST", "/2015-03-31/functions/cold/invocations").body("1");
+    let mut control = daemon.connect_control();
+    assert_eq!(control.exchange(&cold).ok().json(), 1);
+    daemon.upload_code("more", &plain(), ECHO);
+    let open = fs::read_dir(format!("/proc/{}/fd", daemon.pid())).unwrap();
+    let open = open.count();
+    assert!(open < 900, "{open} of 1024 descriptors are open");
+    let log = daemon.log();
+    assert!(!log.contains("cannot accept a connection"), "{log}");
+    drop(kept);
 }
 
 #[test]

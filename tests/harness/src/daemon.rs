@@ -51,6 +51,8 @@ pub enum Machine {
     WithoutCgroups,
     /// A process has at most 64 GiB of address space.
     LittleAddressSpace,
+    /// A process has at most 1,024 open files.
+    FewFiles,
 }
 
 impl Machine {
@@ -75,13 +77,8 @@ impl Machine {
                     .arg(program);
                 command
             }
-            Self::LittleAddressSpace => {
-                let mut command = Command::new("sh");
-                command
-                    .args(["-c", LITTLE_ADDRESS_SPACE, "sh"])
-                    .arg(program);
-                command
-            }
+            Self::LittleAddressSpace => limited(LITTLE_ADDRESS_SPACE, program),
+            Self::FewFiles => limited(FEW_FILES, program),
         }
     }
 }
@@ -89,6 +86,14 @@ impl Machine {
 /// Unmounts all cgroup file systems in a new mount namespace, the inner ones first.
 const WITHOUT_CGROUPS: &str = "awk '$3 ~ /^cgroup/ { print $2 }' /proc/self/mounts | sort -r | while read -r mount; do \
                                umount -l \"$mount\"; done; exec \"$@\"";
+
+fn limited(script: &str, program: &Path) -> Command {
+    let mut command = Command::new("sh");
+    command.args(["-c", script, "sh"]).arg(program);
+    command
+}
+
+const FEW_FILES: &str = "ulimit -n 1024 && exec \"$@\"";
 
 /// The unit is 1 KiB.
 const LITTLE_ADDRESS_SPACE: &str = "ulimit -v 67108864 && exec \"$@\"";
@@ -262,9 +267,10 @@ impl Daemon {
         let log = log.unwrap();
         let program = match self.options.machine {
             Machine::WithoutRoot => self.copied_binary(),
-            Machine::AsItIs | Machine::WithoutCgroups | Machine::LittleAddressSpace => {
-                self.binary.clone()
-            }
+            Machine::AsItIs
+            | Machine::WithoutCgroups
+            | Machine::LittleAddressSpace
+            | Machine::FewFiles => self.binary.clone(),
         };
         let mut command = self.options.machine.command(&program);
         command

@@ -688,7 +688,7 @@ mod tests {
     fn one_address_may_hold_three_quarters_of_the_connections_unless_told_otherwise() {
         let limit = |text: &str| {
             let file = parse(text, Path::new("f")).unwrap();
-            file.limits.connections_per_address()
+            file.limits.connections_per_address(file.limits.connections)
         };
         assert_eq!(limit(""), 768);
         assert_eq!(limit("[limits]\nconnections = 1"), 1);

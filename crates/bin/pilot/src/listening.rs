@@ -26,6 +26,7 @@ use crate::daemon_config::DaemonConfig;
 use crate::daemon_config::nodes::NodesSettings;
 use crate::invalid::OrInvalid;
 use crate::listen;
+use crate::room;
 use crate::supervisor::GivenSockets;
 use crate::tls::{Certificate, TlsFiles};
 use crate::unix_path;
@@ -52,6 +53,11 @@ pub(crate) async fn bind_all(
     given: &mut GivenSockets,
 ) -> anyhow::Result<Listening> {
     let limits = &config.limits;
+    let (connections_max, control_max) =
+        (limits.connections_max(), limits.control_connections_max());
+    if let Some(problem) = limits.few_files() {
+        tracing::warn!("{problem}");
+    }
     let mut certificates = Vec::new();
     // Before anything is bound.
     let functions_transport = transport(config, config.tls.as_ref(), &mut certificates)?;
@@ -65,8 +71,9 @@ pub(crate) async fn bind_all(
             calls: Access::Open,
             metrics: Access::Open,
             everyone: Some(Arc::new(Grant::admin("the control socket"))),
-            connections_max: limits.control_connections,
-            connections_per_address_max: limits.control_connections.div_ceil(2),
+            connections_max: control_max,
+            connections_per_address_max: control_max.div_ceil(2),
+            ..Door::default()
         },
     )];
     let is_local = config.listen.ip().to_canonical().is_loopback();
@@ -89,8 +96,9 @@ pub(crate) async fn bind_all(
                 Access::Token
             },
             everyone: None,
-            connections_max: limits.connections,
-            connections_per_address_max: limits.connections_per_address(),
+            connections_max,
+            connections_per_address_max: limits.connections_per_address(connections_max),
+            descriptors_end: room::first_kept_descriptor(room::open_files()),
         },
     ));
     if let Some(control) = config.control_listen.filter(|_| !is_shared) {
@@ -102,8 +110,9 @@ pub(crate) async fn bind_all(
                 calls: Access::Token,
                 metrics: Access::Token,
                 everyone: None,
-                connections_max: limits.control_connections,
-                connections_per_address_max: limits.control_connections.div_ceil(2),
+                connections_max: control_max,
+                connections_per_address_max: control_max.div_ceil(2),
+                ..Door::default()
             },
         ));
     }

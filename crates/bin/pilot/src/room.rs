@@ -1,5 +1,6 @@
 //! How many workers this machine has room for: the least of what its open files, its processes and its memory allow. It is a bound
-//! against exhaustion, not a forecast of what the functions need. And what everything below the daemon may have together.
+//! against exhaustion, not a forecast of what the functions need. And how many connections there may be, and what everything below the
+//! daemon may have together.
 
 use std::fs;
 use std::path::Path;
@@ -76,9 +77,33 @@ const UNKNOWN_BYTES: u64 = 1 << 50;
 const PIDS_UNKNOWN: u64 = 24_576;
 const PIDS_LEAST: u64 = 64;
 
-/// Most workers of all functions together, with this many connections. The daemon raises its limit of open files to the hard one.
+/// How many files the daemon may have open. It raises its limit to the hard one.
+pub(crate) fn open_files() -> u64 {
+    getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(_, hard)| hard)
+}
+
+/// How many connections there may be with so many open files: those that are configured, and no more than a share of the files. The
+/// rest is for workers, for connections to servers and for the daemon's own files.
+pub(crate) fn for_connections(configured: usize, files: u64, files_each: u64) -> usize {
+    let room = usize::try_from(files / files_each).unwrap_or(usize::MAX);
+    configured.min(room.max(1))
+}
+
+/// The first descriptor that is not for a connection to the address for functions: the last sixteenth of all is for the control API and
+/// for what the daemon opens. The kernel gives the lowest descriptor that is free (open(2)).
+pub(crate) fn first_kept_descriptor(files: u64) -> i32 {
+    i32::try_from(files - files / 16).unwrap_or(i32::MAX)
+}
+
+/// A connection to the address for functions counts as so many open files: it may have one to a server, and both have half of all.
+pub(crate) const FILES_PER_CONNECTION: u64 = 4;
+
+/// The same for a connection to the control socket, and to the control API's address: each of the two listeners has an eighth.
+pub(crate) const FILES_PER_CONTROL_CONNECTION: u64 = 8;
+
+/// Most workers of all functions together, with this many connections.
 pub(crate) fn for_workers(connections: usize) -> usize {
-    let files = getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(_, hard)| hard);
+    let files = open_files();
     let processes = processes()
         .into_iter()
         .chain(getrlimit(Resource::RLIMIT_NPROC).map(|(soft, _)| soft))
@@ -169,6 +194,18 @@ mod tests {
         let found = total(configured, around);
         assert_eq!((found.memory_bytes, found.pids), (100 << 20, 70));
         assert_eq!(found.builds_memory_bytes, 80 << 20);
+    }
+
+    #[test]
+    fn connections_leave_open_files_for_everything_else() {
+        assert_eq!(for_connections(1024, 1 << 20, 4), 1024);
+        assert_eq!(for_connections(1024, 4096, 4), 1024);
+        assert_eq!(for_connections(1024, 1024, 4), 256);
+        assert_eq!(for_connections(256, 1024, 8), 128);
+        assert_eq!(for_connections(1024, 3, 4), 1);
+        assert_eq!(for_connections(1024, u64::MAX, 4), 1024);
+        assert_eq!(first_kept_descriptor(1024), 960);
+        assert_eq!(first_kept_descriptor(u64::MAX), i32::MAX);
     }
 
     #[test]

@@ -4,11 +4,13 @@
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::AsRawFd;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::future::{join, join_all};
+use pilot_model::Seldom;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -78,7 +80,14 @@ async fn accept_all(
             Ok((stream, peer)) => {
                 let usage = Arc::<Usage>::default();
                 let client = Client::of(&stream, peer.ip());
-                match peers.admit(client, &usage) {
+                let descriptor = stream.descriptor().as_raw_fd();
+                let admitted = peers.admit(client, &usage).and_then(|permit| {
+                    if descriptor >= gate.door.descriptors_end {
+                        peers.make_room()?;
+                    }
+                    Ok(permit)
+                });
+                match admitted {
                     Ok(permit) => {
                         let serving =
                             serve(gate.clone(), permit, stream, peer, usage, phase.clone());
@@ -101,7 +110,12 @@ async fn accept_all(
             }
             Err(error) if is_the_clients(&error) => {}
             Err(error) => {
-                tracing::warn!(%error, "cannot accept a connection; if too many files are open, raise the limit of open files");
+                if let Some(left_out) = NOT_ACCEPTED.admit(Instant::now()) {
+                    tracing::warn!(
+                        listener = %socket, %error, left_out,
+                        "cannot accept a connection; if too many files are open, raise the limit of open files"
+                    );
+                }
                 tokio::select! {
                     _ = stopping.wait_for(|stop| *stop) => break,
                     () = tokio::time::sleep(ACCEPT_PAUSE) => {}
@@ -153,6 +167,11 @@ fn report(full: Full, client: Client, socket: &ListeningSocket, serves: Serves) 
             listener = %socket, ?client,
             "one user has reached the limit of open connections (half of limits.control_connections); its new connections are answered \
              with 503"
+        ),
+        (Full::Descriptors, _) => tracing::warn!(
+            listener = %socket,
+            "nearly all files that the daemon may have open are in use; new connections are answered with 503. Raise the limit of open \
+             files (`LimitNOFILE=` of the service, or `ulimit -n`)"
         ),
         (Full::Listener, _) => {
             let key = match serves {
@@ -223,6 +242,9 @@ fn is_the_clients(error: &io::Error) -> bool {
 
 /// Pause after an error of the daemon, such as too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Failed accepts that are logged per interval, of all listeners.
+static NOT_ACCEPTED: Seldom = Seldom::new(2);
 
 /// How often the log says that there is no room.
 const REPORT_EVERY: Duration = Duration::from_secs(60);

@@ -4,6 +4,7 @@
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::fd::RawFd;
 use std::sync::Arc;
 
 use pilot_model::access::Grant;
@@ -37,6 +38,9 @@ pub struct Door {
     /// Highest number of open connections from one address (IPv6: from one /64 network). On a Unix socket, of one user, except root and
     /// the daemon's own, for whom some connections are kept beyond `connections_max`.
     pub connections_per_address_max: usize,
+    /// Connections whose descriptor is not below this number find room only if a connection without a request makes it. The kernel gives
+    /// the lowest descriptor that is free, so nearly all that this process may have are in use then: the rest is for other listeners.
+    pub descriptors_end: RawFd,
 }
 
 /// What the bytes of a connection are.
@@ -87,6 +91,7 @@ impl Default for Door {
             everyone: None,
             connections_max: 1024,
             connections_per_address_max: 768,
+            descriptors_end: RawFd::MAX,
         }
     }
 }

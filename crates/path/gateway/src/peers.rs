@@ -151,6 +151,8 @@ impl Drop for StreamPermit {
 pub(crate) enum Full {
     /// The listener has as many as it may have.
     Listener,
+    /// This process has nearly as many descriptors as it may have.
+    Descriptors,
     /// The client has.
     Client,
 }
@@ -192,6 +194,14 @@ impl Peers {
             client,
             taken,
         })
+    }
+
+    /// Closes a connection that rests, if there is one.
+    pub(crate) fn make_room(&self) -> Result<(), Full> {
+        match self.open().make_room(Instant::now()) {
+            true => Ok(()),
+            false => Err(Full::Descriptors),
+        }
     }
 
     fn open(&self) -> MutexGuard<'_, Open> {
@@ -293,7 +303,7 @@ pub struct RefusedConnections {
 impl RefusedConnections {
     pub(crate) fn full(&self, why: Full) {
         match why {
-            Full::Listener => &self.listener_full,
+            Full::Listener | Full::Descriptors => &self.listener_full,
             Full::Client => &self.client_full,
         }
         .fetch_add(1, Ordering::Relaxed);

@@ -132,13 +132,44 @@ impl Limits {
     pub(crate) fn workers_max(&self) -> usize {
         match self.workers {
             Some(workers) => workers.get() as usize,
-            None => room::for_workers(self.connections + self.control_connections),
+            None => room::for_workers(self.connections_max() + self.control_connections_max()),
         }
     }
 
-    pub(crate) fn connections_per_address(&self) -> usize {
-        let default = self.connections - self.connections / 4;
+    /// Highest number of open connections to the address for functions, for which there are open files.
+    pub(crate) fn connections_max(&self) -> usize {
+        let files = room::open_files();
+        room::for_connections(self.connections, files, room::FILES_PER_CONNECTION)
+    }
+
+    /// The same for the control socket, and for the control API's address.
+    pub(crate) fn control_connections_max(&self) -> usize {
+        let (configured, files) = (self.control_connections, room::open_files());
+        room::for_connections(configured, files, room::FILES_PER_CONTROL_CONNECTION)
+    }
+
+    /// How many of so many connections may come from one address.
+    pub(crate) fn connections_per_address(&self, connections_max: usize) -> usize {
+        let default = connections_max - connections_max / 4;
         self.connections_per_address.unwrap_or(default)
+    }
+
+    /// What to change if there are not enough open files for the connections.
+    pub(crate) fn few_files(&self) -> Option<String> {
+        let (functions, control) = (self.connections_max(), self.control_connections_max());
+        if functions == self.connections && control == self.control_connections {
+            return None;
+        }
+        let wanted = (self.connections as u64 * room::FILES_PER_CONNECTION)
+            .max(self.control_connections as u64 * room::FILES_PER_CONTROL_CONNECTION);
+        Some(format!(
+            "the daemon may have {} files open, which is too few for limits.connections = {} and limits.control_connections = {}; there \
+             are at most {functions} and {control} connections. Raise the limit of open files to {wanted} (`LimitNOFILE=` of the service, \
+             or `ulimit -n`), or lower these limits",
+            room::open_files(),
+            self.connections,
+            self.control_connections
+        ))
     }
 
     pub(crate) fn drain(&self) -> Duration {

@@ -248,6 +248,25 @@ async fn connections_without_a_request_make_room_when_there_is_none() {
 }
 
 #[tokio::test]
+async fn the_last_descriptors_are_for_other_listeners() {
+    // As if all others were in use.
+    let door = Door {
+        descriptors_end: 0,
+        ..Door::default()
+    };
+    let daemon = Daemon::start(Setup {
+        door,
+        ..Setup::default()
+    })
+    .await;
+    let refused = daemon.ask("GET", "/1", "", b"").await;
+    assert_eq!(
+        (refused.status, refused.header("retry-after")),
+        (503, Some("1"))
+    );
+}
+
+#[tokio::test]
 async fn kept_connections_without_a_next_request_make_room_when_there_is_none() {
     let door = Door {
         connections_max: 2,
