@@ -40,12 +40,22 @@ impl Cluster {
         let called = nodes.filter_map(|node| {
             let (client, silence_max) = (&config.client, config.silence_max);
             let called = CalledNode::new(node, client, &config.answers, silence_max)?;
-            Some((node.functions.clone(), Arc::new(called)))
+            Some((node, called))
         });
-        let calling = config.nodes.iter().map(CallingNode::new);
+        let called: Vec<_> = called.collect();
+        let calling = config.nodes.iter().map(|node| {
+            let called = called.iter().find(|(other, _)| *other == node);
+            Arc::new(CallingNode::new(
+                node,
+                called.map(|(_, node)| Arc::clone(node)),
+            ))
+        });
         Self {
-            called: called.collect(),
-            calling: calling.map(Arc::new).collect(),
+            calling: calling.collect(),
+            called: called
+                .iter()
+                .map(|(node, called)| (node.functions.clone(), Arc::clone(called)))
+                .collect(),
             server: Arc::clone(&config.server),
             turn: AtomicUsize::new(0),
             silence_max: config.silence_max,
@@ -108,7 +118,7 @@ impl Cluster {
 }
 
 impl Placement for Cluster {
-    /// The nodes that have the function take turns. One that could not be reached a moment ago comes last.
+    /// The nodes that have the function take turns. One that could not be reached comes last, until it can be.
     fn place(&self, function: &str) -> Vec<Arc<dyn Peer>> {
         let nodes = self.called.iter();
         let mut nodes: Vec<_> = nodes

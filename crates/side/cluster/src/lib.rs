@@ -13,6 +13,7 @@ mod life;
 mod link;
 mod message;
 mod payload;
+mod reach;
 mod receiving;
 mod sending;
 mod sent;

@@ -28,6 +28,7 @@ use crate::config::NodeConfig;
 use crate::link::{self, InTurns};
 use crate::message;
 use crate::payload::{self, Destination};
+use crate::sending::CalledNode;
 use crate::strangers::Strangers;
 use crate::tasks::{EndTasks, Tasks};
 
@@ -65,16 +66,19 @@ pub(crate) struct CallingNode {
     may_invoke: Invokes,
     connections: Semaphore,
     calls: Semaphore,
+    /// The same node, if it is called, too.
+    called: Option<Arc<CalledNode>>,
 }
 
 impl CallingNode {
-    pub(crate) fn new(node: &NodeConfig) -> Self {
+    pub(crate) fn new(node: &NodeConfig, called: Option<Arc<CalledNode>>) -> Self {
         Self {
             name: node.name.clone(),
             shown: node.shown(),
             may_invoke: node.may_invoke.clone(),
             connections: Semaphore::new(CONNECTIONS_MAX),
             calls: Semaphore::new(CALLS_MAX),
+            called,
         }
     }
 }
@@ -109,6 +113,9 @@ impl Receiver {
         let is_known = match &connection {
             Some(Ok(_)) => {
                 drop(stranger);
+                if let Some(called) = node.as_ref().and_then(|node| node.called.as_ref()) {
+                    called.hear();
+                }
                 true
             }
             Some(Err(_)) => return self.tell(address, "this node has too many connections"),

@@ -3,8 +3,8 @@
 use std::error::Error;
 use std::fmt;
 use std::future::Future;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -14,7 +14,6 @@ use hyper::body::{Body, Incoming};
 use hyper::client::conn::http2::{self, SendRequest};
 use hyper::rt::Executor;
 use hyper_util::rt::TokioIo;
-use parking_lot::Mutex;
 use pilot_model::FunctionName;
 use pilot_model::calls::{Reason, Refusal};
 use pilot_model::ports::{BoxFuture, CallAnswer, NodeCall, NodeFault, Peer, Ran};
@@ -31,6 +30,7 @@ use crate::life::{self, Signs};
 use crate::link::{self, InTurns, chain};
 use crate::message;
 use crate::payload::PACE_BYTES;
+use crate::reach::{First, Reach};
 use crate::sent::{Ahead, SentBody};
 use crate::tasks::{EndTasks, Tasks};
 
@@ -39,21 +39,19 @@ const CALLS_MAX: usize = 256;
 /// Most connections to a node. It needs one, but one that it closes for new calls goes on with those that it has. What a connection may
 /// have sent and nobody has taken is memory of this daemon.
 const LINKS_MAX: usize = 4;
-/// A node that could not be reached is tried after others for this time.
-const AVOIDED_FOR: Duration = Duration::from_secs(5);
 /// How long a node may take nothing of a call beyond the time for silence: it waits for room for the event and for the data.
 const ROOM_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// A node that is called.
 pub(crate) struct CalledNode {
+    me: Weak<Self>,
     name: String,
     server_name: ServerName<'static>,
     address: (String, u16),
     tls: TlsConnector,
     /// Held while it connects: whoever comes meanwhile waits for the same connection.
     link: tokio::sync::Mutex<Option<Arc<Link>>>,
-    /// When it could not be reached, or was silent. Held for a comparison.
-    failed: Arc<Mutex<Option<Instant>>>,
+    reach: Reach,
     calls: Semaphore,
     links: Arc<Semaphore>,
     /// What waits to be sent.
@@ -101,26 +99,50 @@ impl CalledNode {
         client: &Arc<ClientConfig>,
         answers: &MemoryBudget,
         silence_max: Duration,
-    ) -> Option<Self> {
-        Some(Self {
+    ) -> Option<Arc<Self>> {
+        let address = node.address.clone()?;
+        Some(Arc::new_cyclic(|me| Self {
+            me: Weak::clone(me),
             name: node.shown(),
             server_name: node.name.clone(),
-            address: node.address.clone()?,
+            address,
             tls: TlsConnector::from(Arc::clone(client)),
             link: tokio::sync::Mutex::default(),
-            failed: Arc::default(),
+            reach: Reach::default(),
             calls: Semaphore::new(CALLS_MAX),
             links: Arc::new(Semaphore::new(LINKS_MAX)),
             ahead: Ahead::default(),
             answers: answers.clone(),
             silence_max,
-        })
+        }))
     }
 
-    /// Whether it could not be reached a moment ago.
+    /// Whether it could not be reached, and has not been since.
     pub(crate) fn is_avoided(&self) -> bool {
-        let failed = *self.failed.lock();
-        failed.is_some_and(|at| at.elapsed() < AVOIDED_FOR)
+        self.reach.is_lost()
+    }
+
+    /// It has connected to this node. If it could not be reached, that is tried now.
+    pub(crate) fn hear(&self) {
+        self.reach.hear();
+    }
+
+    /// Avoids it until it can be reached, which a probe finds out.
+    fn lose(&self, first: First) {
+        let me = Weak::clone(&self.me);
+        let attempt = move || Self::is_reached(Weak::clone(&me));
+        self.reach.lose(first, Box::new(attempt));
+    }
+
+    /// One attempt of a probe. A node that is gone from this daemon needs no further one.
+    fn is_reached(me: Weak<Self>) -> BoxFuture<'static, bool> {
+        Box::pin(async move {
+            let Some(node) = me.upgrade() else {
+                return true;
+            };
+            let link = node.link(node.silence_max, None).await;
+            link.is_ok()
+        })
     }
 
     /// The connection, which may have to be made, and whether it was there before. `lost` is not taken again.
@@ -129,29 +151,53 @@ impl CalledNode {
         patience: Duration,
         lost: Option<&Arc<Link>>,
     ) -> Result<(Arc<Link>, bool), Refusal> {
-        let found = timeout(patience, async {
-            let mut link = self.link.lock().await;
-            let is_usable = |link: &&Arc<Link>| {
-                !link.sender.is_closed() && lost.is_none_or(|lost| !Arc::ptr_eq(link, lost))
-            };
-            if let Some(open) = link.as_ref().filter(is_usable) {
-                return Ok((Arc::clone(open), true));
-            }
-            *link = None;
-            let fresh = Arc::new(self.connect().await?);
-            *link = Some(Arc::clone(&fresh));
-            Ok((fresh, false))
-        });
-        let (host, port) = &self.address;
-        let found = found.await.unwrap_or_else(|_| {
-            let waited = patience.as_secs_f64();
-            Err(Refusal::new(
-                Reason::Unavailable,
-                format!("no connection to {host}:{port} within {waited:.1} s"),
-            ))
-        });
-        *self.failed.lock() = found.is_err().then(Instant::now);
+        let found = self.kept_or_made(patience, lost).await;
+        match &found {
+            Ok(_) => self.reach.find(),
+            Err(_) => self.lose(First::AfterPause),
+        }
         found
+    }
+
+    /// Whoever waits while another one connects has its result, so that nobody waits for one attempt after the other.
+    async fn kept_or_made(
+        &self,
+        patience: Duration,
+        lost: Option<&Arc<Link>>,
+    ) -> Result<(Arc<Link>, bool), Refusal> {
+        let came = Instant::now();
+        let deadline = came + patience;
+        let too_slow = |_| {
+            let ((host, port), waited_s) = (&self.address, patience.as_secs_f64());
+            let problem = format!("no connection to {host}:{port} within {waited_s:.1} s");
+            Refusal::new(Reason::Unavailable, problem)
+        };
+        let link = timeout_at(deadline, self.link.lock()).await;
+        let mut link = link.map_err(too_slow)?;
+        let is_usable = |link: &&Arc<Link>| {
+            let is_lost = lost.is_some_and(|lost| Arc::ptr_eq(link, lost));
+            !is_lost && !link.sender.is_closed() && !link.signs.is_silent()
+        };
+        if let Some(open) = link.as_ref().filter(is_usable) {
+            return Ok((Arc::clone(open), true));
+        }
+        if let Some(problem) = self.reach.failure_since(came) {
+            return Err(Refusal::new(Reason::Unavailable, problem));
+        }
+        *link = None;
+        let began = Instant::now();
+        let made = timeout_at(deadline, self.connect()).await;
+        // One that was given up early says nothing to those who have more time.
+        let was_given_up = made.is_err() && began.elapsed() < self.silence_max;
+        let made = made.unwrap_or_else(|elapsed| Err(too_slow(elapsed)));
+        if let Err(refusal) = &made
+            && !was_given_up
+        {
+            self.reach.note_failure(&refusal.problem);
+        }
+        let fresh = Arc::new(made?);
+        *link = Some(Arc::clone(&fresh));
+        Ok((fresh, false))
     }
 
     async fn connect(&self) -> Result<Link, Refusal> {
@@ -183,7 +229,15 @@ impl CalledNode {
             .handshake(TokioIo::new(InTurns::noting(stream, signs.clone())))
             .await
             .map_err(|error| cannot(&chain(&error)))?;
-        tasks.execute(connection);
+        let me = Weak::clone(&self.me);
+        tasks.execute(async move {
+            // Without an error, the other node has closed it.
+            if connection.await.is_err()
+                && let Some(node) = me.upgrade()
+            {
+                node.lose(First::AtOnce);
+            }
+        });
         tasks.execute(self.end_when_silent(&signs, &tasks));
         // Only the answer shows that the other node has accepted our certificate (RFC 8446 §4.4.2.4), and that it knows us.
         let (body, _) = SentBody::new(Bytes::new(), 0, &self.ahead);
@@ -218,19 +272,16 @@ impl CalledNode {
         signs: &Signs,
         tasks: &Tasks,
     ) -> impl Future<Output = ()> + Send + use<> {
-        let (failed, node, silence_max) = (
-            Arc::clone(&self.failed),
-            self.name.clone(),
-            self.silence_max,
-        );
+        let (me, silence_max) = (Weak::clone(&self.me), self.silence_max);
         let signs = signs.clone();
         signs.end_when_silent(silence_max, tasks.clone(), move || {
+            let Some(node) = me.upgrade() else { return };
             tracing::warn!(
-                node,
+                node = node.name,
                 silence_s = silence_max.as_secs_f64(),
                 "a node does not answer pings: the link to it is closed"
             );
-            *failed.lock() = Some(Instant::now());
+            node.lose(First::AtOnce);
         })
     }
 
@@ -400,6 +451,9 @@ mod tests {
     use futures_util::stream;
     use http_body::Frame;
     use http_body_util::StreamBody;
+    use pilot_model::Invokes;
+    use rustls::RootCertStore;
+    use tokio::net::TcpListener;
     use tokio::time::sleep;
 
     use super::*;
@@ -418,6 +472,62 @@ mod tests {
             Some((Ok(Frame::data(Bytes::from(vec![7; part_len]))), left))
         });
         StreamBody::new(Box::pin(parts))
+    }
+
+    /// A node that accepts connections and says nothing.
+    async fn silent_node() -> (TcpListener, Arc<CalledNode>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let client = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(RootCertStore::empty())
+            .with_no_client_auth();
+        let config = NodeConfig {
+            name: "b".try_into().unwrap(),
+            address: Some(("127.0.0.1".to_owned(), port)),
+            functions: Invokes::default(),
+            may_invoke: Invokes::default(),
+        };
+        let answers = MemoryBudget::default();
+        let node = CalledNode::new(&config, &Arc::new(client), &answers, SILENCE);
+        (listener, node.unwrap())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_node_that_does_not_answer_is_avoided_as_long_as_it_does_not() {
+        let (_listener, node) = silent_node().await;
+        assert!(!node.is_avoided());
+        assert!(node.link(SILENCE, None).await.is_err());
+        for _ in 0..100 {
+            assert!(node.is_avoided());
+            sleep(SILENCE / 2).await;
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn whoever_waits_for_an_attempt_that_fails_has_its_result() {
+        let (listener, node) = silent_node().await;
+        let first = Arc::clone(&node);
+        let first = tokio::spawn(async move { first.link(SILENCE, None).await.is_err() });
+        let _held = listener.accept().await.unwrap();
+        let came = Instant::now();
+        assert!(node.link(SILENCE * 10, None).await.is_err());
+        assert!(came.elapsed() <= SILENCE, "{:?}", came.elapsed());
+        assert!(first.await.unwrap());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_attempt_that_was_given_up_early_is_not_the_result_of_others() {
+        let (listener, node) = silent_node().await;
+        let hasty = Arc::clone(&node);
+        let hasty = tokio::spawn(async move { hasty.link(SILENCE / 10, None).await.is_err() });
+        let _held = listener.accept().await.unwrap();
+        let came = Instant::now();
+        assert!(node.link(SILENCE, None).await.is_err());
+        assert_eq!(came.elapsed().as_secs(), SILENCE.as_secs());
+        assert!(hasty.await.unwrap());
     }
 
     #[tokio::test(start_paused = true)]
