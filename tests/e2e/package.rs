@@ -114,6 +114,9 @@ fn the_packages_contain_a_stripped_binary_its_unit_and_its_configuration() {
     ] {
         assert!(unit.contains(line), "{unit}");
     }
+    // It is a key of that section. In another one, systemd ignores it.
+    let (general, _) = unit.split_once("[Service]").unwrap();
+    assert!(general.contains("\nStartLimitIntervalSec=0\n"), "{unit}");
     // The thread that paces workers has a real-time priority.
     assert!(!unit.contains("\nRestrictRealtime="), "{unit}");
     let socket = text(&tree.join("usr/lib/systemd/system/pilotlight.socket"));
