@@ -157,6 +157,7 @@ pub(crate) fn attempts() -> Vec<Attempt> {
             move |ground| descriptor(ground, worker),
         ));
         attempts.extend(scheduling(worker));
+        attempts.extend(without_charge(worker));
         attempts.push(Attempt::new(
             format!("{worker}: no user namespace through clone3"),
             move |ground| ground.holds(worker, "clone3", json!([])),
@@ -182,5 +183,19 @@ fn scheduling(worker: &'static str) -> [Attempt; 2] {
         Attempt::new(format!("{worker}: no longer time slice"), move |ground| {
             ground.holds(worker, "slice", json!([]))
         }),
+    ]
+}
+
+/// What the kernel keeps, or does, at nobody's expense.
+fn without_charge(worker: &'static str) -> [Attempt; 2] {
+    [
+        Attempt::new(
+            format!("{worker}: extended attributes of files are not supported"),
+            move |ground| ground.holds(worker, "attributes", json!([])),
+        ),
+        Attempt::new(
+            format!("{worker}: files can be copied without their attributes"),
+            move |ground| ground.holds(worker, "copies", json!([])),
+        ),
     ]
 }

@@ -21,6 +21,8 @@ pub struct Filters {
     pub(crate) template: Filter,
     /// For every process as well, installed after the first: of two errors, the kernel returns the later filter's (seccomp(2)).
     pub(crate) absent: Filter,
+    /// For every process as well; see [`unsupported`].
+    pub(crate) unsupported: Filter,
     /// For every process, where the kernel lets functions send descriptors to the daemon; see [`lingering`].
     pub(crate) lingering: Option<Filter>,
     /// For templates with a user, and what they fork.
@@ -42,6 +44,11 @@ impl Filters {
             absent: Filter::compile(
                 &absent(),
                 Verdict::Errno(libc::ENOSYS.unsigned_abs()),
+                Verdict::Allow,
+            )?,
+            unsupported: Filter::compile(
+                &unsupported(),
+                Verdict::Errno(libc::EOPNOTSUPP.unsigned_abs()),
                 Verdict::Allow,
             )?,
             lingering: match seqpacket::descriptors_can_be_refused() {
@@ -70,6 +77,27 @@ fn allowed() -> Vec<Rule> {
             when: Vec::new(),
         });
     always.chain(conditional()).collect()
+}
+
+/// Changes of extended attributes (xattr(7)), which programs that copy files do without on file systems that have none. A filter cannot
+/// read the attribute's name in memory. POSIX ACLs are among them: a file of tmpfs can have one of 64 KB, which it also inherits from its
+/// folder, and the kernel charges nobody for it (`posix_acl_alloc` in fs/posix_acl.c).
+fn unsupported() -> Vec<Rule> {
+    [
+        libc::SYS_setxattr,
+        libc::SYS_lsetxattr,
+        libc::SYS_fsetxattr,
+        libc::SYS_removexattr,
+        libc::SYS_lremovexattr,
+        libc::SYS_fremovexattr,
+        SYS_SETXATTRAT,
+        SYS_REMOVEXATTRAT,
+    ]
+    .map(|call| Rule {
+        call,
+        when: Vec::new(),
+    })
+    .into()
 }
 
 /// `SO_LINGER`, which lets the close of a socket wait for its peer. Before Linux 6.16 a function can send such a socket to the
@@ -112,6 +140,10 @@ const PR_SCHED_CORE: u32 = 62;
 
 /// fchmodat2(2), which libc does not name on every architecture. Its number is the same everywhere (`asm-generic/unistd.h`).
 const SYS_FCHMODAT2: libc::c_long = 452;
+
+/// The same of setxattrat(2) and removexattrat(2), since Linux 6.13.
+const SYS_SETXATTRAT: libc::c_long = 463;
+const SYS_REMOVEXATTRAT: libc::c_long = 466;
 
 /// What templates may do and their workers may not: enter namespaces, and install filters. The machine code of all filters of the
 /// machine has one limit (`net.core.bpf_jit_limit`), and no worker starts when it is used up.
@@ -188,7 +220,6 @@ const GROUPS: &[(&str, &[libc::c_long])] = &[
             libc::SYS_fgetxattr,
             libc::SYS_flistxattr,
             libc::SYS_flock,
-            libc::SYS_fsetxattr,
             libc::SYS_fstat,
             libc::SYS_fstatfs,
             libc::SYS_fsync,
@@ -548,6 +579,15 @@ mod tests {
         });
         let (is_set, took) = closing.join().unwrap();
         assert!(!is_set && took < Duration::from_secs(4), "{took:?}");
+    }
+
+    #[test]
+    fn no_call_that_changes_extended_attributes_is_allowed() {
+        let allowed = allowed();
+        for rule in unsupported() {
+            let is_allowed = allowed.iter().any(|other| other.call == rule.call);
+            assert!(!is_allowed, "{}", rule.call);
+        }
     }
 
     #[test]

@@ -367,6 +367,7 @@ impl Init<'_> {
         prctl::set_no_new_privs()?;
         self.filters.template.install()?;
         self.filters.absent.install()?;
+        self.filters.unsupported.install()?;
         if spec.template && spec.user.is_some() {
             self.filters.own_user.install()?;
         }

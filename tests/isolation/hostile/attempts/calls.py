@@ -5,9 +5,11 @@ import errno
 import fcntl
 import os
 import platform
+import shutil
 import signal
 import socket
 import struct
+import subprocess
 
 from .kernel import CLONE_FLAGS, in_child, libc, number_of, raw
 from .processes import visible_processes
@@ -135,6 +137,44 @@ def try_control(what):
     except OSError as error:
         return [error.errno != errno.EPERM, str(error)]
     return [True, repr(said)]
+
+
+def try_attributes():
+    """Extended attributes of an own folder: an ACL that new files inherit, and one of the user."""
+    os.makedirs("/tmp/attributes", exist_ok=True)
+    descriptor = os.open("/tmp/attributes", os.O_RDONLY)
+    acl = struct.pack("I", 2) + b"".join(struct.pack("HHI", tag, 7, 0xFFFFFFFF) for tag in (1, 4, 0x20))
+    said = {}
+    for name, value in (("system.posix_acl_default", acl), ("user.x", b"1")):
+        for at in (descriptor, "/tmp/attributes"):
+            for attempt in (lambda: os.setxattr(at, name, value), lambda: os.removexattr(at, name)):
+                try:
+                    attempt()
+                    return [True, f"{name} of {at}"]
+                except OSError as error:
+                    said[f"{name} of {at}"] = error.errno
+    return [set(said.values()) != {errno.EOPNOTSUPP}, said]
+
+
+def try_copies():
+    """What programs that copy files do must work without attributes. `escaped` means here that one failed."""
+    os.makedirs("/tmp/copied/folder", exist_ok=True)
+    with open("/tmp/copied/folder/file", "w") as file:
+        file.write("text")
+    shutil.copystat("/tmp/copied", "/tmp/copied/folder")
+    shutil.copytree("/tmp/copied/folder", "/tmp/copied/by-shutil", dirs_exist_ok=True)
+    commands = {
+        "cp": ["cp", "-a", "/tmp/copied/folder", "/tmp/copied/by-cp"],
+        "install": ["install", "-D", "-m", "640", "/tmp/copied/folder/file", "/tmp/copied/by-install/file"],
+        "tar": ["sh", "-c", "mkdir -p /tmp/copied/by-tar && tar -C /tmp/copied/folder -c . | tar -C /tmp/copied/by-tar -xp"],
+    }
+    said = {}
+    for name, command in commands.items():
+        done = subprocess.run(command, capture_output=True, text=True)
+        said[name] = [done.returncode, done.stderr]
+    for name in ("by-shutil", "by-cp", "by-install", "by-tar"):
+        said[name] = [0, "" if os.path.exists(f"/tmp/copied/{name}/file") else "is not there"]
+    return [any(problem != [0, ""] for problem in said.values()), said]
 
 
 def try_option(what):
