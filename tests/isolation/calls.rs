@@ -67,9 +67,10 @@ const NAMESPACES: [&str; 7] = [
 ];
 
 /// Commands of fcntl(2) and requests of ioctl(2).
-const CONTROL: [&str; 7] = [
+const CONTROL: [&str; 8] = [
     "F_SETPIPE_SZ",
     "F_NOTIFY",
+    "O_ASYNC",
     "NS_GET_USERNS",
     "NS_GET_PARENT",
     "NS_MNT_GET_NEXT",
@@ -187,7 +188,7 @@ fn scheduling(worker: &'static str) -> [Attempt; 2] {
 }
 
 /// What the kernel keeps, or does, at nobody's expense.
-fn without_charge(worker: &'static str) -> [Attempt; 2] {
+fn without_charge(worker: &'static str) -> [Attempt; 3] {
     [
         Attempt::new(
             format!("{worker}: extended attributes of files are not supported"),
@@ -197,5 +198,8 @@ fn without_charge(worker: &'static str) -> [Attempt; 2] {
             format!("{worker}: files can be copied without their attributes"),
             move |ground| ground.holds(worker, "copies", json!([])),
         ),
+        Attempt::new(format!("{worker}: FIOASYNC has no effect"), move |ground| {
+            ground.holds(worker, "asynchronous", json!([]))
+        }),
     ]
 }

@@ -23,8 +23,8 @@ pub struct Filters {
     pub(crate) absent: Filter,
     /// For every process as well; see [`unsupported`].
     pub(crate) unsupported: Filter,
-    /// For every process, where the kernel lets functions send descriptors to the daemon; see [`lingering`].
-    pub(crate) lingering: Option<Filter>,
+    /// For every process as well; see [`without_effect`].
+    pub(crate) without_effect: Filter,
     /// For templates with a user, and what they fork.
     pub(crate) own_user: Filter,
     /// For workers, in addition.
@@ -51,17 +51,14 @@ impl Filters {
                 Verdict::Errno(libc::EOPNOTSUPP.unsigned_abs()),
                 Verdict::Allow,
             )?,
-            lingering: match seqpacket::descriptors_can_be_refused() {
-                true => None,
-                false => Some(Self::without_lingering()?),
-            },
+            without_effect: Filter::compile(
+                &without_effect(seqpacket::descriptors_can_be_refused()),
+                Verdict::Errno(0),
+                Verdict::Allow,
+            )?,
             own_user: Filter::compile(&other_users(), refused, Verdict::Allow)?,
             worker: Filter::compile(&worker_takes_away(), refused, Verdict::Allow)?,
         })
-    }
-
-    fn without_lingering() -> Result<Filter, FilterError> {
-        Filter::compile(&lingering(), Verdict::Errno(0), Verdict::Allow)
     }
 }
 
@@ -100,19 +97,32 @@ fn unsupported() -> Vec<Rule> {
     .into()
 }
 
-/// `SO_LINGER`, which lets the close of a socket wait for its peer. Before Linux 6.16 a function can send such a socket to the
-/// daemon, which must close it. A filter cannot read the option's value in memory, so setting it has no effect and succeeds
-/// (`SECCOMP_RET_ERRNO` with 0, seccomp(2)). It does not fail, because programs treat an error of `setsockopt` as fatal, while none
-/// depends on its effect: a close returns at once, and the kernel sends the rest or, instead of a reset, ends the connection.
-fn lingering() -> Vec<Rule> {
-    let is = |index: u8, value: i32| Argument::Is {
-        index,
-        value: value.cast_unsigned(),
+/// Calls that succeed and do nothing (`SECCOMP_RET_ERRNO` with 0, seccomp(2)), because programs treat an error as fatal, while none
+/// depends on the effect:
+///
+/// - `FIOASYNC`, which asks for a signal when a descriptor is ready. The kernel keeps all who ask for those of a file in one list, and
+///   each change of it goes through the list under a lock of the machine (`fasync_insert_entry` in fs/fcntl.c). nginx does not start its
+///   workers if it fails. The other way to ask, `O_ASYNC` of fcntl(2), is refused.
+/// - `SO_LINGER`, which lets the close of a socket wait for its peer, unless the kernel refuses descriptors that are sent to the daemon
+///   (since Linux 6.16): the daemon must close what it is sent. A filter cannot read the option's value in memory. A close returns at
+///   once, and the kernel sends the rest or, instead of a reset, ends the connection.
+fn without_effect(descriptors_are_refused: bool) -> Vec<Rule> {
+    let is = |index: u8, value: u32| Argument::Is { index, value };
+    let asynchronous = Rule {
+        call: libc::SYS_ioctl,
+        when: vec![is(1, FIOASYNC)],
     };
-    vec![Rule {
+    let lingering = Rule {
         call: libc::SYS_setsockopt,
-        when: vec![is(1, libc::SOL_SOCKET), is(2, libc::SO_LINGER)],
-    }]
+        when: vec![
+            is(1, libc::SOL_SOCKET.cast_unsigned()),
+            is(2, libc::SO_LINGER.cast_unsigned()),
+        ],
+    };
+    match descriptors_are_refused {
+        true => vec![asynchronous],
+        false => vec![asynchronous, lingering],
+    }
 }
 
 /// Calls with a fallback that programs use only if the kernel does not have the call: the C library starts threads with clone3, and
@@ -144,6 +154,9 @@ const SYS_FCHMODAT2: libc::c_long = 452;
 /// The same of setxattrat(2) and removexattrat(2), since Linux 6.13.
 const SYS_SETXATTRAT: libc::c_long = 463;
 const SYS_REMOVEXATTRAT: libc::c_long = 466;
+
+/// ioctl(2), from the kernel's `asm-generic/ioctls.h`.
+const FIOASYNC: u32 = 0x5452;
 
 /// What templates may do and their workers may not: enter namespaces, and install filters. The machine code of all filters of the
 /// machine has one limit (`net.core.bpf_jit_limit`), and no worker starts when it is used up.
@@ -558,7 +571,8 @@ mod tests {
     fn where_descriptors_cannot_be_refused_no_socket_lingers() {
         const LINGER_S: u32 = 5;
         let filters = Filters::compile().unwrap();
-        let lingering = Filters::without_lingering().unwrap();
+        let without_effect =
+            Filter::compile(&without_effect(false), Verdict::Errno(0), Verdict::Allow).unwrap();
         let wanted = libc::linger {
             l_onoff: 1,
             l_linger: LINGER_S.cast_signed(),
@@ -566,7 +580,7 @@ mod tests {
         // A filter is of its thread.
         let closing = std::thread::spawn(move || {
             let (socket, _listener) = clogged();
-            for filter in [&filters.template, &filters.absent, &lingering] {
+            for filter in [&filters.template, &filters.absent, &without_effect] {
                 filter.install().unwrap();
             }
             setsockopt(&socket, sockopt::Linger, &wanted).unwrap();

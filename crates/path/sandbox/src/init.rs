@@ -368,11 +368,9 @@ impl Init<'_> {
         self.filters.template.install()?;
         self.filters.absent.install()?;
         self.filters.unsupported.install()?;
+        self.filters.without_effect.install()?;
         if spec.template && spec.user.is_some() {
             self.filters.own_user.install()?;
-        }
-        if let Some(lingering) = &self.filters.lingering {
-            lingering.install()?;
         }
         if !spec.template && !spec.own_filter {
             self.filters.worker.install()?;

@@ -130,6 +130,7 @@ def try_control(what):
         "NS_GET_PARENT": lambda: fcntl.ioctl(namespace, 0xB702),
         "NS_MNT_GET_NEXT": lambda: fcntl.ioctl(os.open("/proc/self/ns/mnt", os.O_RDONLY), 0x8010B70B, bytes(16)),
         "TIOCSTI": lambda: fcntl.ioctl(0, 0x5412, b"x"),
+        "O_ASYNC": lambda: fcntl.fcntl(reading, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK),
         "FS_IOC_SETFLAGS": lambda: fcntl.ioctl(os.open("/tmp", os.O_RDONLY), 0x40086602, bytes(8)),
     }
     try:
@@ -137,6 +138,16 @@ def try_control(what):
     except OSError as error:
         return [error.errno != errno.EPERM, str(error)]
     return [True, repr(said)]
+
+
+def try_asynchronous():
+    """A signal when a descriptor is ready, which nginx asks for with FIOASYNC: it must not fail, and have no effect."""
+    reading, writing = os.pipe()
+    for on in (1, 0):
+        fcntl.ioctl(reading, 0x5452, struct.pack("i", on))
+        if fcntl.fcntl(reading, fcntl.F_GETFL) & os.O_ASYNC:
+            return [True, "it is set"]
+    return [False, "no effect"]
 
 
 def try_attributes():

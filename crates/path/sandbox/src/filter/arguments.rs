@@ -75,6 +75,7 @@ pub(super) fn conditional() -> Vec<Rule> {
         }],
     }));
     rules.extend(only(libc::SYS_fcntl, 1, FCNTL_COMMANDS));
+    rules.push(status_flags());
     rules.extend(IOCTL_REQUESTS.iter().map(|request| Rule {
         call: libc::SYS_ioctl,
         when: vec![Argument::Is {
@@ -84,6 +85,23 @@ pub(super) fn conditional() -> Vec<Rule> {
     }));
     rules.extend(socket_options());
     rules
+}
+
+/// fcntl(2), `F_SETFL`: all flags but `O_ASYNC`; see [`super::without_effect`].
+fn status_flags() -> Rule {
+    Rule {
+        call: libc::SYS_fcntl,
+        when: vec![
+            Argument::Is {
+                index: 1,
+                value: libc::F_SETFL.cast_unsigned(),
+            },
+            Argument::Without {
+                index: 2,
+                mask: u64::from(libc::O_ASYNC.cast_unsigned()),
+            },
+        ],
+    }
 }
 
 /// setsockopt(2): all options of netlink, and those below.
@@ -160,13 +178,12 @@ const MAKE_NODES: &[(libc::c_long, u8)] = &[(libc::SYS_mknod, 1), (libc::SYS_mkn
 #[cfg(not(target_arch = "x86_64"))]
 const MAKE_NODES: &[(libc::c_long, u8)] = &[(libc::SYS_mknodat, 2)];
 
-/// Commands of fcntl(2). Not `F_SETPIPE_SZ`: a larger pipe lets a program print more at a time than the daemon reads in a turn.
+/// Commands of fcntl(2), besides [`status_flags`]. Not `F_SETPIPE_SZ`: a larger pipe lets a program print more at a time than the daemon reads in a turn.
 /// Not `F_NOTIFY` either, which inotify(7) has replaced.
 const FCNTL_COMMANDS: &[i32] = &[
     libc::F_GETFD,
     libc::F_SETFD,
     libc::F_GETFL,
-    libc::F_SETFL,
     libc::F_DUPFD,
     libc::F_DUPFD_CLOEXEC,
     libc::F_GETLK,
@@ -232,12 +249,11 @@ const IOCTL_REQUESTS: &[u32] = &[
     0x402c_542b,
     0x402c_542c,
     0x402c_542d,
-    // Of all descriptors: bytes to read, not blocking, signals, close on exec.
+    // Of all descriptors: bytes to read, not blocking, close on exec.
     0x541b,
     0x5421,
     0x5450,
     0x5451,
-    0x5452,
     // Sockets: the mark, owners, times of arrival, queues.
     0x8901,
     0x8902,
