@@ -89,6 +89,7 @@ pub(crate) fn attempts() -> Vec<Attempt> {
     ));
     attempts.extend(pids());
     attempts.extend(inotify());
+    attempts.push(inotify_watches());
     attempts.extend(sockets());
     attempts.extend(locks());
     attempts
@@ -139,6 +140,19 @@ fn inotify() -> impl Iterator<Item = Attempt> {
             )
         })
         .into_iter()
+}
+
+/// Whatever Linux allows a user, one function does not use it up.
+fn inotify_watches() -> Attempt {
+    Attempt::new("inotify: the watches of a function are limited", |ground| {
+        let (escaped, seen) = ground.attempt("roomy", "inotify_watches", json!([8192]));
+        ground.ask("roomy", "release", json!([]));
+        match escaped {
+            true => Verdict::Fail(seen.to_string()),
+            false if seen[1] == "ENOSPC" => Verdict::Pass(seen.to_string()),
+            false => Verdict::Skip(format!("/usr is too small: {seen}")),
+        }
+    })
 }
 
 /// Memory of the kernel that no control group is charged for, and more sockets than it can list soon.

@@ -100,6 +100,24 @@ def try_inotify(limit):
     return [True, [len(kept), "no limit"]]
 
 
+def try_inotify_watches(limit):
+    """Watches files and folders of /usr until there are more watches than `limit`."""
+    global kept
+    kept = [libc.inotify_init1(os.O_CLOEXEC)]
+    watches = set()
+    for folder, _, files in os.walk("/usr"):
+        for name in (".", *files):
+            # The same one for each path of a file.
+            watch = libc.inotify_add_watch(kept[0], os.fsencode(os.path.join(folder, name)), 2)
+            if watch != -1:
+                watches.add(watch)
+            elif ctypes.get_errno() == errno.ENOSPC:
+                return [False, [len(watches), "ENOSPC"]]
+            if len(watches) > limit:
+                return [True, [len(watches), "no limit"]]
+    return [False, [len(watches), "no more files"]]
+
+
 def try_release():
     global kept
     for descriptor in kept:

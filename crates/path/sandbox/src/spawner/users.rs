@@ -27,7 +27,14 @@ use crate::message::OwnUsers;
 
 /// Inotify's instances (inotify(7)) of the sandboxes of one template: each process that watches files has one. By default, Linux
 /// allows 128 for each user, here for all functions.
-const WATCHERS: &str = "32";
+const INOTIFY_INSTANCES: &str = "32";
+
+/// Inotify's watches of the sandboxes of a function's template. Programs that watch their code have one for each folder or file. Linux
+/// allows each user 8,192 or more, up to a hundredth of the memory, here for all functions.
+const INOTIFY_WATCHES: &str = "8192";
+
+/// The same of an environment's template, whose functions' count there, too.
+const INOTIFY_WATCHES_OF_ENVIRONMENT: &str = "32768";
 
 /// Makes the user namespace that sandboxes share. As root with these ids: ids 0-65535 inside are `base…` outside. Otherwise: this
 /// process moves into a namespace that only has its own user, as 0, and the function returns `None`.
@@ -71,7 +78,7 @@ pub(super) fn make_inside(
             let made = outer
                 .map_or(Ok(()), |outer| enter(outer, wanted))
                 .and_then(|()| fs::read_to_string("/proc/self/uid_map"))
-                .and_then(|ours| make(&within(&map_of(own), &ours), limited_namespace));
+                .and_then(|ours| make(&within(&map_of(own), &ours), || limited_namespace(own)));
             let _ = match made {
                 Ok(namespace) => seqpacket::send(theirs.as_fd(), b"made", &[namespace.as_fd()]),
                 Err(error) => seqpacket::send(theirs.as_fd(), error.to_string().as_bytes(), &[]),
@@ -199,10 +206,19 @@ fn own_namespace(owner: Uid) -> io::Result<()> {
 }
 
 /// Moves this process into a new user namespace, and limits what its users may have.
-fn limited_namespace() -> io::Result<()> {
+fn limited_namespace(own: OwnUsers) -> io::Result<()> {
     unshare(CloneFlags::CLONE_NEWUSER)?;
-    // Not where `/proc/sys` is read-only, as in most containers.
-    let _ = fs::write("/proc/sys/user/max_inotify_instances", WATCHERS);
+    let watches = match own {
+        OwnUsers::Environment(_) => INOTIFY_WATCHES_OF_ENVIRONMENT,
+        OwnUsers::Function(_) => INOTIFY_WATCHES,
+    };
+    for (name, most) in [
+        ("max_inotify_instances", INOTIFY_INSTANCES),
+        ("max_inotify_watches", watches),
+    ] {
+        // Not where `/proc/sys` is read-only, as in most containers.
+        let _ = fs::write(format!("/proc/sys/user/{name}"), most);
+    }
     Ok(())
 }
 
