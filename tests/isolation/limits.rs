@@ -91,7 +91,7 @@ pub(crate) fn attempts() -> Vec<Attempt> {
     attempts.extend(inotify());
     attempts.push(inotify_watches());
     attempts.extend(sockets());
-    attempts.extend(locks());
+    attempts.extend(descriptors());
     attempts
 }
 
@@ -196,20 +196,27 @@ fn sockets() -> Vec<Attempt> {
     attempts
 }
 
-/// Locks of files, too, are memory of the kernel that no control group is charged for.
-fn locks() -> Vec<Attempt> {
+/// Locks and leases of files, too, are memory of the kernel that no control group is charged for. And an event takes the longer the more
+/// watches of epoll wait for it.
+fn descriptors() -> Vec<Attempt> {
     let mut attempts = Vec::new();
-    for worker in ["hostile", "spawned"] {
+    for (worker, what, with, says) in [
+        ("hostile", "locks", json!([40_000, 15]), "locks"),
+        ("spawned", "locks", json!([40_000, 15]), "locks"),
+        ("roomy", "leases", json!([12, 1000, 20]), "locks"),
+        ("hostile", "watches", json!([150, 15]), "watches"),
+        ("spawned", "watches", json!([150, 15]), "watches"),
+    ] {
         attempts.push(Attempt::new(
-            format!("locks: memory of locks of {worker} is limited"),
+            format!("descriptors: {worker} with many {what} ends, and says why"),
             move |ground| {
                 let before = ground.victim_count();
-                let response = ground.raw(worker, "many_locks", json!([40_000, 15]));
+                let response = ground.raw(worker, &format!("many_{what}"), with.clone());
                 let after = ground.victim_count();
                 let seen = format!("{} after {:?}", response.text(), response.head_after);
                 let ended = response.header("x-amz-function-error").is_some();
                 let next = ground.ask(worker, "count", json!([]));
-                if ended && response.text().contains("locks") && after == before + 1 {
+                if ended && response.text().contains(says) && after == before + 1 {
                     Verdict::Pass(format!("{seen} then {next}"))
                 } else {
                     Verdict::Fail(seen)
@@ -217,16 +224,21 @@ fn locks() -> Vec<Attempt> {
             },
         ));
     }
-    attempts.push(Attempt::new(
-        "locks: some thousands are allowed",
-        |ground| {
-            let (_, held) = ground.attempt("hostile", "many_locks", json!([5000, 3]));
-            match held.as_u64() {
-                Some(5000) => Verdict::Pass(held.to_string()),
-                _ => Verdict::Fail(held.to_string()),
-            }
-        },
-    ));
+    for (what, with, most) in [
+        ("locks", json!([5000, 3]), 5000),
+        ("watches", json!([25, 3]), 10_000),
+    ] {
+        attempts.push(Attempt::new(
+            format!("descriptors: some thousand {what} are allowed"),
+            move |ground| {
+                let (_, held) = ground.attempt("hostile", &format!("many_{what}"), with.clone());
+                match held.as_u64() == Some(most) {
+                    true => Verdict::Pass(held.to_string()),
+                    false => Verdict::Fail(held.to_string()),
+                }
+            },
+        ));
+    }
     attempts
 }
 

@@ -1,5 +1,5 @@
 //! Watches memory of the kernel that no control group is charged for. Ends what is in a network namespace whose sockets hold too much
-//! of it, or are too many, and sandboxes that hold too many locks of files ([`locks`]).
+//! of it, or are too many, and sandboxes that hold too many locks of files or watches of epoll ([`by_descriptor`]).
 //!
 //! The kernel charges a control group for sockets that a process has made or accepted, but nobody for what a connection has received
 //! before it is accepted (`inet_csk_accept` in net/ipv4/inet_connection_sock.c), for datagrams that are kept back (`MSG_MORE`), and for
@@ -11,7 +11,7 @@
 //! ([`SOCKETS_UNREAD_MAX`]), as often as [`Paces`] says: reading them takes at most a few percent of a CPU. Where there are more than
 //! [`SOCKETS_MAX`], no table is read.
 
-mod locks;
+mod by_descriptor;
 mod pace;
 mod tables;
 
@@ -26,10 +26,10 @@ use nix::sys::stat::fstat;
 use nix::time::{ClockId, clock_gettime};
 use parking_lot::Mutex;
 use pilot_model::Seldom;
-use pilot_model::ports::{LOCKS_MAX, MemoryShortage, SOCKETS_MAX};
+use pilot_model::ports::{MemoryShortage, SOCKETS_MAX};
 use tokio::task::JoinHandle;
 
-use self::locks::{Locks, TooMany};
+use self::by_descriptor::{ByDescriptor, TooMany};
 use self::pace::Paces;
 use self::tables::Held;
 use crate::cgroup::Cgroup;
@@ -105,7 +105,7 @@ impl Drop for Watched {
 
 async fn keep_looking(state: Weak<Mutex<WatchedSandboxes>>) {
     let mut paces = Paces::default();
-    let mut locks = Locks::new();
+    let mut held = ByDescriptor::new();
     loop {
         let most = paces.most();
         let before = tables::machine_tcp_bytes();
@@ -113,7 +113,7 @@ async fn keep_looking(state: Weak<Mutex<WatchedSandboxes>>) {
             tokio::time::sleep(TICK).await;
             if most == Most::Much
                 || tables::machine_tcp_bytes() > before + TCP_BYTES_MUCH
-                || locks.grow_fast()
+                || held.grows_fast()
             {
                 break;
             }
@@ -130,10 +130,10 @@ async fn keep_looking(state: Weak<Mutex<WatchedSandboxes>>) {
         }
         let looked = tokio::task::spawn_blocking(move || {
             look_at_all(&state, &mut paces);
-            look_at_locks(&state, &mut locks);
-            (paces, locks)
+            look_at_descriptors(&state, &mut held);
+            (paces, held)
         });
-        (paces, locks) = match looked.await {
+        (paces, held) = match looked.await {
             Ok(looked) => looked,
             // The runtime ends.
             Err(_) => return,
@@ -244,28 +244,31 @@ fn end_for_number(network: &Running, state: &Mutex<WatchedSandboxes>) {
     }
 }
 
-/// A sandbox that holds too many locks is ended alone: locks are of processes, and not of a namespace.
-fn look_at_locks(state: &Mutex<WatchedSandboxes>, locks: &mut Locks) {
-    let too_many = locks.look(|| {
+/// A sandbox whose descriptors hold too much is ended alone: they are of processes, and not of a namespace.
+fn look_at_descriptors(state: &Mutex<WatchedSandboxes>, held: &mut ByDescriptor) {
+    let too_many = held.look(|| {
         let state = state.lock();
         let watched = state.watched.iter();
         watched
             .filter_map(|(number, sandboxed)| Some((*number, sandboxed.cgroup.upgrade()?)))
             .collect()
     });
-    for TooMany { sandbox, locks } in too_many {
+    for TooMany {
+        sandbox,
+        count,
+        kind,
+    } in too_many
+    {
         let sandboxed = state.lock().watched.get(&sandbox).cloned();
-        let sandboxes = end(
-            sandboxed.into_iter().collect(),
-            MemoryShortage::TooManyLocks,
-        );
+        let sandboxes = end(sandboxed.into_iter().collect(), kind.shortage);
         if let Some(left_out) = ENDED.admit(Instant::now()) {
             tracing::warn!(
-                locks_min = locks,
-                locks_max = LOCKS_MAX,
+                count_min = count,
+                count_max = kind.most,
                 sandboxes,
                 left_out,
-                "a function holds too many locks of files: its processes are ended"
+                "a function holds too many {}: its processes are ended",
+                kind.name
             );
         }
     }

@@ -383,14 +383,16 @@ impl ForkedWorker {
         };
         match (end, self.out_of_memory.get()) {
             (ChildEnd::Exited(code), _) => WorkerFault::Exited { code, output },
-            // Its template, which would have known, is ended with it for what their sockets hold, or may be ended for its locks.
+            // Its template, which would have known, is ended with it for what their sockets hold, or may be ended for its locks or
+            // watches.
             (ChildEnd::Signalled(SIGKILL), Some(shortage))
             | (
                 ChildEnd::Unknown,
                 Some(
                     shortage @ (MemoryShortage::Sockets
                     | MemoryShortage::TooManySockets
-                    | MemoryShortage::TooManyLocks),
+                    | MemoryShortage::TooManyLocks
+                    | MemoryShortage::TooManyWatches),
                 ),
             ) => WorkerFault::OutOfMemory {
                 shortage: *shortage,

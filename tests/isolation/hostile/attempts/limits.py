@@ -5,6 +5,7 @@ import errno
 import fcntl
 import os
 import resource
+import select
 import signal
 import socket
 import time
@@ -168,6 +169,40 @@ def try_many_locks(locks, seconds):
             fcntl.lockf(file, fcntl.LOCK_EX, 1, at * 2)
     time.sleep(seconds)
     return [True, len(files) * 1000]
+
+
+def try_many_leases(children, leases, seconds):
+    """Leases of files, one for each descriptor, in some children, which sleep."""
+    pids, (done, told) = [], os.pipe()
+    for child in range(children):
+        pid = os.fork()
+        if pid == 0:
+            files = []
+            for number in range(leases):
+                file = open(f"/tmp/leased-{child}-{number}", "w")
+                fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+                files.append(file)
+            os.write(told, b".")
+            time.sleep(seconds)
+            os._exit(0 if files else 1)
+        pids.append(pid)
+    for _ in pids:
+        os.read(done, 1)
+    for pid in pids:
+        os.waitpid(pid, 0)
+    return [True, f"{leases * children} leases"]
+
+
+def try_many_watches(instances, seconds):
+    """Watches one pipe by 400 descriptors in each of some instances of epoll, and sleeps."""
+    reading, _ = os.pipe()
+    descriptors = [os.dup(reading) for _ in range(400)]
+    epolls = [select.epoll() for _ in range(instances)]
+    for epoll in epolls:
+        for descriptor in descriptors:
+            epoll.register(descriptor, select.EPOLLIN | select.EPOLLET)
+    time.sleep(seconds)
+    return [True, len(epolls) * len(descriptors)]
 
 
 def try_many_sockets(seconds, children):

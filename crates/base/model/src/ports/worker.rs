@@ -364,6 +364,8 @@ pub enum MemoryShortage {
     TooManySockets,
     /// It held more than [`LOCKS_MAX`] locks of files, and the daemon ended it: the kernel does not charge for their memory.
     TooManyLocks,
+    /// It had more than [`EPOLL_WATCHES_MAX`] watches of epoll, and the daemon ended it: an event that many wait for stops a CPU.
+    TooManyWatches,
 }
 
 /// Sockets in the network of a worker, which those of a template share. A message has the number, too.
@@ -372,6 +374,9 @@ pub const SOCKETS_MAX: u64 = 20_000;
 /// Locks of files that a worker may hold, which are about 2 MB of the kernel's memory. A message has the number, too.
 pub const LOCKS_MAX: u64 = 10_000;
 
+/// Watches of epoll(7) that a worker may have. With as many on one descriptor, its event takes up to 10 ms. A message has the number, too.
+pub const EPOLL_WATCHES_MAX: u64 = 50_000;
+
 impl MemoryShortage {
     fn of_worker(self, limit_bytes: u64) -> String {
         match self {
@@ -379,7 +384,7 @@ impl MemoryShortage {
                 "the worker used more memory than its limit of {}",
                 Size(limit_bytes)
             ),
-            Self::Sockets | Self::TooManySockets | Self::TooManyLocks => {
+            Self::Sockets | Self::TooManySockets | Self::TooManyLocks | Self::TooManyWatches => {
                 format!("the worker was ended: {}", self.around())
             }
             around => format!("the kernel killed the worker: {}", around.around()),
@@ -393,7 +398,7 @@ impl MemoryShortage {
             Self::Own => {
                 format!("{what} took more memory than memory_mb allows; give it more")
             }
-            Self::Sockets | Self::TooManySockets | Self::TooManyLocks => {
+            Self::Sockets | Self::TooManySockets | Self::TooManyLocks | Self::TooManyWatches => {
                 format!("it was ended while {what}: {}", self.around())
             }
             around => format!("the kernel ended it while {what}: {}", around.around()),
@@ -440,6 +445,9 @@ impl MemoryShortage {
             Self::TooManyLocks => {
                 "it held more than the 10,000 locks of files that it may hold (flock, fcntl). Release those that are no longer needed"
             }
+            Self::TooManyWatches => {
+                "it had more than the 50,000 watches of epoll that it may have. Remove those that are no longer needed"
+            }
         }
     }
 }
@@ -467,5 +475,14 @@ mod tests {
     fn the_message_about_too_many_locks_has_their_limit() {
         let message = MemoryShortage::TooManyLocks.of_worker(0).replace(',', "");
         assert!(message.contains(&LOCKS_MAX.to_string()), "{message}");
+    }
+
+    #[test]
+    fn the_message_about_too_many_watches_has_their_limit() {
+        let message = MemoryShortage::TooManyWatches.of_worker(0).replace(',', "");
+        assert!(
+            message.contains(&EPOLL_WATCHES_MAX.to_string()),
+            "{message}"
+        );
     }
 }
