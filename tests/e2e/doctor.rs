@@ -56,6 +56,15 @@ fn the_doctor_says_what_the_daemon_says_and_leaves_nothing() {
     assert_eq!(output.status.code(), Some(i32::from(is_missing)));
     assert_eq!(check(&found, "Python")["state"], "ok");
     assert_eq!(check(&found, "data directory")["state"], "ok");
+    let open_files = check(&found, "open files");
+    let change = open_files["change"].as_str();
+    let says_what = change.is_some_and(|change| change.contains("fs.file-max="));
+    let is_absent = open_files["state"] == "absent";
+    assert_eq!(
+        (is_absent, is_absent),
+        (says_what, open_files["state"] != "ok"),
+        "{open_files}"
+    );
     let busy = doctor(Path::new(env!("CARGO_BIN_EXE_pilot")), &daemon.data_dir())
         .output()
         .unwrap();

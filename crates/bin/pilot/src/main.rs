@@ -17,6 +17,7 @@ mod heap;
 mod invalid;
 mod listen;
 mod listening;
+mod open_files;
 mod room;
 mod sealing;
 mod serve;

@@ -52,10 +52,14 @@ pub(crate) fn disk_bytes(configured_mb: Option<u64>, data_dir: &Path) -> u64 {
     fs.map_or(u64::MAX, |fs| fs.blocks() * fs.fragment_size() / 4 * 3)
 }
 
+/// Memory of the machine.
+pub(crate) fn machine_memory_bytes() -> u64 {
+    memory_bytes().unwrap_or(UNKNOWN_BYTES)
+}
+
 /// MiB for the inputs of all functions: an eighth of the machine's memory, and no more than 1 GiB.
 pub(crate) fn for_inputs_mb() -> u64 {
-    let machine = memory_bytes().unwrap_or(UNKNOWN_BYTES);
-    ((machine / 8) >> 20).clamp(16, 1024)
+    ((machine_memory_bytes() / 8) >> 20).clamp(16, 1024)
 }
 
 /// The daemon holds up to 256 MB of requests and as much of answers at a time, and the system needs some memory, too.

@@ -24,7 +24,7 @@ use crate::daemon_config::DaemonConfig;
 use crate::invalid::OrInvalid;
 use crate::supervisor::{self, GivenSockets, Watchdog};
 use crate::tls::Renewal;
-use crate::{data_dir, heap, listening};
+use crate::{data_dir, heap, listening, open_files};
 
 /// Runs the daemon until SIGINT or SIGTERM, then drains it. `begun` is called as soon as the process may have threads.
 ///
@@ -45,6 +45,9 @@ pub(crate) fn run(
     }
     if !missing.is_empty() {
         tracing::warn!("`pilot doctor` says what to change");
+    }
+    if let Err(problem) = open_files::check(config.limits.total_memory_mb) {
+        tracing::warn!(change = open_files::CHANGE, "open files: {problem}");
     }
     if config.strict && !missing.is_empty() {
         bail!(

@@ -18,7 +18,7 @@ use super::{Check, CheckState};
 use crate::daemon_config::DaemonConfig;
 use crate::daemon_config::nodes::NodesSettings;
 use crate::tls::{Certificate, TlsFiles};
-use crate::{data_dir, listen};
+use crate::{data_dir, listen, open_files};
 
 /// Whether the engine for containers answers.
 pub(super) fn container_engine(configured: Option<&str>) -> Check {
@@ -101,6 +101,12 @@ pub(super) fn daemon(config: &DaemonConfig) -> (UseOfDataDir, Vec<Check>) {
             forwarding(),
             CheckState::Absent,
             "start the daemon: it disables it again",
+        ),
+        Check::of(
+            ("daemon", "open files"),
+            open_files::check(config.limits.total_memory_mb),
+            CheckState::Absent,
+            open_files::CHANGE,
         ),
     ]);
     (use_of_dir, checks)
