@@ -3,6 +3,7 @@
 The test sets the constants ATTACK and WITH. The result is the constant SEEN of the package that it builds.
 """
 import os
+import platform
 import signal
 import socket
 import subprocess
@@ -81,6 +82,14 @@ def hold():
     return subprocess.check_call(["sh", "-c", "sleep %s & exit 0" % WITH])
 
 
+def hold_without_first_thread():
+    # Of the process that keeps the pipe, only the first thread ends.
+    end_thread = {"x86_64": 60}.get(platform.machine(), 93)
+    program = "import ctypes, threading, time; threading.Thread(target=time.sleep, args=[%s]).start(); ctypes.CDLL(None).syscall(%d, 0)"
+    program = program % (WITH, end_thread)
+    return subprocess.check_call(["sh", "-c", "%s -I -c '%s' & exit 0" % (sys.executable, program)])
+
+
 def attack():
     if ATTACK == "write":
         return [tried(lambda path=path: write(path)) for path in WITH]
@@ -106,6 +115,8 @@ def attack():
         return stay()
     if ATTACK == "hold":
         return hold()
+    if ATTACK == "hold_without_first_thread":
+        return hold_without_first_thread()
     if ATTACK == "link":
         return os.symlink(WITH, TARGET + "/link")
     if ATTACK == "beside":

@@ -85,17 +85,11 @@ fn leavings() -> Vec<Attempt> {
         }),
         Attempt::new(
             "a build: does not wait for who holds its output",
-            |ground| {
-                let began = Instant::now();
-                let said = seen(ground, "hold", &json!("71772"));
-                // The limit of a build is twice as long.
-                let took = began.elapsed();
-                if took < Duration::from_secs(30) * patience() {
-                    Verdict::Pass(said.to_string())
-                } else {
-                    Verdict::Fail(format!("it took {took:.0?}"))
-                }
-            },
+            |ground| is_not_held(ground, "hold"),
+        ),
+        Attempt::new(
+            "a build: does not wait for who holds its output and has no first thread",
+            |ground| is_not_held(ground, "hold_without_first_thread"),
         ),
         Attempt::new(
             "a build: its links out of the folder are refused",
@@ -169,6 +163,18 @@ fn limited() -> Vec<Attempt> {
             )
         }),
     ]
+}
+
+fn is_not_held(ground: &Ground, attack: &str) -> Verdict {
+    let began = Instant::now();
+    let said = seen(ground, attack, &json!("71772"));
+    // The limit of a build is twice as long.
+    let took = began.elapsed();
+    if took < Duration::from_secs(30) * patience() {
+        Verdict::Pass(said.to_string())
+    } else {
+        Verdict::Fail(format!("it took {took:.0?}"))
+    }
 }
 
 /// What the attack saw, which the function that was built returns.

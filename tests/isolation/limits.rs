@@ -203,6 +203,13 @@ fn descriptors() -> Vec<Attempt> {
     for (worker, what, with, says) in [
         ("hostile", "locks", json!([40_000, 15]), "locks"),
         ("spawned", "locks", json!([40_000, 15]), "locks"),
+        // In a process whose first thread has ended.
+        (
+            "hostile",
+            "locks_without_first_thread",
+            json!([40_000, 15]),
+            "locks",
+        ),
         ("roomy", "leases", json!([12, 1000, 20]), "locks"),
         ("hostile", "watches", json!([150, 15]), "watches"),
         ("spawned", "watches", json!([150, 15]), "watches"),

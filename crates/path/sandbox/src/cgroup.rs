@@ -471,13 +471,9 @@ impl Cgroup {
 
     /// The threads in it, for who looks again and again. Version 1 keeps the list of an open file as it is while somebody reads it more
     /// than once a second (`cgroup_pidlist_start` in kernel/cgroup/cgroup-v1.c), so this neither has one open nor reads the list that
-    /// [`Self::processes`] does. In version 2, the processes.
+    /// [`Self::processes`] does.
     pub(crate) fn threads(&self) -> Vec<u32> {
-        let folder = self.files.oom.parent().unwrap_or(Path::new(""));
-        let read = |file| fs::read_to_string(folder.join(file));
-        let text = read("tasks").or_else(|_| read("cgroup.procs"));
-        let text = text.unwrap_or_default();
-        text.lines().filter_map(|line| line.parse().ok()).collect()
+        threads_in(self.files.oom.parent().unwrap_or(Path::new("")))
     }
 
     /// Peak memory use, bytes, if the kernel records it.
@@ -579,6 +575,15 @@ impl Drop for Cgroup {
             .filter(|folder| !remove(folder));
         self.hierarchy.inner.leftover.lock().extend(busy);
     }
+}
+
+/// The threads in the group with this folder. Not its processes: `/proc` shows nothing of one whose first thread has ended, which
+/// version 2 lists all the same (`css_task_iter_advance` in kernel/cgroup/cgroup.c).
+fn threads_in(folder: &Path) -> Vec<u32> {
+    let read = |file| fs::read_to_string(folder.join(file));
+    let text = read("tasks").or_else(|_| read("cgroup.threads"));
+    let text = text.unwrap_or_default();
+    text.lines().filter_map(|line| line.parse().ok()).collect()
 }
 
 /// A line `NAME N` of a group's file; 0 if there is none.

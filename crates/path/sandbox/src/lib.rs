@@ -30,6 +30,7 @@ mod hold;
 mod init;
 pub mod isolation;
 mod kernel_memory_watch;
+mod living_thread;
 mod machine;
 mod memory;
 mod message;

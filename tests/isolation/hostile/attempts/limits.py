@@ -4,10 +4,12 @@ import ctypes
 import errno
 import fcntl
 import os
+import platform
 import resource
 import select
 import signal
 import socket
+import threading
 import time
 
 from .kernel import libc
@@ -203,6 +205,15 @@ def try_many_watches(instances, seconds):
             epoll.register(descriptor, select.EPOLLIN | select.EPOLLET)
     time.sleep(seconds)
     return [True, len(epolls) * len(descriptors)]
+
+
+def try_many_locks_without_first_thread(locks, seconds):
+    """The same in a child whose first thread has ended."""
+    if os.fork() == 0:
+        threading.Thread(target=try_many_locks, args=[locks, seconds]).start()
+        libc.syscall({"x86_64": 60}.get(platform.machine(), 93), 0)
+    time.sleep(seconds)
+    return [True, locks]
 
 
 def try_many_sockets(seconds, children):

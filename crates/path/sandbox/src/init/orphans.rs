@@ -3,12 +3,12 @@
 
 use std::fs;
 use std::os::unix::fs::FileTypeExt;
-use std::path::Path;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use super::Stat;
+use crate::living_thread;
 
 /// Those that there were when it was last asked for.
 #[derive(Debug, Default)]
@@ -44,7 +44,10 @@ impl Orphans {
 
 /// Whether what it prints goes to a pipe, or to the pair of sockets that Node.js makes instead of one.
 fn holds_pipe(pid: i32) -> bool {
-    let files = Path::new("/proc").join(pid.to_string()).join("fd");
+    let Some(process) = living_thread::folder(pid) else {
+        return false;
+    };
+    let files = process.join("fd");
     [1, 2].iter().any(|descriptor| {
         let file = fs::metadata(files.join(descriptor.to_string()));
         let kind = file.map(|file| file.file_type());

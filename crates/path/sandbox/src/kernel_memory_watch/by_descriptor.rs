@@ -9,7 +9,7 @@
 //! What several descriptors or processes share, after dup(2) or fork(2), counts for each. Not seen are locks through a file that is
 //! only mapped, what is only in a message on its way, and what belongs to a thread with a table of descriptors of its own.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
@@ -20,6 +20,7 @@ use pilot_model::ports::{EPOLL_WATCHES_MAX, LOCKS_MAX, MemoryShortage};
 
 use super::cpu_time;
 use crate::cgroup::Cgroup;
+use crate::living_thread;
 
 /// What is known between two looks.
 #[derive(Debug)]
@@ -152,7 +153,7 @@ impl ByDescriptor {
             let counted = self.counted.get(&sandbox).copied().unwrap_or_default();
             // A process that has ended has none.
             if first_over(counted).is_none()
-                && let Ok(descriptors) = fs::read_dir(format!("/proc/{pid}/fdinfo"))
+                && let Some(descriptors) = descriptors_of(pid)
             {
                 self.current = Some((sandbox, descriptors));
             }
@@ -186,27 +187,31 @@ fn first_over(counts: impl IntoIterator<Item = u64>) -> Option<usize> {
 /// The processes in them, the busiest last.
 fn processes(sandboxes: Vec<(u64, Arc<Cgroup>)>) -> Vec<Process> {
     let mut processes = Vec::new();
+    let mut seen = HashSet::new();
     for (sandbox, cgroup) in sandboxes {
         let threads = cgroup.threads().into_iter();
-        processes.extend(threads.filter_map(|pid| {
-            Some(Process {
-                cpu_ticks: cpu_ticks_of_leader(pid)?,
-                sandbox,
-                pid,
-            })
+        let new = threads
+            .filter_map(process_of)
+            .filter(|pid| seen.insert(*pid));
+        processes.extend(new.map(|pid| Process {
+            cpu_ticks: cpu_ticks(pid).unwrap_or(0),
+            sandbox,
+            pid,
         }));
     }
     processes.sort_unstable_by_key(|process| process.cpu_ticks);
     processes
 }
 
-/// CPU time of a process. `None` for the other threads of one, which as a rule use the same descriptors, and for one that has ended.
-fn cpu_ticks_of_leader(pid: u32) -> Option<u64> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let leader = status.lines().find_map(|line| line.strip_prefix("Tgid:"))?;
-    if leader.trim().parse() != Ok(pid) {
-        return None;
-    }
+/// The process that a thread is of. `None`: it has ended. The threads of a process as a rule use the same descriptors.
+fn process_of(thread: u32) -> Option<u32> {
+    let status = fs::read_to_string(format!("/proc/{thread}/status")).ok()?;
+    let process = status.lines().find_map(|line| line.strip_prefix("Tgid:"))?;
+    process.trim().parse().ok()
+}
+
+/// CPU time of all threads of a process.
+fn cpu_ticks(pid: u32) -> Option<u64> {
     // proc_pid_stat(5). The name of the program, which comes first, may have any byte.
     let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
     let name_end = stat.iter().rposition(|byte| *byte == b')')?;
@@ -214,6 +219,11 @@ fn cpu_ticks_of_leader(pid: u32) -> Option<u64> {
     let mut fields = rest.split_ascii_whitespace().skip(11);
     let (user, system) = (fields.next()?, fields.next()?);
     Some(user.parse::<u64>().ok()? + system.parse::<u64>().ok()?)
+}
+
+fn descriptors_of(pid: u32) -> Option<fs::ReadDir> {
+    let thread = living_thread::folder(pid)?;
+    fs::read_dir(thread.join("fdinfo")).ok()
 }
 
 /// Adds what a descriptor holds, until there is too much of a kind. Its lines follow four others (`seq_show` in fs/proc/fd.c).
@@ -308,15 +318,10 @@ mod tests {
 
     #[test]
     fn the_watches_of_a_descriptor_are_counted_as_far_as_they_matter() {
-        let lines = "pos:	0
-flags:	02000002
-mnt_id:	15
-ino:	1057
-"
-        .to_owned()
-            + &"tfd:        4 events:       1b data:                4  pos:0 ino:c5da sdev:e
-"
-            .repeat(50);
+        let head = "pos:\t0\nflags:\t02000002\nmnt_id:\t15\nino:\t1057\n";
+        let watch =
+            "tfd:        4 events:       1b data:                4  pos:0 ino:c5da sdev:e\n";
+        let lines = head.to_owned() + &watch.repeat(50);
         let file = tempfile::NamedTempFile::new().unwrap();
         fs::write(file.path(), lines).unwrap();
         let held = |mut counted| {
@@ -342,12 +347,24 @@ ino:	1057
     }
 
     #[test]
-    fn a_thread_is_no_process() {
-        assert!(cpu_ticks_of_leader(std::process::id()).is_some());
-        let other = std::thread::spawn(|| {
-            cpu_ticks_of_leader(nix::unistd::gettid().as_raw().cast_unsigned())
-        });
-        assert_eq!(other.join().unwrap(), None);
+    fn a_thread_is_of_its_process() {
+        let own = std::process::id();
+        assert!(cpu_ticks(own).is_some());
+        let other =
+            std::thread::spawn(|| process_of(nix::unistd::gettid().as_raw().cast_unsigned()));
+        assert_eq!(other.join().unwrap(), Some(own));
+    }
+
+    #[test]
+    fn the_locks_of_a_process_whose_first_thread_has_ended_are_counted() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let (mut child, pid) = living_thread::tests::without_first_thread(file.path());
+        let descriptors = descriptors_of(pid).unwrap().flatten();
+        let mut counted = Counts::default();
+        descriptors.for_each(|one| count_in(&one.path(), &mut counted));
+        assert_eq!(counted[0], 20);
+        drop(child.stdin.take());
+        child.wait().unwrap();
     }
 
     fn lock_byte(file: &File, at: i64) {
