@@ -2,6 +2,8 @@
 
 The test sets the constants ATTACK and WITH. The result is the constant SEEN of the package that it builds.
 """
+import ctypes
+import mmap
 import os
 import platform
 import signal
@@ -72,6 +74,21 @@ def fill():
             time.sleep(0.002)
 
 
+def fill_unseen():
+    # Removed files that are only mapped.
+    libc = ctypes.CDLL(None)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t] + 3 * [ctypes.c_int] + [ctypes.c_long]
+    for number in range(10):
+        path = f"/build/work/big{number}"
+        file = os.open(path, os.O_CREAT | os.O_RDWR)
+        os.unlink(path)
+        os.posix_fallocate(file, 0, 100 << 20)
+        libc.mmap(None, 4096, mmap.PROT_READ, mmap.MAP_SHARED, file, 0)
+        os.close(file)
+    time.sleep(WITH)
+
+
 def stay():
     quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     return subprocess.Popen(["sleep", WITH], start_new_session=True, **quiet).pid
@@ -109,6 +126,8 @@ def attack():
         return many_processes()
     if ATTACK == "fill":
         return fill()
+    if ATTACK == "fill_unseen":
+        return fill_unseen()
     if ATTACK == "memory":
         return len([b"x" * (1 << 20) for _ in range(4096)])
     if ATTACK == "stay":

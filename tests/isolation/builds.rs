@@ -128,6 +128,13 @@ fn leavings() -> Vec<Attempt> {
         Attempt::new("a build: cannot fill the disk", |ground| {
             refused(ground, "fill", &json!(null), "wrote more than its limit")
         }),
+        Attempt::new(
+            "a build: cannot fill the disk with removed files that it only maps",
+            |ground| {
+                let seconds = json!(20 * patience());
+                refused(ground, "fill_unseen", &seconds, "wrote more than its limit")
+            },
+        ),
         Attempt::new("a build: cannot print for ever", |ground| {
             refused(
                 ground,

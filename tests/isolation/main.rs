@@ -131,7 +131,8 @@ fn without_root() -> Vec<Attempt> {
 }
 
 /// Attempts that the sandbox's own user prevents. Without root there is only the daemon's user, which is 0 inside.
-const OF_USERS: [&str; 4] = [
+const OF_USERS: [&str; 5] = [
+    "only maps",
     "neither root nor in a group of the host",
     "cannot change user by",
     "at import: as root",
