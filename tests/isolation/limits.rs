@@ -92,7 +92,24 @@ pub(crate) fn attempts() -> Vec<Attempt> {
     attempts.push(inotify_watches());
     attempts.extend(sockets());
     attempts.extend(descriptors());
+    for worker in ["hostile", "spawned"] {
+        attempts.push(Attempt::new(
+            format!("memory: {worker} cannot make the kernel end others first"),
+            move |ground| match has_sys_resource() {
+                true => ground.holds(worker, "lower_oom_score", json!([])),
+                false => Verdict::Skip("the daemon does not have CAP_SYS_RESOURCE".to_owned()),
+            },
+        ));
+    }
     attempts
+}
+
+/// Whether this process, and so the daemon, has this capability (capabilities(7)). Root in a container often has not.
+fn has_sys_resource() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let mask = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let mask = u64::from_str_radix(mask.unwrap().trim(), 16).unwrap();
+    mask & (1 << 24) != 0
 }
 
 /// What `meanwhile` returns, and the share of a CPU that a busy thread of the test had at the same time.

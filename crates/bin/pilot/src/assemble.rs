@@ -179,7 +179,7 @@ pub(crate) fn assemble(
         (Arc::clone(&data) as _, initscripts),
         placement,
         forecaster(),
-        invoker_limits(config),
+        invoker_limits(config, engines.machine.total_memory_bytes()),
     );
     busy_poll.begin(invoker.running());
     let slow_bodies = slow_bodies(config, &reserve);
@@ -538,7 +538,7 @@ fn gateway_config(config: &DaemonConfig, traces: Option<Arc<Traces>>) -> Gateway
     }
 }
 
-fn invoker_limits(config: &DaemonConfig) -> pilot_invoke::Limits {
+fn invoker_limits(config: &DaemonConfig, total_memory_bytes: Option<u64>) -> pilot_invoke::Limits {
     let limits = &config.limits;
     pilot_invoke::Limits {
         queue_max: limits.queue,
@@ -546,6 +546,7 @@ fn invoker_limits(config: &DaemonConfig) -> pilot_invoke::Limits {
         workers_max: limits.workers_max(),
         older_versions_max: VERSIONS_KEPT - 1,
         memory_bytes_max: limits.memory_mb.map(|limit| limit.get() << 20),
+        total_memory_bytes,
         start_rule: config.pool.start_rule,
         ..pilot_invoke::Limits::default()
     }

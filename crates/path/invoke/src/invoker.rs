@@ -19,7 +19,7 @@ use pilot_model::ports::{
     Platform, Scaling, StartError,
 };
 use pilot_model::status::{ForecastStatus, PoolStatus, RuntimeStatus};
-use pilot_model::{BoxFuture, FunctionName, Instant, Outcome, ScaleConfig, Version};
+use pilot_model::{BoxFuture, FunctionName, Instant, Outcome, Runtime, ScaleConfig, Version};
 use pilot_pool::{Awaited, Pool, PoolLimits, Pools, Refusal};
 use pilot_protocols::MemoryBudget;
 
@@ -240,6 +240,27 @@ impl Invoker {
         })
     }
 
+    /// Whether a worker of this version may have no more memory than everything together. Otherwise the kernel would end others for
+    /// what it uses. Engines of containers may have their groups elsewhere.
+    fn has_memory_for(&self, version: &Version) -> Result<(), StartError> {
+        let wanted = version.config.memory_bytes;
+        match self.limits.total_memory_bytes {
+            Some(total)
+                if wanted > total && !matches!(version.config.runtime, Runtime::Container(_)) =>
+            {
+                Err(StartError::Full {
+                    problem: format!(
+                        "memory_mb is {}, and limits.total_memory_mb of pilotd.toml, for all functions and builds together, is {}: ask for \
+                         less, or raise that limit",
+                        wanted >> 20,
+                        total >> 20
+                    ),
+                })
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// The pool of a version from [`Invoker::find`].
     fn pool(&self, version: &Arc<Version>) -> Result<Arc<Pool>, InvokeError> {
         let functions = self.functions.load();
@@ -264,7 +285,10 @@ impl Platform for Invoker {
     ) -> BoxFuture<'static, Result<TemplateReport, StartError>> {
         let inputs = self.context.inputs.check(&version.config);
         let inputs = inputs.map_err(|problem| StartError::Inputs { problem });
-        if let Err(unfit) = inputs.and_then(|()| self.has_room_for(version)) {
+        if let Err(unfit) = inputs
+            .and_then(|()| self.has_memory_for(version))
+            .and_then(|()| self.has_room_for(version))
+        {
             return Box::pin(async { Err(unfit) });
         }
         if version.config.initscripts().next().is_none() {

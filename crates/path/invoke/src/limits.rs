@@ -17,6 +17,8 @@ pub struct Limits {
     pub payload_bytes_max: usize,
     /// When the PSS of all workers and templates exceeds this, idle workers and then templates are evicted; `None`: no limit.
     pub memory_bytes_max: Option<u64>,
+    /// What the kernel lets everything below the daemon have together; `None`: no limit.
+    pub total_memory_bytes: Option<u64>,
     /// How often memory is sampled.
     pub memory_sample_every: Duration,
     /// Most workers of all functions together.
@@ -37,6 +39,7 @@ impl Default for Limits {
             wait_max: None,
             payload_bytes_max: 6 * 1024 * 1024,
             memory_bytes_max: None,
+            total_memory_bytes: None,
             memory_sample_every: Duration::from_secs(5),
             workers_max: usize::MAX,
             older_versions_max: 4,

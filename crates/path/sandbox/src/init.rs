@@ -338,7 +338,6 @@ impl Init<'_> {
             write(file, b"0")?;
         }
         setsid()?;
-        prefer_for_oom_kill();
         chdir(&spec.cwd)?;
         sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None)?;
         // Also what the daemon was started with: a shell without job control ignores SIGQUIT in its background jobs.
@@ -411,19 +410,6 @@ impl Init<'_> {
         }
     }
 }
-
-/// When the machine has no memory left, the kernel kills programs in sandboxes before the daemon, the spawner and the inits
-/// (proc_pid_oom_score_adj(5)). Forked workers inherit it. Where it cannot be written, it stays as it is.
-fn prefer_for_oom_kill() {
-    // The files in `/proc` of a process that changed its user belong to the host's root until this is set (PR_SET_DUMPABLE(2const)).
-    // The next change of the user takes it back.
-    if prctl::set_dumpable(true).is_ok() {
-        let _ = std::fs::write("/proc/self/oom_score_adj", OOM_SCORE_ADJ);
-    }
-}
-
-/// Of programs in sandboxes; 1000 would kill them before anything else on the machine.
-const OOM_SCORE_ADJ: &str = "300";
 
 /// Searches for a program whose name has no slash on the program's own PATH, as execvp(3) does.
 fn find_program(spec: &ExecSpec) -> String {

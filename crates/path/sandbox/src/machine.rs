@@ -204,6 +204,13 @@ impl Machine {
         }
     }
 
+    /// Memory of all functions and builds together, bytes. `None`: it is not limited.
+    #[must_use]
+    pub fn total_memory_bytes(&self) -> Option<u64> {
+        let total = self.isolation.cgroups().and(self.config.total);
+        total.map(|total| total.memory_bytes)
+    }
+
     /// Whether workers run as users of their own.
     #[must_use]
     pub fn has_users(&self) -> bool {

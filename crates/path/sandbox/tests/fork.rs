@@ -14,7 +14,7 @@ use pilot_sandbox::{ForkEngine, Isolation, Machine, Spawner};
 use support::version;
 
 const CODE: &str = r#"
-import ctypes, fcntl, os, sys, threading, time
+import ctypes, fcntl, os, subprocess, sys, threading, time
 COUNT = 0
 def handler(event, context):
     global COUNT
@@ -43,6 +43,9 @@ def handler(event, context):
         libc = ctypes.CDLL(None, use_errno=True)
         libc.prctl(62, 0, 0, 0, 0)  # PR_SCHED_CORE, PR_SCHED_CORE_GET
         return [open("/proc/locks").read(), ctypes.get_errno()]
+    if kind == "lower":
+        command = "for score in -1000 0 299; do echo $score 2>/dev/null > /proc/self/oom_score_adj; done; cat /proc/self/oom_score_adj"
+        return subprocess.run(["sh", "-c", command], capture_output=True, text=True).stdout
     if kind == "exit":
         sys.exit(3)
     if kind == "kill":
@@ -385,6 +388,18 @@ async fn takes_inputs(worker: &Arc<dyn Worker>) {
     }
 }
 
+/// A program in a sandbox cannot lower its OOM score.
+async fn keeps_its_oom_score(worker: &Arc<dyn Worker>) {
+    let (score, _) = call(worker, r#"{"kind":"lower"}"#)
+        .await
+        .expect("an answer");
+    if has_sys_resource() {
+        assert_eq!(score, r#""300\n""#, "the kernel would end others first");
+    } else {
+        println!("not shown here, without CAP_SYS_RESOURCE: a program cannot lower its OOM score");
+    }
+}
+
 async fn run(engine: &ForkEngine, dir: &Path) {
     let version = version(dir, "f", CODE, &spec());
     let report = engine.prepare(&version).await.expect("a template");
@@ -418,6 +433,7 @@ async fn run(engine: &ForkEngine, dir: &Path) {
     ] {
         assert!(status.contains(line), "{line} not in {status}");
     }
+    keeps_its_oom_score(&worker).await;
     println!("memory {:?}", worker.resources().memory());
     takes_inputs(&worker).await;
 
@@ -485,6 +501,15 @@ async fn call(worker: &Arc<dyn Worker>, event: &str) -> Result<(String, String),
         )),
         Answer::Http { .. } => panic!("an HTTP answer to an event"),
     }
+}
+
+/// Whether this process, and so the spawner, has `CAP_SYS_RESOURCE` (capabilities(7)). Root in a container often has not.
+fn has_sys_resource() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").expect("a status");
+    let mut lines = status.lines();
+    let mask = lines.find_map(|line| line.strip_prefix("CapEff:"));
+    let mask = u64::from_str_radix(mask.expect("a mask").trim(), 16);
+    mask.expect("a number") & (1 << 24) != 0
 }
 
 fn spec() -> FunctionSpec {

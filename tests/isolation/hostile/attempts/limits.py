@@ -9,6 +9,7 @@ import resource
 import select
 import signal
 import socket
+import subprocess
 import threading
 import time
 
@@ -214,6 +215,15 @@ def try_many_locks_without_first_thread(locks, seconds):
         libc.syscall({"x86_64": 60}.get(platform.machine(), 93), 0)
     time.sleep(seconds)
     return [True, locks]
+
+
+def try_lower_oom_score():
+    """The score with which the kernel chooses whom it ends, as a program has it that tried to lower it."""
+    path = "/proc/self/oom_score_adj"
+    before = subprocess.run(["cat", path], capture_output=True, text=True).stdout
+    lower = f"for score in -1000 0 299; do echo $score 2>/dev/null > {path}; done; cat {path}"
+    after = subprocess.run(["sh", "-c", lower], capture_output=True, text=True).stdout
+    return [int(after) < int(before) or int(before) < 300, [before, after]]
 
 
 def try_many_sockets(seconds, children):

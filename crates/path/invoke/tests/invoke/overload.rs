@@ -209,6 +209,22 @@ async fn a_reservation_that_does_not_fit_is_refused_at_deployment() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_worker_that_may_have_more_memory_than_everything_together_is_refused_at_deployment() {
+    let fixture = Fixture::with(Limits {
+        total_memory_bytes: Some(2048 << 20),
+        ..Limits::default()
+    });
+    let version =
+        |mb: u64| pilot_testkit::version_with("f", 1, |config| config.memory_bytes = mb << 20);
+    fixture.invoker.try_version(&version(2048)).await.unwrap();
+    let refused = fixture.invoker.try_version(&version(3000)).await;
+    let problem = refused.unwrap_err().to_string();
+    for key in ["memory_mb is 3000", "limits.total_memory_mb", "is 2048"] {
+        assert!(problem.contains(key), "{problem}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn when_memory_is_short_templates_go_then_idle_workers_and_then_nothing_is_started() {
     let fixture = Fixture::new();
     let cold = fixture.deploy_as("cold", |_| ());

@@ -49,6 +49,7 @@ fn version_2_hands_controllers_down_and_writes_limits() {
     let group = base.join("pilotlight-1/w1");
     let created = folder.create(Path::new("w1"), &LIMITS);
     assert!(created.is_err(), "plain folders have no cgroup.procs");
+    assert_eq!(read("pilotlight-1/w1/memory.oom.group"), "1");
     fs::remove_dir_all(&group).unwrap();
     assert_eq!(folder.all(), [base.join("pilotlight-1")]);
     assert_eq!(

@@ -62,6 +62,8 @@ impl Folder {
         let folder = self.all[0].join(name);
         fs::create_dir(&folder)?;
         Self::write(&folder, limits)?;
+        // When the kernel kills one of its processes for memory, it kills all. Before Linux 4.19 it cannot.
+        let _ = fs::write(folder.join("memory.oom.group"), "1");
         Ok(Files {
             join: vec![open_to_write(&folder.join("cgroup.procs"))?],
             processes: File::open(folder.join("cgroup.procs"))?,

@@ -165,6 +165,7 @@ fn help(
 ) -> Result<(), String> {
     let what = |step: &'static str| move |error: nix::Error| format!("{step}: {error}");
     // While /proc is still the host's.
+    prefer_for_oom_kill();
     let own_users = request
         .own_users
         .map(|own_users| users::make_inside(outer.users, own_users, outer.wanted))
@@ -207,6 +208,17 @@ fn help(
         }
     }
 }
+
+/// When the machine has no memory left, the kernel kills processes of sandboxes before the daemon and the spawner
+/// (proc_pid_oom_score_adj(5)). All of them inherit it from here, and none can lower it: this process still has the privileges of
+/// the host's root, if the daemon has, and what such a process writes is the least that it and its children may have
+/// (`__set_oom_adj` in fs/proc/base.c). Where it cannot be written, it stays as it is.
+fn prefer_for_oom_kill() {
+    let _ = std::fs::write("/proc/self/oom_score_adj", OOM_SCORE_ADJ);
+}
+
+/// Of processes in sandboxes; 1000 would kill them before anything else on the machine.
+const OOM_SCORE_ADJ: &str = "300";
 
 fn fail(control: &OwnedFd, problem: &str) {
     let reply = InitReply::Failed {
