@@ -5,6 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use inotify::Inotify;
+use pilot_harness::patience;
 use serde_json::json;
 
 use crate::ground::{Ground, MEMORY_MB, SLOW_CPU};
@@ -92,6 +93,7 @@ pub(crate) fn attempts() -> Vec<Attempt> {
     attempts.push(inotify_watches());
     attempts.extend(sockets());
     attempts.extend(descriptors());
+    attempts.extend(left_behind());
     for worker in ["hostile", "spawned"] {
         attempts.push(Attempt::new(
             format!("memory: {worker} cannot make the kernel end others first"),
@@ -110,6 +112,39 @@ fn has_sys_resource() -> bool {
     let mask = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
     let mask = u64::from_str_radix(mask.unwrap().trim(), 16).unwrap();
     mask & (1 << 24) != 0
+}
+
+/// Memory of workers that have ended, which the function's other workers keep.
+fn left_behind() -> Vec<Attempt> {
+    vec![Attempt::new(
+        "memory: what ended workers leave to others of their function counts",
+        |ground| {
+            let before = ground.victim_count();
+            let is_over = AtomicBool::new(false);
+            let seconds = 15 * patience();
+            let response = thread::scope(|scope| {
+                let keeper = scope.spawn(|| {
+                    let response = ground.raw("once", "keep", json!([seconds]));
+                    is_over.store(true, Ordering::Relaxed);
+                    response
+                });
+                while !is_over.load(Ordering::Relaxed) {
+                    // It is an error where the keeper's end is the end of all.
+                    ground.raw("once", "send", json!([MEMORY_MB / 2, 5]));
+                }
+                keeper.join().unwrap()
+            });
+            let after = ground.victim_count();
+            let ended = response.header("x-amz-function-error").is_some();
+            let next = ground.ask("once", "count", json!([]));
+            let says_why = response.text().contains("had left more memory");
+            if ended && says_why && after == before + 1 {
+                Verdict::Pass(format!("{} then {next}", response.text()))
+            } else {
+                Verdict::Fail(format!("{}; {before} to {after}", response.text()))
+            }
+        },
+    )]
 }
 
 /// What `meanwhile` returns, and the share of a CPU that a busy thread of the test had at the same time.

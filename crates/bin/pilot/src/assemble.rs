@@ -446,6 +446,7 @@ fn engines(
             total: Some(total),
             outbound_cidr: config.outbound_cidr,
             huge_pages: config.huge_pages,
+            buffers_bytes_max: config.data.share_bytes(),
             answers: answers.clone(),
             secrets: Arc::clone(secrets),
         },

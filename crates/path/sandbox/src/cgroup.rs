@@ -17,6 +17,7 @@
 
 mod cpu;
 mod demotion;
+mod ended;
 mod freezer;
 mod pressure;
 mod rest;
@@ -38,9 +39,11 @@ use pilot_model::ports::MemoryShortage;
 use pilot_model::{CpuTime, Rest};
 
 use self::demotion::Demoter;
+use self::ended::EndedGroups;
 use crate::daemon_id::DaemonId;
 
 pub(crate) use self::demotion::{CpuShare, Resident};
+pub(crate) use self::ended::{LeftBehind, Owner};
 pub use self::total::{Around, TotalLimits};
 
 /// The limits for all processes of a group together.
@@ -111,6 +114,8 @@ struct Inner {
     _locks: Vec<File>,
     /// Folders that could not be removed yet, because their last process had not ended.
     leftover: Mutex<Vec<PathBuf>>,
+    /// Of functions, whose memory may not be free yet.
+    ended: EndedGroups,
     demoter: Demoter,
 }
 
@@ -153,6 +158,7 @@ impl Hierarchy {
             layout,
             _locks: locks,
             leftover: Mutex::default(),
+            ended: EndedGroups::default(),
             demoter: Demoter::default(),
         };
         let mut leftover = Vec::new();
@@ -229,6 +235,7 @@ impl Hierarchy {
                 limits: Mutex::new(*limits),
                 before: Mutex::default(),
                 rested: Mutex::new(None),
+                owner: Mutex::new(None),
                 blamed: Mutex::new(None),
             }),
             Err(error) => {
@@ -250,7 +257,7 @@ impl Hierarchy {
     /// Whether no group is left below the daemon's: of a sandbox, of a build, or one that an engine has made for a container. It
     /// tries again to remove those that were busy.
     pub fn is_vacant(&self) -> bool {
-        self.sweep() && self.inner.bases().all(|base| has_no_groups(base))
+        self.remove_ended() && self.sweep() && self.inner.bases().all(|base| has_no_groups(base))
     }
 }
 
@@ -267,6 +274,7 @@ impl Drop for Inner {
         for folder in self.leftover.get_mut().iter() {
             remove(folder);
         }
+        self.ended.remove_all();
         for base in self.bases() {
             remove(&base.join(Branch::Builds.folder()));
             remove(&base.join(CONTAINERS));
@@ -404,6 +412,8 @@ pub struct Cgroup {
     before: Mutex<(CpuTime, Duration)>,
     /// How its processes rest. Taken before `limits`.
     rested: Mutex<Option<Rest>>,
+    /// The function that it belongs to, if any.
+    owner: Mutex<Option<Owner>>,
     /// Why the daemon has ended its processes, if it has.
     blamed: Mutex<Option<MemoryShortage>>,
 }
@@ -568,6 +578,9 @@ impl Cgroup {
 impl Drop for Cgroup {
     fn drop(&mut self) {
         self.files.join.clear();
+        if self.end() {
+            return;
+        }
         let busy = self
             .files
             .folders

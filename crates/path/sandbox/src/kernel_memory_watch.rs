@@ -1,5 +1,6 @@
 //! Watches memory of the kernel that no control group is charged for. Ends what is in a network namespace whose sockets hold too much
-//! of it, or are too many, and sandboxes that hold too many locks of files or watches of epoll ([`by_descriptor`]).
+//! of it, or are too many, and sandboxes that hold too many locks of files or watches of epoll ([`by_descriptor`]). Ends functions whose
+//! ended workers have left too much memory ([`left_behind`]).
 //!
 //! The kernel charges a control group for sockets that a process has made or accepted, but nobody for what a connection has received
 //! before it is accepted (`inet_csk_accept` in net/ipv4/inet_connection_sock.c), for datagrams that are kept back (`MSG_MORE`), and for
@@ -12,6 +13,7 @@
 //! [`SOCKETS_MAX`], no table is read.
 
 mod by_descriptor;
+mod left_behind;
 mod pace;
 mod tables;
 
@@ -30,6 +32,7 @@ use pilot_model::ports::{MemoryShortage, SOCKETS_MAX};
 use tokio::task::JoinHandle;
 
 use self::by_descriptor::{ByDescriptor, TooMany};
+use self::left_behind::LeftBehindWatch;
 use self::pace::Paces;
 use self::tables::Held;
 use crate::cgroup::Cgroup;
@@ -106,11 +109,13 @@ impl Drop for Watched {
 async fn keep_looking(state: Weak<Mutex<WatchedSandboxes>>) {
     let mut paces = Paces::default();
     let mut held = ByDescriptor::new();
+    let mut left_behind = LeftBehindWatch::default();
     loop {
         let most = paces.most();
         let before = tables::machine_tcp_bytes();
         for _ in 0..LOOK_EVERY_TICKS {
             tokio::time::sleep(TICK).await;
+            left_behind.tick(&state);
             if most == Most::Much
                 || tables::machine_tcp_bytes() > before + TCP_BYTES_MUCH
                 || held.grows_fast()

@@ -15,7 +15,7 @@ use pilot_protocols::MemoryBudget;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::timeout;
 
-use crate::cgroup::{Branch, Cgroup, Hierarchy, Limits, TotalLimits};
+use crate::cgroup::{Branch, Cgroup, Hierarchy, Limits, Owner, TotalLimits};
 use crate::descriptors;
 use crate::filter::{FilterError, Filters};
 use crate::isolation::Isolation;
@@ -43,6 +43,8 @@ pub struct EngineConfig {
     pub outbound_cidr: Ipv4Net,
     /// The memory of Python's templates becomes huge pages, where the kernel can do it (decision 0025).
     pub huge_pages: bool,
+    /// Memory of all buffers of a function that others may have, bytes.
+    pub buffers_bytes_max: u64,
     /// Holds the answers of workers.
     pub answers: MemoryBudget,
     /// The values of functions' secrets.
@@ -168,6 +170,11 @@ impl Machine {
     pub(crate) fn cgroup(&self, limits: &Limits) -> Result<Option<Cgroup>, StartError> {
         descriptors::check()?;
         self.cgroup_of(Branch::Functions, limits)
+    }
+
+    /// Whose the cgroup of a worker or template of this version is.
+    pub(crate) fn owner_of(&self, version: &Version) -> Owner {
+        Owner::of(version, self.config.buffers_bytes_max)
     }
 
     /// A cgroup for what the branch is for, if the machine has them.

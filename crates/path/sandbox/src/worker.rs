@@ -383,7 +383,8 @@ impl ForkedWorker {
         };
         match (end, self.out_of_memory.get()) {
             (ChildEnd::Exited(code), _) => WorkerFault::Exited { code, output },
-            // Its template, which would have known, is ended with it for what their sockets hold, or may be ended for its locks or
+            // Its template, which would have known, is ended with it for what their sockets hold, or what ended workers have left, or
+            // may be for its locks or
             // watches.
             (ChildEnd::Signalled(SIGKILL), Some(shortage))
             | (
@@ -392,7 +393,8 @@ impl ForkedWorker {
                     shortage @ (MemoryShortage::Sockets
                     | MemoryShortage::TooManySockets
                     | MemoryShortage::TooManyLocks
-                    | MemoryShortage::TooManyWatches),
+                    | MemoryShortage::TooManyWatches
+                    | MemoryShortage::LeftBehind),
                 ),
             ) => WorkerFault::OutOfMemory {
                 shortage: *shortage,

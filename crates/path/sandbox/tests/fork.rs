@@ -12,10 +12,12 @@ use pilot_model::ports::{Answer, Engine, Input, InputKind, StartError, Worker, W
 use pilot_model::{EnvironmentId, FunctionSpec, Version, WorkerId};
 use pilot_sandbox::{ForkEngine, Isolation, Machine, Spawner};
 use support::version;
+use tokio::time::timeout;
 
 const CODE: &str = r#"
-import ctypes, fcntl, os, subprocess, sys, threading, time
+import ctypes, fcntl, mmap, os, socket, subprocess, sys, threading, time
 COUNT = 0
+SHARED = mmap.mmap(-1, 1 << 30)
 def handler(event, context):
     global COUNT
     COUNT += 1
@@ -43,6 +45,23 @@ def handler(event, context):
         libc = ctypes.CDLL(None, use_errno=True)
         libc.prctl(62, 0, 0, 0, 0)  # PR_SCHED_CORE, PR_SCHED_CORE_GET
         return [open("/proc/locks").read(), ctypes.get_errno()]
+    if kind == "keep":
+        kept, keeper = [], socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        keeper.bind("\0keeper")
+        while True:
+            kept += socket.recv_fds(keeper, 1, 1)[1]
+    if kind == "send":
+        file = os.memfd_create("sent")
+        for _ in range(event["mb"]):
+            os.write(file, bytes(1 << 20))
+        sender = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        while sender.connect_ex("\0keeper") != 0:
+            time.sleep(0.01)
+        return socket.send_fds(sender, [b"x"], [file])
+    if kind == "touch":
+        for at in range(event["from"], event["to"]):
+            SHARED[at << 20 : (at + 1) << 20] = bytes(1 << 20)
+        return SHARED[event["to"] << 19]
     if kind == "lower":
         command = "for score in -1000 0 299; do echo $score 2>/dev/null > /proc/self/oom_score_adj; done; cat /proc/self/oom_score_adj"
         return subprocess.run(["sh", "-c", command], capture_output=True, text=True).stdout
@@ -62,7 +81,7 @@ def handler(event, context):
 "#;
 
 fn main() {
-    if support::is_skipped(6, "limits and users of their own need root") {
+    if support::is_skipped(7, "limits and users of their own need root") {
         return;
     }
     let isolation = Isolation::probe(1_900_000_000);
@@ -83,11 +102,12 @@ fn main() {
         run(&engine, dir.path()).await;
         has_its_own_user(&engine, dir.path()).await;
         holds_few_locks(&engine, dir.path()).await;
+        leaves_little_behind(&engine, dir.path()).await;
         closes_at_once(&engine, &machine, dir.path()).await;
         environments_end_with_their_versions(&engine, dir.path()).await;
         bears_what_imports_leave_behind(&engine, dir.path()).await;
     });
-    println!("6 passed, 0 failed");
+    println!("7 passed, 0 failed");
 }
 
 /// The template of an environment runs as long as one of its versions is deployed, also if the functions' own templates were evicted.
@@ -345,6 +365,50 @@ async fn holds_few_locks(engine: &ForkEngine, dir: &Path) {
     let fault = many.expect_err("a failure");
     assert!(fault.to_string().contains("10,000 locks"), "{fault:?}");
     println!("a worker with many locks ends: {fault}");
+}
+
+/// What ended workers leave to others of their function counts for it. A worker does not begin with what the last one has left.
+async fn leaves_little_behind(engine: &ForkEngine, dir: &Path) {
+    let [leaves, shares, other] =
+        ["leaves", "shares", "other"].map(|name| version(dir, name, CODE, &spec()));
+    for version in [&leaves, &shares, &other] {
+        engine.prepare(version).await.expect("a template");
+    }
+    let neighbour = engine.start(&other, WorkerId(1)).await.expect("a worker");
+    let keeper = engine.start(&leaves, WorkerId(2)).await.expect("a worker");
+    let give = async {
+        loop {
+            // Once the function's processes are ended, starts may fail.
+            if let Ok(worker) = engine.start(&leaves, WorkerId(3)).await {
+                let sent = timeout(
+                    Duration::from_secs(5),
+                    call(&worker, r#"{"kind":"send","mb":70}"#),
+                );
+                let _ = sent.await;
+            }
+        }
+    };
+    let kept = tokio::select! {
+        kept = call(&keeper, r#"{"kind":"keep"}"#) => kept,
+        () = give => unreachable!("it gives without end"),
+        () = tokio::time::sleep(Duration::from_secs(60)) => panic!("it keeps what it gets"),
+    };
+    let fault = kept.expect_err("a failure");
+    assert!(
+        fault.to_string().contains("had left more memory"),
+        "{fault:?}"
+    );
+    println!("a function whose workers leave much to each other ends: {fault}");
+
+    for at in [0, 90] {
+        let worker = engine.start(&shares, WorkerId(4)).await.expect("a worker");
+        let event = format!(r#"{{"kind":"touch","from":{at},"to":{}}}"#, at + 90);
+        assert_eq!(call(&worker, &event).await.expect("an answer").0, "0");
+        drop(worker);
+        // Its sandbox is cleaned meanwhile.
+        tokio::time::sleep(Duration::from_millis(150)).await;
+    }
+    call(&neighbour, "{}").await.expect("an answer");
 }
 
 /// A worker that ends shortly before its template: its sandbox is not kept, neither because nobody reports the worker's end any more,

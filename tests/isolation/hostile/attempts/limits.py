@@ -217,6 +217,35 @@ def try_many_locks_without_first_thread(locks, seconds):
     return [True, locks]
 
 
+def try_keep(seconds):
+    """Keeps the files that other workers of the function send."""
+    kept, keeper = [], socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    keeper.bind("\0keeper")
+    keeper.settimeout(seconds)
+    until = time.monotonic() + seconds
+    try:
+        while time.monotonic() < until:
+            kept += socket.recv_fds(keeper, 1, 1)[1]
+    except TimeoutError:
+        pass
+    return [True, sum(os.fstat(file).st_blocks for file in kept) * 512]
+
+
+def try_send(mb, seconds):
+    """Sends a file of memory to who keeps it."""
+    file = os.memfd_create("sent")
+    for _ in range(mb):
+        os.write(file, bytes(1 << 20))
+    sender = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    until = time.monotonic() + seconds
+    while sender.connect_ex("\0keeper") != 0:
+        if time.monotonic() > until:
+            return [False, "nobody keeps it"]
+        time.sleep(0.01)
+    socket.send_fds(sender, [b"x"], [file])
+    return [True, mb]
+
+
 def try_lower_oom_score():
     """The score with which the kernel chooses whom it ends, as a program has it that tried to lower it."""
     path = "/proc/self/oom_score_adj"

@@ -366,6 +366,8 @@ pub enum MemoryShortage {
     TooManyLocks,
     /// It had more than [`EPOLL_WATCHES_MAX`] watches of epoll, and the daemon ended it: an event that many wait for stops a CPU.
     TooManyWatches,
+    /// Ended workers of the function had left more memory to its other processes than `memory_mb`, and the daemon ended these.
+    LeftBehind,
 }
 
 /// Sockets in the network of a worker, which those of a template share. A message has the number, too.
@@ -384,7 +386,11 @@ impl MemoryShortage {
                 "the worker used more memory than its limit of {}",
                 Size(limit_bytes)
             ),
-            Self::Sockets | Self::TooManySockets | Self::TooManyLocks | Self::TooManyWatches => {
+            Self::Sockets
+            | Self::TooManySockets
+            | Self::TooManyLocks
+            | Self::TooManyWatches
+            | Self::LeftBehind => {
                 format!("the worker was ended: {}", self.around())
             }
             around => format!("the kernel killed the worker: {}", around.around()),
@@ -398,7 +404,11 @@ impl MemoryShortage {
             Self::Own => {
                 format!("{what} took more memory than memory_mb allows; give it more")
             }
-            Self::Sockets | Self::TooManySockets | Self::TooManyLocks | Self::TooManyWatches => {
+            Self::Sockets
+            | Self::TooManySockets
+            | Self::TooManyLocks
+            | Self::TooManyWatches
+            | Self::LeftBehind => {
                 format!("it was ended while {what}: {}", self.around())
             }
             around => format!("the kernel ended it while {what}: {}", around.around()),
@@ -447,6 +457,10 @@ impl MemoryShortage {
             }
             Self::TooManyWatches => {
                 "it had more than the 50,000 watches of epoll that it may have. Remove those that are no longer needed"
+            }
+            Self::LeftBehind => {
+                "workers of the function that have ended had left more memory to its other processes than its memory_mb, as shared memory \
+                 or files that they had sent. Share less between workers, or raise memory_mb"
             }
         }
     }

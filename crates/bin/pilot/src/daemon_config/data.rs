@@ -74,6 +74,11 @@ impl DataLimits {
         self.cache_mb.unwrap_or(self.memory_mb() / 2)
     }
 
+    /// What the inputs and buffers of one function may have together, bytes.
+    pub(crate) fn share_bytes(&self) -> u64 {
+        self.function_mb() << 20
+    }
+
     fn function_mb(&self) -> u64 {
         self.function_mb.unwrap_or(self.memory_mb() / 2)
     }

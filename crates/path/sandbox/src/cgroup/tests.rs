@@ -163,6 +163,7 @@ fn v2_group(root: &Path) -> (Cgroup, PathBuf) {
         layout: Layout::V2(folder),
         _locks: Vec::new(),
         leftover: Mutex::default(),
+        ended: EndedGroups::default(),
         demoter: Demoter::default(),
     };
     let files = Files {
@@ -189,6 +190,7 @@ fn v2_group(root: &Path) -> (Cgroup, PathBuf) {
         limits: Mutex::new(LIMITS),
         before: Mutex::default(),
         rested: Mutex::new(None),
+        owner: Mutex::new(None),
         blamed: Mutex::new(None),
     };
     (cgroup, group)

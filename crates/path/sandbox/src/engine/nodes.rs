@@ -20,7 +20,7 @@ use super::launch::{fork_template, memory_of, python, python_program};
 use super::report::{Imports, printable, report};
 use super::spares::Spares;
 use super::{TemplateTree, specs};
-use crate::cgroup::{CPU_PERIOD_US, Limits};
+use crate::cgroup::{CPU_PERIOD_US, Cgroup, Limits};
 use crate::message::{Folders, OwnUsers};
 use crate::network::outbound::Link;
 use crate::places::{CODE_INSIDE, NODE_MODULES_INSIDE};
@@ -223,7 +223,7 @@ impl TemplateTree {
         version: &Version,
         over_template: bool,
     ) -> Result<Sandbox, StartError> {
-        let cgroup = self.machine.cgroup(&self.function_limits(version))?;
+        let cgroup = self.function_cgroup(version)?;
         let folders = Folders {
             tmp_bytes_max: self.machine.config.tmp_bytes_max,
             over_template,
@@ -316,7 +316,7 @@ impl TemplateTree {
             own_users: self.own_users(OwnUsers::Function),
             tmp_bytes_max: self.machine.config.tmp_bytes_max,
         };
-        let cgroup = self.machine.cgroup(&self.function_limits(version))?;
+        let cgroup = self.function_cgroup(version)?;
         let above = Some(base.template.sandbox().as_ref());
         let sandbox =
             Arc::new(Sandbox::with_root(&self.machine.spawner, request, above, cgroup).await?);
@@ -428,6 +428,14 @@ impl TemplateTree {
             .push((version.code_dir.clone(), PathBuf::from(CODE_INSIDE)));
         root.shown.extend(node_folders(environment));
         root
+    }
+
+    fn function_cgroup(&self, version: &Version) -> Result<Option<Cgroup>, StartError> {
+        let cgroup = self.machine.cgroup(&self.function_limits(version))?;
+        if let Some(cgroup) = &cgroup {
+            cgroup.belongs_to(self.machine.owner_of(version));
+        }
+        Ok(cgroup)
     }
 
     fn function_limits(&self, version: &Version) -> Limits {

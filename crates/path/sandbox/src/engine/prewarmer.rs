@@ -10,6 +10,7 @@ use tokio::time::timeout;
 
 use super::TemplateTree;
 use super::nodes::Function;
+use crate::cgroup::Cgroup;
 use crate::descriptors;
 use crate::worker::{Released, SandboxOwner};
 
@@ -192,6 +193,10 @@ async fn recycle(released: Box<Released>, lingering: Lingering) {
         return;
     };
     if !descriptors::has_spare() || sandbox.clean().await.is_err() {
+        return;
+    }
+    if sandbox.cgroup().is_some_and(Cgroup::is_charged) {
+        // The next worker would have less memory than its limit.
         return;
     }
     let is_beyond = match function.upgrade() {

@@ -317,6 +317,9 @@ impl PrewarmedRuntime for NativeRuntime {
             let secrets = self.parts.machine.secrets(&version)?.unwrap_or_default();
             let prewarmed = self.take_prewarmed()?;
             let config = &version.config;
+            if let Some(cgroup) = prewarmed.sandbox.cgroup() {
+                cgroup.belongs_to(self.parts.machine.owner_of(&version));
+            }
             // The group is new since the last use.
             if !config.cpu_limit.is_default()
                 && let Some(cgroup) = prewarmed.sandbox.cgroup()

@@ -36,6 +36,7 @@ pub(crate) fn engine_config(dir: &Path) -> EngineConfig {
         total: None,
         outbound_cidr: OUTBOUND_CIDR_DEFAULT,
         huge_pages: true,
+        buffers_bytes_max: 64 << 20,
         answers: pilot_protocols::MemoryBudget::default(),
         secrets: Arc::new(pilot_testkit::FixedSecrets::default()),
     }

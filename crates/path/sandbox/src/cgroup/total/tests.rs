@@ -17,6 +17,7 @@ pub(in super::super) fn hierarchy(layout: Layout) -> Hierarchy {
             layout,
             _locks: Vec::new(),
             leftover: parking_lot::Mutex::default(),
+            ended: super::super::EndedGroups::default(),
             demoter: super::super::demotion::Demoter::default(),
         }),
     }
