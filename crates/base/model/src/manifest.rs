@@ -221,6 +221,8 @@ pub fn in_words(key: &str, message: &str) -> String {
                 (_, "variant identifier") => format!(
                     "the key that says which one it is (kind, type or name) is {found}, must be a text in quotes"
                 ),
+                // Of the toml crate, for an enumeration. It does not say what it found.
+                ("variant", "string only") => format!("must be {TEXT}"),
                 _ => format!("is {found}, must be {wanted}"),
             }
         }

@@ -553,7 +553,7 @@ mod tests {
             ),
             (
                 "[stores.a]\nfunctions = [\"*\"]\nkind = \"s3\"\ncredentials = 3\n",
-                "f:1: stores.a: credentials: is 3, must be a text in quotes",
+                "f:1: stores.a: credentials: must be a text in quotes",
             ),
             (
                 "[limits]\nworkers = 0\n",
