@@ -449,6 +449,10 @@ fn a_file_that_cannot_be_used_is_not_the_machines_fault() {
             "tls.toml",
             "tls_certificate = \"/gone\"\ntls_key = \"/gone\"\n",
         )
+        .file(
+            "endpoint.toml",
+            "[stores.a]\nkind = \"s3\"\nfunctions = [\"*\"]\nendpoint = \"http://127.0.0.1:99999\"\n",
+        )
         .file("damaged/registry.sqlite", "x".repeat(9_000));
     let at = |name: &str| files.path().join(name).display().to_string();
     let daemon = daemon();
@@ -463,6 +467,13 @@ fn a_file_that_cannot_be_used_is_not_the_machines_fault() {
             &at("store.toml"),
         ],
         &["serve", "--data-dir", &at("b"), "--config", &at("tls.toml")],
+        &[
+            "serve",
+            "--data-dir",
+            &at("c"),
+            "--config",
+            &at("endpoint.toml"),
+        ],
         &["new", &at("file/below")],
         &["new", &at("damaged")],
         &["new", "--template", "none", "a"],

@@ -3,6 +3,7 @@
 //!
 //! Not here: what is spoken over a connection, which servers may be connected to, and how long that may take.
 
+mod address;
 mod capped;
 
 use std::io;
@@ -16,6 +17,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
+pub use address::{check_url, names_server};
 pub use capped::Capped;
 
 /// A connection.

@@ -16,7 +16,9 @@ use serde::{Deserialize, Deserializer};
 
 use super::kinds::{Keys, unknown};
 use super::ranges::in_range;
-use super::remote::{Credentials, RedisSettings, ca_pem, check_name, check_url, secret};
+use super::remote::{
+    Credentials, RedisSettings, ca_pem, check_functions, check_name, check_url, check_word, secret,
+};
 use crate::room;
 
 /// `[data]`.
@@ -275,6 +277,11 @@ impl S3Settings {
         if let Some(endpoint) = &self.endpoint {
             check_url(".endpoint", endpoint, ["http://", "https://"])?;
         }
+        if let Some(bucket) = &self.bucket {
+            check_bucket(bucket)?;
+        }
+        check_word(".region", self.region.as_ref())?;
+        check_word(".access_key_id", self.access_key_id.as_ref())?;
         let given = (
             self.access_key_id.is_some(),
             self.secret_access_key_file.is_some(),
@@ -335,6 +342,22 @@ impl S3Settings {
             ca_pem: ca_pem(self.ca_file.as_deref(), || key(name, "ca_file"))?,
         })
     }
+}
+
+/// S3's rules for names are stricter, and those of other servers are not.
+fn check_bucket(bucket: &str) -> Result<(), String> {
+    let is_name = (1..=BUCKET_BYTES_MAX).contains(&bucket.len())
+        && bucket.starts_with(|first: char| first.is_ascii_alphanumeric())
+        && bucket
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte));
+    if is_name {
+        return Ok(());
+    }
+    Err(format!(
+        ".bucket is \"{}\", must be 1 to {BUCKET_BYTES_MAX} letters, digits, '.', '_' or '-', and begin with a letter or a digit",
+        bucket.escape_debug().take(100).collect::<String>()
+    ))
 }
 
 fn profile_of(store: &str, profile: &str) -> anyhow::Result<S3Credentials> {
@@ -403,6 +426,8 @@ fn spill_folder(data_dir: &Path) -> anyhow::Result<PathBuf> {
     Ok(folder)
 }
 
+/// Amazon's old buckets have up to 255, newer ones 63.
+const BUCKET_BYTES_MAX: usize = 255;
 const DECODER_MEMORY_MB: u64 = 512;
 const SPILL_MB_MAX: u64 = 1 << 24;
 
@@ -462,6 +487,33 @@ mod tests {
             assert!(found.contains(problem), "{text}: {found}");
         }
         assert!(store("kind = \"s3\"\nfunctions = [\"*\"]").is_ok());
+    }
+
+    #[test]
+    fn what_a_client_of_s3_would_panic_at_is_refused_with_its_key() {
+        for (key, value) in [
+            ("endpoint", "http://127.0.0.1:99999"),
+            ("endpoint", "http://a b"),
+            ("endpoint", "http://[::1"),
+            ("endpoint", "http://:9000"),
+            ("bucket", "a b"),
+            ("bucket", ""),
+            ("bucket", ".."),
+            ("region", "a b"),
+            ("region", ""),
+            ("access_key_id", "a\\nb"),
+            ("access_key_id", ""),
+        ] {
+            let text = format!(
+                "kind = \"s3\"\nfunctions = [\"*\"]\nsecret_access_key_file = \"/s\"\naccess_key_id = \"a\"\n{key} = \"{value}\""
+            );
+            let text = match key {
+                "access_key_id" => text.replacen("access_key_id = \"a\"\n", "", 1),
+                _ => text,
+            };
+            let problem = store(&text).unwrap_err();
+            assert!(problem.starts_with(&format!(".{key} is \"")), "{problem}");
+        }
     }
 
     #[test]

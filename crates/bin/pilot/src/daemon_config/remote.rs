@@ -5,6 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
+use pilot_model::invokes::check_entries;
 use serde::Deserialize;
 
 /// A Redis.
@@ -47,18 +48,37 @@ pub(super) fn check_name(name: &str) -> Result<(), String> {
     Err(": a name has 1 to 63 letters, digits, '.', '_' or '-'".to_owned())
 }
 
+/// The functions that may use it. None is permitted: nobody may use it for now.
+pub(super) fn check_functions(functions: &[String]) -> Result<(), String> {
+    check_entries(functions).map_err(|problem| format!(".functions {problem}"))
+}
+
 /// `schemes` are the one without TLS and the one with it.
 pub(super) fn check_url(key: &str, url: &str, schemes: [&str; 2]) -> Result<(), String> {
-    let rest = schemes
-        .into_iter()
-        .find_map(|scheme| url.strip_prefix(scheme));
-    if rest.is_some_and(|rest| !rest.is_empty() && !rest.contains(['?', '#', '@'])) {
-        return Ok(());
+    pilot_dial::check_url(url, schemes).map_err(|problem| format!("{key} {problem}"))
+}
+
+/// A word that is sent in a header or a URL.
+pub(super) fn check_word(key: &str, word: Option<&String>) -> Result<(), String> {
+    let is_word =
+        |word: &String| !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_graphic());
+    match word {
+        Some(word) if !is_word(word) => Err(format!(
+            "{key} is \"{}\", must be visible ASCII characters without spaces, and not empty",
+            word.escape_debug().take(200).collect::<String>()
+        )),
+        _ => Ok(()),
     }
-    let [plain, tls] = schemes;
-    Err(format!(
-        "{key} is \"{url}\", must be {plain}HOST:PORT or {tls}HOST:PORT, without a user and a query"
-    ))
+}
+
+/// A user of a server. To leave the key out is not the same as to send an empty name.
+pub(super) fn check_user(user: Option<&String>) -> Result<(), String> {
+    match user {
+        Some(user) if user.is_empty() => {
+            Err(".user is empty: leave it out, or name a user".to_owned())
+        }
+        _ => Ok(()),
+    }
 }
 
 /// The content of a file that a key names.

@@ -4,6 +4,7 @@
 mod checksum;
 mod connector;
 mod profile;
+mod usable;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -159,6 +160,12 @@ impl S3Store {
         let endpoint = builder
             .get_config_value(&AmazonS3ConfigKey::S3Endpoint)
             .or_else(|| builder.get_config_value(&AmazonS3ConfigKey::Endpoint));
+        let given_by = match (&config.endpoint, &said.endpoint) {
+            (Some(_), _) => "the endpoint",
+            (None, Some(_)) => "the profile's endpoint_url",
+            (None, None) => "AWS_ENDPOINT_URL in the daemon's environment",
+        };
+        usable::check(&builder, (given_by, endpoint.as_deref()), &config.bucket)?;
         let store = builder.build().map_err(|error| chain(&error))?;
         Ok(Self {
             store: LimitStore::new(store, CONCURRENT_MAX),

@@ -17,7 +17,7 @@ use object_store::aws::AwsCredential;
 use parking_lot::Mutex;
 use tokio::task::spawn_blocking;
 
-use super::ProfileConfig;
+use super::{ProfileConfig, usable};
 
 /// What a profile says, but for its keys.
 #[derive(Debug, Default)]
@@ -182,6 +182,14 @@ fn read(profile: &ProfileConfig) -> Result<(AwsCredential, Said), String> {
         secret_key: secret.clone(),
         token: section.get(TOKEN).filter(|it| !it.is_empty()).cloned(),
     };
+    for (key, value) in [(KEY_ID, Some(&keys.key_id)), (TOKEN, keys.token.as_ref())] {
+        if !value.is_none_or(|value| usable::is_word(value)) {
+            return Err(format!(
+                "the profile \"{name}\" has a value of {key} in {} that is not visible ASCII characters without spaces",
+                path.display()
+            ));
+        }
+    }
     let said = Said {
         region: value("region"),
         endpoint: value("endpoint_url"),
@@ -398,6 +406,11 @@ mod tests {
                 "[work]\naws_access_key_id = a\n",
                 "[profile work]\naws_secret_access_key = b",
                 "has aws_access_key_id and no aws_secret_access_key in ",
+            ),
+            (
+                "[work]\naws_access_key_id = a b\naws_secret_access_key = c",
+                "",
+                "has a value of aws_access_key_id in ",
             ),
             (
                 "",
