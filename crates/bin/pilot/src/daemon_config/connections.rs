@@ -10,7 +10,10 @@ use pilot_trigger::{
 use serde::{Deserialize, Deserializer};
 
 use super::kinds::{Keys, unknown};
-use super::remote::{Credentials, RedisSettings, ca_pem, check_name, check_url, secret};
+use super::remote::{
+    Credentials, RedisSettings, ca_pem, check_functions, check_name, check_url, check_user,
+    check_word, secret,
+};
 
 /// `[connections.NAME]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -115,7 +118,8 @@ impl ConnectionSettings {
             Kind::Sqs(sqs) => sqs.check(),
             Kind::Redis(redis) => redis.check(),
             Kind::Mqtt(mqtt) => {
-                MqttAccess::check_url(&mqtt.url).map_err(|problem| format!(".url {problem}"))
+                MqttAccess::check_url(&mqtt.url).map_err(|problem| format!(".url {problem}"))?;
+                check_user(mqtt.user.as_ref())
             }
             Kind::Http(http) => check_url(".url", &http.url, ["http://", "https://"]),
         }
@@ -181,6 +185,8 @@ impl FolderSettings {
 impl SqsSettings {
     fn check(&self) -> Result<(), String> {
         check_url(".url", &self.url, ["http://", "https://"])?;
+        check_word(".region", self.region.as_ref())?;
+        check_word(".access_key_id", self.access_key_id.as_ref())?;
         let given = (
             self.access_key_id.is_some(),
             self.secret_access_key_file.is_some(),
@@ -282,6 +288,34 @@ mod tests {
             (
                 "kind = \"folder\"\nfunctions = []\npath = \"/a\"\nurl = \"b\"",
                 "url",
+            ),
+            (
+                "kind = \"sqs\"\nfunctions = []\nurl = \"http://h:99999/1\"",
+                ".url is",
+            ),
+            (
+                "kind = \"sqs\"\nfunctions = []\nurl = \"http://h\"\nregion = \"\"",
+                ".region is",
+            ),
+            (
+                "kind = \"http\"\nfunctions = []\nurl = \"https://:1/\"",
+                ".url is",
+            ),
+            (
+                "kind = \"redis\"\nfunctions = []\nurl = \"redis://h:65536\"",
+                ".url is",
+            ),
+            (
+                "kind = \"redis\"\nfunctions = []\nurl = \"redis://h/first\"",
+                "the number of a database",
+            ),
+            (
+                "kind = \"redis\"\nfunctions = []\nurl = \"redis://h/0\"\nuser = \"\"",
+                ".user is empty",
+            ),
+            (
+                "kind = \"mqtt\"\nfunctions = []\nurl = \"mqtt://h\"\nuser = \"\"",
+                ".user is empty",
             ),
         ] {
             let found = checked(text).unwrap_err();

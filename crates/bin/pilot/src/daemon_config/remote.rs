@@ -24,7 +24,15 @@ pub(super) struct RedisSettings {
 
 impl RedisSettings {
     pub(super) fn check(&self) -> Result<(), String> {
-        check_url(".url", &self.url, ["redis://", "rediss://"])
+        check_url(".url", &self.url, ["redis://", "rediss://"])?;
+        let path = self.url.splitn(4, '/').nth(3).unwrap_or_default();
+        if !path.is_empty() && path.parse::<u32>().is_err() {
+            return Err(format!(
+                ".url is \"{}\": what follows HOST:PORT/ must be the number of a database",
+                self.url.escape_debug()
+            ));
+        }
+        check_user(self.user.as_ref())
     }
 }
 
