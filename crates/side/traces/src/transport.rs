@@ -60,7 +60,7 @@ impl Endpoint {
         let has_user = uri
             .authority()
             .is_none_or(|name| name.as_str().contains('@'));
-        if !is_http || has_user || uri.query().is_some() {
+        if !is_http || has_user || !has_server(&uri) || uri.query().is_some() {
             return Err(wrong());
         }
         let base = text.trim_end_matches('/');
@@ -76,6 +76,14 @@ impl Endpoint {
     fn is_https(&self) -> bool {
         self.url.starts_with("https://")
     }
+}
+
+/// Whether it has a host, and no port that does not exist: such a port is skipped, and the scheme's is used.
+fn has_server(uri: &Uri) -> bool {
+    let (Some(name), Some(host)) = (uri.authority(), uri.host()) else {
+        return false;
+    };
+    !host.is_empty() && (name.as_str() == host || uri.port_u16().is_some_and(|port| port != 0))
 }
 
 impl fmt::Display for Endpoint {
@@ -319,7 +327,20 @@ mod tests {
             assert_eq!(url(text).unwrap(), "http://c:4318/v1/traces");
         }
         assert_eq!(url("https://c/otlp").unwrap(), "https://c/otlp/v1/traces");
-        for wrong in ["", "c:4318", "ftp://c", "http://u:p@c", "http://c/?a=1"] {
+        assert_eq!(url("http://[::1]").unwrap(), "http://[::1]/v1/traces");
+        for wrong in [
+            "",
+            "c:4318",
+            "ftp://c",
+            "http://u:p@c",
+            "http://c/?a=1",
+            "http://c:65536",
+            "http://127.0.0.1:99999",
+            "http://c:0",
+            "http://c:",
+            "http://:4318",
+            "http://[::1]:99999",
+        ] {
             let problem = url(wrong).unwrap_err().to_string();
             assert!(problem.contains("http://HOST:PORT"), "{problem}");
         }

@@ -162,6 +162,7 @@ mod tests {
         for (text, problem) in [
             ("sample = 1.0", "missing field `endpoint`"),
             ("endpoint = \"localhost:4318\"", "traces.endpoint is"),
+            ("endpoint = \"http://h:99999\"", "traces.endpoint is"),
             (&format!("{endpoint}sample = 1.5"), "traces.sample is 1.5"),
             (&format!("{endpoint}protocol = \"json\""), "http/protobuf"),
             (&format!("{endpoint}callers = \"all\""), "follow"),
