@@ -44,7 +44,9 @@ impl Security {
     /// What is wrong with them.
     pub fn check(&self) -> Result<(), String> {
         match self {
-            Self::Tls { ca_pem: Some(pem) } => trust(Some(pem)).map(drop),
+            Self::Tls { ca_pem: Some(pem) } => {
+                check_authorities(pem).map_err(|problem| format!("ca_file: {problem}"))
+            }
             Self::Tls { ca_pem: None } | Self::Plain => Ok(()),
         }
     }
@@ -95,30 +97,47 @@ pub async fn dial(
     Ok(Box::new(tls.map_err(DialError::Tls)?))
 }
 
-fn trust(ca_pem: Option<&[u8]>) -> Result<ClientConfig, String> {
+/// Whether these certificates of authorities, PEM, can be used, and there is at least one.
+///
+/// # Errors
+/// What is wrong with them.
+pub fn check_authorities(pem: &[u8]) -> Result<(), String> {
+    authorities(pem).map(drop)
+}
+
+fn authorities(pem: &[u8]) -> Result<RootCertStore, String> {
     let mut roots = RootCertStore::empty();
-    if let Some(pem) = ca_pem {
-        for certificate in CertificateDer::pem_slice_iter(pem) {
-            let certificate = certificate.map_err(|error| format!("ca_file: {error}"))?;
-            let added = roots.add(certificate);
-            added.map_err(|error| format!("ca_file: {error}"))?;
-        }
-        if roots.is_empty() {
-            return Err("ca_file has no certificate".to_owned());
-        }
-    } else {
-        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-        if roots.is_empty() {
-            return Err(
-                "this machine has no certificates of authorities: install them (Debian: apt-get install ca-certificates), or set ca_file"
-                    .to_owned(),
-            );
-        }
+    for certificate in CertificateDer::pem_slice_iter(pem) {
+        let certificate = certificate.map_err(|error| error.to_string())?;
+        roots.add(certificate).map_err(|error| error.to_string())?;
     }
+    if roots.is_empty() {
+        return Err("it has no certificate".to_owned());
+    }
+    Ok(roots)
+}
+
+fn trust(ca_pem: Option<&[u8]>) -> Result<ClientConfig, String> {
+    let roots = match ca_pem {
+        Some(pem) => authorities(pem).map_err(|problem| format!("ca_file: {problem}"))?,
+        None => system_authorities()?,
+    };
     let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
         .map_err(|error| error.to_string())?;
     Ok(config.with_root_certificates(roots).with_no_client_auth())
+}
+
+fn system_authorities() -> Result<RootCertStore, String> {
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    if roots.is_empty() {
+        return Err(
+            "this machine has no certificates of authorities: install them (Debian: apt-get install ca-certificates), or set ca_file"
+                .to_owned(),
+        );
+    }
+    Ok(roots)
 }
 
 #[cfg(test)]

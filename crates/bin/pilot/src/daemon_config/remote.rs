@@ -122,13 +122,18 @@ pub(super) fn read_secret(path: &Path) -> anyhow::Result<String> {
 /// Certificates of authorities, PEM.
 ///
 /// # Errors
-/// The file cannot be read.
+/// The file cannot be read, or has no certificate.
 pub(super) fn ca_pem(
     path: Option<&Path>,
     key: impl Fn() -> String,
 ) -> anyhow::Result<Option<Vec<u8>>> {
     let read = |path: &Path| {
-        fs::read(path).with_context(|| format!("{}: cannot read {}", key(), path.display()))
+        let shown = path.display();
+        let pem = fs::read(path).with_context(|| format!("{}: cannot read {shown}", key()))?;
+        // Most clients take a file without a certificate, and then trust only the system's.
+        let checked = pilot_dial::check_authorities(&pem);
+        checked.map_err(|problem| anyhow::anyhow!("{}: {shown}: {problem}", key()))?;
+        Ok(pem)
     };
     path.map(read).transpose()
 }
@@ -138,6 +143,28 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
+
+    #[test]
+    fn a_file_of_authorities_without_a_certificate_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("ca.pem");
+        let read = || ca_pem(Some(&path), || "stores.x.ca_file".to_owned());
+        for text in [
+            "",
+            "a host\n",
+            "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",
+        ] {
+            fs::write(&path, text).unwrap();
+            let problem = read().unwrap_err().to_string();
+            assert!(
+                problem.starts_with("stores.x.ca_file: /") && problem.contains("ca.pem: "),
+                "{problem}"
+            );
+        }
+        let authority = rcgen::generate_simple_self_signed(["h".to_owned()]).unwrap();
+        fs::write(&path, authority.cert.pem()).unwrap();
+        assert!(read().unwrap().is_some());
+    }
 
     #[test]
     fn a_secret_that_others_may_read_is_refused() {

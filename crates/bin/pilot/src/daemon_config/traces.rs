@@ -1,7 +1,6 @@
 //! `[traces]` of `pilotd.toml`: where spans are sent, and of which requests.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -12,7 +11,7 @@ use pilot_model::sampling::{Callers, Ratio};
 use pilot_traces::{Authorities, Compression, Endpoint, ExporterConfig, TransportConfig};
 use serde::Deserialize;
 
-use super::remote::read_secret;
+use super::remote::{ca_pem, read_secret};
 
 /// `[traces]`. Without this table, nothing is recorded.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -104,13 +103,8 @@ impl TraceSettings {
                 headers.push((name.trim().to_owned(), value.trim().to_owned()));
             }
         }
-        let authorities = match &self.ca_file {
-            None => Authorities::System,
-            Some(path) => Authorities::Pem(
-                fs::read(path)
-                    .with_context(|| format!("traces.ca_file: cannot read {}", path.display()))?,
-            ),
-        };
+        let pem = ca_pem(self.ca_file.as_deref(), || "traces.ca_file".to_owned())?;
+        let authorities = pem.map_or(Authorities::System, Authorities::Pem);
         let Protocol::HttpProtobuf = self.protocol;
         let host = nix::unistd::gethostname().ok();
         Ok(ExporterConfig {
@@ -145,6 +139,7 @@ const SERVICE_LEN_MAX: usize = 200;
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
