@@ -9,6 +9,8 @@ pub(crate) struct ControlSocket {
     pub(crate) path: PathBuf,
     /// Members of [`GROUP`] may open it.
     pub(crate) is_for_group: bool,
+    /// The operator chose the path, and nobody makes its folder.
+    pub(crate) is_chosen: bool,
 }
 
 impl ControlSocket {
@@ -22,6 +24,7 @@ impl ControlSocket {
         // Another service may have started this process; then the variable is about that one.
         let ours = |folder: &&Path| folder.is_absolute() && folder.ends_with(SERVICE);
         let folders = runtime_directory.unwrap_or_default().split(':');
+        let is_chosen = given.is_some();
         let (path, is_for_group) = match (given, folders.map(Path::new).find(ours)) {
             (Some(path), _) if path.as_os_str().is_empty() => {
                 return Err(io::Error::new(
@@ -33,7 +36,11 @@ impl ControlSocket {
             (None, Some(folder)) => (folder.join(SOCKET_NAME), true),
             (None, None) => (data_dir.join(SOCKET_NAME), false),
         };
-        Ok(Self { path, is_for_group })
+        Ok(Self {
+            path,
+            is_for_group,
+            is_chosen,
+        })
     }
 }
 

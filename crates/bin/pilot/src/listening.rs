@@ -241,10 +241,24 @@ fn bind_at(path: &Path) -> io::Result<OwnedFd> {
 /// Whether the control socket could be made at this path. Its folder must exist.
 ///
 /// # Errors
-/// Others may write to the folder, or something is at the path.
+/// The name is too long, others may write to the folder, or something is at the path.
 pub(crate) fn check_socket(path: &Path) -> anyhow::Result<()> {
+    check_name(path).or_invalid()?;
     check_folder(path).or_invalid()?;
     check_old(path)
+}
+
+/// A folder's path may have any length, but the name is a part of the socket's address.
+fn check_name(path: &Path) -> anyhow::Result<()> {
+    let name_bytes = path.file_name().map_or(0, std::ffi::OsStr::len);
+    let fits_as_a_whole = path.as_os_str().len() + FRESH_BYTES_MAX <= unix_path::PATH_BYTES_MAX;
+    if fits_as_a_whole || name_bytes <= NAME_BYTES_MAX {
+        return Ok(());
+    }
+    bail!(
+        "control_socket: the name of the socket {} has {name_bytes} bytes, and may have at most {NAME_BYTES_MAX}: choose a shorter one",
+        path.display()
+    )
 }
 
 /// Whoever may write to the folder could put a socket of his own there, and receive code and secrets.
@@ -252,7 +266,7 @@ fn check_folder(path: &Path) -> anyhow::Result<()> {
     let folder = path.parent().unwrap_or(Path::new("/"));
     let found = fs::metadata(folder).with_context(|| {
         format!(
-            "cannot use the folder {} for the control socket",
+            "control_socket: cannot use the folder {}, which must exist",
             folder.display()
         )
     })?;
@@ -293,6 +307,11 @@ fn check_old(path: &Path) -> anyhow::Result<()> {
 }
 
 const BACKLOG: i32 = 128;
+/// What a socket's name has in addition until it listens: `.PID.new`.
+const FRESH_BYTES_MAX: usize = ".4194304.new".len();
+/// What is left of a socket's address beside [`unix_path::short`]'s folder and [`FRESH_BYTES_MAX`].
+const NAME_BYTES_MAX: usize =
+    unix_path::PATH_BYTES_MAX - "/proc/self/fd/2147483647/".len() - FRESH_BYTES_MAX;
 
 #[cfg(test)]
 mod tests {
@@ -302,6 +321,7 @@ mod tests {
         ControlSocket {
             path,
             is_for_group: false,
+            is_chosen: false,
         }
     }
 
@@ -347,6 +367,19 @@ mod tests {
                 "{problem:#}"
             );
         }
+    }
+
+    #[test]
+    fn a_name_longer_than_a_socket_address_and_a_missing_folder_name_the_key() {
+        let folder = tempfile::tempdir().unwrap();
+        for path in [
+            folder.path().join("a".repeat(120)),
+            folder.path().join("missing/control.sock"),
+        ] {
+            let problem = format!("{:#}", check_socket(&path).unwrap_err());
+            assert!(problem.starts_with("control_socket: "), "{problem}");
+        }
+        assert!(check_socket(&folder.path().join("a".repeat(NAME_BYTES_MAX))).is_ok());
     }
 
     #[tokio::test]

@@ -31,4 +31,4 @@ pub(crate) fn short<T>(
 }
 
 /// `sizeof(sun_path)` without the NUL at its end.
-const PATH_BYTES_MAX: usize = 107;
+pub(crate) const PATH_BYTES_MAX: usize = 107;

@@ -107,6 +107,9 @@ pub(super) fn run(args: &DoctorArgs) -> anyhow::Result<()> {
     if use_of_dir == UseOfDataDir::Free {
         checks.extend(start::content(&config));
     }
+    if use_of_dir != UseOfDataDir::Daemon {
+        checks.extend(start::control_socket(&config));
+    }
     let printed = match args.json {
         true => output::print_json(&checks),
         false => output::print(&render(&checks)),

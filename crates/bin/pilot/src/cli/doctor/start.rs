@@ -87,14 +87,21 @@ pub(super) fn content(config: &DaemonConfig) -> Vec<Check> {
             checks.push(Check::of(check, Err(problem), CheckState::Absent, change));
         }
     }
-    let socket = &config.control_socket.path;
-    let socket_folder = socket.parent().unwrap_or(Path::new("/"));
-    // The service's is made by its supervisor.
-    if socket_folder.exists() {
-        let found = listening::check_socket(socket).map(|()| socket.display().to_string());
-        checks.push(of("control socket", found, CONTENT));
-    }
     checks
+}
+
+/// The control socket of a data directory that no daemon uses.
+pub(super) fn control_socket(config: &DaemonConfig) -> Option<Check> {
+    let socket = &config.control_socket.path;
+    let folder = socket.parent().unwrap_or(Path::new("/"));
+    // The daemon makes its data directory, and the supervisor the service's folder.
+    let is_made = folder == config.data_dir || !config.control_socket.is_chosen;
+    if is_made && !folder.exists() {
+        return None;
+    }
+    let found = listening::check_socket(socket).map(|()| socket.display().to_string());
+    let change = "do what it says, or name another path with control_socket";
+    Some(of("control socket", found, change))
 }
 
 /// Files that the daemon did not make. It leaves them alone.
@@ -218,6 +225,23 @@ mod tests {
             "traces.headers_file",
         ]) {
             assert!(check.found.contains(key), "{check:?}");
+        }
+    }
+
+    #[test]
+    fn a_control_socket_is_looked_at_before_there_is_a_data_directory() {
+        for (text, state) in [
+            ("", None),
+            ("control_socket = \"HOME/data/c.sock\"", None),
+            ("control_socket = \"HOME/c.sock\"", Some(CheckState::Ok)),
+            (
+                "control_socket = \"HOME/no/c.sock\"",
+                Some(CheckState::Missing),
+            ),
+        ] {
+            let (_home, config) = config(text);
+            let check = control_socket(&config);
+            assert_eq!(check.map(|check| check.state), state, "{text}");
         }
     }
 
