@@ -181,6 +181,29 @@ fn invoke_fails_when_the_function_does() {
 }
 
 #[test]
+fn whoever_asks_for_the_bytes_of_an_answer_gets_those_of_an_exception() {
+    let daemon = lab(
+        "def handler(event, context):\n    raise ValueError('as told')\n",
+        plain(),
+    );
+    let kind = |bytes: &[u8]| {
+        let body: Value = serde_json::from_slice(bytes).unwrap();
+        body["errorType"].clone()
+    };
+    let files = Project::empty().file("answer", "OLD");
+    let path = files.path().join("answer");
+    let output = daemon.cli(&["invoke", "lab", "-o", &path.display().to_string()]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output).contains("as told"), "{}", text(&output));
+    assert_eq!(kind(&std::fs::read(&path).unwrap()), "ValueError");
+    let output = daemon.cli(&["invoke", "lab", "--raw"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(kind(&output.stdout), "ValueError");
+    let output = daemon.cli(&["invoke", "lab"]);
+    assert_eq!(output.stdout, b"");
+}
+
+#[test]
 fn invoking_a_version_that_is_not_there_names_those_that_are() {
     let daemon = lab(ECHO, plain());
     daemon.upload_code("lab", &json!({"memory_mb": 128}), ECHO);

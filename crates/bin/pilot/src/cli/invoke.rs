@@ -49,10 +49,10 @@ pub(super) struct InvokeArgs {
     /// Show the time of each phase
     #[arg(short, long)]
     timeline: bool,
-    /// Print the response's bytes as they are, not indented
+    /// Print the response's bytes as they are, not indented; an exception's, too
     #[arg(long, conflicts_with = "json")]
     raw: bool,
-    /// Write the response's bytes to a file
+    /// Write the response's bytes to a file, or an exception's
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Print response, version, start, phases and log as one JSON object
@@ -96,7 +96,9 @@ pub(super) fn run(client: &Client, args: &InvokeArgs) -> anyhow::Result<()> {
             if let Some(hint) = header(&answer, "x-pilot-hint") {
                 output::prose(&format!("{WARN}hint:{WARN:#} {hint}"));
             }
-        } else {
+        }
+        // An exception is the response, too, for whoever asks for bytes.
+        if !raised || args.raw || args.output.is_some() {
             printed = print(args, &answer.body);
         }
         if args.timeline {
@@ -104,10 +106,12 @@ pub(super) fn run(client: &Client, args: &InvokeArgs) -> anyhow::Result<()> {
         }
     }
     // Whether or not anybody reads the output.
-    if raised {
-        return Err(Failure::Reported.into());
+    match (raised, args.output.is_some()) {
+        // The file is not written.
+        (true, true) => printed.and(Err(Failure::Reported.into())),
+        (true, false) => Err(Failure::Reported.into()),
+        (false, _) => printed,
     }
-    printed
 }
 
 fn event(args: &InvokeArgs) -> anyhow::Result<Vec<u8>> {
