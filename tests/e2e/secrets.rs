@@ -321,6 +321,18 @@ fn a_missing_secret_is_named_with_the_command_and_one_in_use_is_kept() {
 }
 
 #[test]
+fn a_rollback_to_a_version_whose_secret_is_gone_names_the_secret_alone() {
+    let daemon = daemon();
+    set(&daemon, "db-password", "hunter2");
+    daemon.deploy(&lab(DB));
+    daemon.deploy(&lab(""));
+    daemon.cli_ok(&["secret", "rm", "db-password", "--force"]);
+    let said = said(&daemon.cli(&["rollback", "lab"]));
+    assert!(said.contains("pilot secret set db-password"), "{said}");
+    assert!(!said.contains("standard library"), "{said}");
+}
+
+#[test]
 fn a_value_is_read_from_input_or_a_file_and_bounded() {
     let daemon = daemon();
     for (input, kept) in [("a\n", "a"), ("a\r\n", "a"), ("a\n\n", "a\n"), ("ü", "ü")] {

@@ -25,6 +25,8 @@ pub(super) async fn run(
     function: &Arc<Function>,
 ) -> Result<(), StartError> {
     let asked = Instant(monotonic_ns());
+    // A secret that is gone explains itself, and no worker was started.
+    tree.machine.secrets(function.version())?;
     match tree.start_from(function, TRIAL, asked, asked).await {
         Ok(worker) => {
             worker.kill();
