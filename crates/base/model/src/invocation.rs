@@ -303,7 +303,7 @@ pub struct InvocationRecord {
     pub transfers: Vec<Transfer>,
     /// The runs of initscripts that it waited for, or that ended since the invocation before.
     pub scripts: Vec<ScriptRun>,
-    /// Request and response bodies, bytes.
+    /// Request and response bodies, bytes. Of event functions: the event and the result, as JSON.
     pub bytes_in: u64,
     /// See `bytes_in`.
     pub bytes_out: u64,

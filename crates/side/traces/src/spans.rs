@@ -10,7 +10,7 @@ use std::time::SystemTime;
 use pilot_model::ports::Clock;
 use pilot_model::trace::{Cause, Hop, HopKind, HttpCause, SpanId};
 use pilot_model::{
-    Instant, InvocationRecord, Outcome, StartKind, TraceSpan, Transfer, TransferWay,
+    Instant, Interface, InvocationRecord, Outcome, StartKind, TraceSpan, Transfer, TransferWay,
 };
 
 use crate::otlp::{KeyValue, Span, SpanKind, Status, StatusCode, attribute};
@@ -173,6 +173,7 @@ fn kind(cause: &Cause) -> SpanKind {
 fn of_record(record: &InvocationRecord, source: &TraceSpan) -> Vec<KeyValue> {
     let config = &record.version.config;
     let name = config.name.as_str();
+    let sizes = sizes(config.interface, &source.cause);
     let mut all = vec![
         attribute("faas.name", name),
         attribute("faas.version", record.version.number.to_string()),
@@ -182,8 +183,8 @@ fn of_record(record: &InvocationRecord, source: &TraceSpan) -> Vec<KeyValue> {
         attribute("faas.max_memory", config.memory_bytes),
         attribute("cloud.resource_id", record.version.arn(None)),
         attribute("pilot.outcome", record.outcome.as_str()),
-        attribute("http.request.body.size", record.bytes_in),
-        attribute("http.response.body.size", record.bytes_out),
+        attribute(sizes.0, record.bytes_in),
+        attribute(sizes.1, record.bytes_out),
     ];
     if let Some(worker) = record.worker {
         all.push(attribute("faas.instance", worker.0.to_string()));
@@ -210,6 +211,18 @@ fn of_record(record: &InvocationRecord, source: &TraceSpan) -> Vec<KeyValue> {
         Cause::Chain => {}
     }
     all
+}
+
+/// What the numbers of bytes are of. The body of a request to a function's URL is only a part of an event, and perhaps in base64.
+fn sizes(interface: Interface, cause: &Cause) -> (&'static str, &'static str) {
+    let is_event = match cause {
+        Cause::Http(cause) => interface == Interface::Event && cause.route.starts_with("/fn/"),
+        Cause::Queue | Cause::Function(_) | Cause::Chain => true,
+    };
+    match is_event {
+        true => ("pilot.event.bytes", "pilot.result.bytes"),
+        false => ("http.request.body.size", "http.response.body.size"),
+    }
 }
 
 fn http(cause: &HttpCause) -> Vec<KeyValue> {

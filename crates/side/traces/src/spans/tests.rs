@@ -172,6 +172,26 @@ fn the_status_of_a_response_may_come_after_the_end() {
 }
 
 #[test]
+fn a_part_of_an_event_is_not_sent_as_the_size_of_a_body() {
+    let sizes = |cause| {
+        let record = record(cause, Outcome::Ok);
+        let spans = of_invocation(&record, now()).unwrap().into_spans();
+        let first = spans.first().unwrap();
+        [
+            text(first, "http.request.body.size").is_some(),
+            text(first, "pilot.event.bytes").is_some(),
+        ]
+    };
+    let Cause::Http(mut invoke) = http_cause() else {
+        panic!("it is a request");
+    };
+    invoke.route = "/2015-03-31/functions/{name}/invocations";
+    assert_eq!(sizes(Cause::Http(invoke)), [true, false]);
+    assert_eq!(sizes(http_cause()), [false, true]);
+    assert_eq!(sizes(Cause::Queue), [false, true]);
+}
+
+#[test]
 fn the_kind_says_what_caused_an_invocation() {
     let caller = "caller".parse().unwrap();
     for (cause, kind) in [
