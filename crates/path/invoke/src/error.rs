@@ -36,7 +36,7 @@ pub enum InvokeError {
         problem: String,
     },
     /// The function has reached one of its limits.
-    #[error("function '{name}' is at its limit: {reason}")]
+    #[error("function '{name}' {reason}")]
     TooManyRequests {
         /// The function.
         name: FunctionName,
@@ -115,6 +115,8 @@ pub enum ThrottleReason {
     Late,
     /// It waited in the queue for as long as it may.
     QueueTimeout,
+    /// No worker is ready. It waited for a start for as long as it may.
+    StartTimeout,
 }
 
 impl ThrottleReason {
@@ -124,7 +126,9 @@ impl ThrottleReason {
         match self {
             Self::QueueFull => "ReservedFunctionConcurrentInvocationLimitExceeded",
             Self::Late => "FunctionInvocationRateLimitExceeded",
-            Self::QueueTimeout => "ReservedFunctionInvocationRateLimitExceeded",
+            Self::QueueTimeout | Self::StartTimeout => {
+                "ReservedFunctionInvocationRateLimitExceeded"
+            }
         }
     }
 }
@@ -132,13 +136,18 @@ impl ThrottleReason {
 impl std::fmt::Display for ThrottleReason {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            Self::QueueFull => "its queue is full; try again, or raise scale.max",
+            Self::QueueFull => "is at its limit: its queue is full; try again, or raise scale.max",
             Self::Late => {
-                "no worker becomes free before its deadline (scale.max_wait_s, timeout_s, or what the request says); try again, or raise \
-                 scale.max"
+                "is at its limit: no worker becomes free before its deadline (scale.max_wait_s, timeout_s, or what the request says); \
+                 try again, or raise scale.max"
             }
             Self::QueueTimeout => {
-                "no worker became free in time (scale.max_wait_s, timeout_s, or what the request says); try again, or raise scale.max"
+                "is at its limit: no worker became free in time (scale.max_wait_s, timeout_s, or what the request says); try again, or \
+                 raise scale.max"
+            }
+            Self::StartTimeout => {
+                "has no worker, and the one that starts was not ready in time; try again, give the request more time, or keep a worker \
+                 with scale.min"
             }
         })
     }

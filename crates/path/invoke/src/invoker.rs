@@ -521,6 +521,11 @@ fn refused(mut invocation: Invocation, refusal: Refusal) -> Result<Response, Inv
             Bytes::new(),
             throttled(ThrottleReason::QueueTimeout, wait),
         ),
+        Refusal::NotStarted => (
+            Outcome::Throttled,
+            Bytes::new(),
+            throttled(ThrottleReason::StartTimeout, None),
+        ),
         Refusal::Closed => (Outcome::Cancelled, Bytes::new(), InvokeError::ShuttingDown),
     };
     // The phase `lease` is the time that it waited.

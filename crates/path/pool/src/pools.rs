@@ -242,9 +242,7 @@ impl PoolsInner {
         let mut short = self.memory_is_short.subscribe();
         let enough = short.wait_for(|is_short| !is_short);
         if timeout(MEMORY_WAIT_MAX, enough).await.is_err() {
-            return Err(StartError::Full {
-                problem: "the memory of all functions together is almost used up (limits.total_memory_mb); try again".to_owned(),
-            });
+            return Err(self.no_permit());
         }
         let asked = match self.permits.ask(function) {
             Ok(permit) => return Ok(permit),
@@ -259,12 +257,19 @@ impl PoolsInner {
             self.make_room(function);
         };
         let permit = asked.within(patience, look).await;
-        permit.ok_or_else(|| StartError::Full {
-            problem: format!(
+        permit.ok_or_else(|| self.no_permit())
+    }
+
+    /// Why a start that waits for a permit has none.
+    pub(crate) fn no_permit(&self) -> StartError {
+        let problem = match *self.memory_is_short.borrow() {
+            true => "the memory of all functions together is almost used up (limits.total_memory_mb); try again".to_owned(),
+            false => format!(
                 "{} workers are running, which is the limit of this daemon; try again, or raise limits.workers",
                 self.limits.workers_max
             ),
-        })
+        };
+        StartError::Full { problem }
     }
 
     /// The result of a start or a preparation. While the machine has no room for it, it is tried again for a limited time, and what

@@ -185,6 +185,11 @@ fn invoke_errors() -> Vec<InvokeError> {
             reason: ThrottleReason::QueueTimeout,
             retry_after_s: 1,
         },
+        InvokeError::TooManyRequests {
+            name: name(),
+            reason: ThrottleReason::StartTimeout,
+            retry_after_s: 1,
+        },
         InvokeError::PayloadTooLarge {
             bytes: 7_000_000,
             bytes_max: 6_291_456,

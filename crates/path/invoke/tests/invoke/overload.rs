@@ -99,7 +99,7 @@ async fn while_it_waits_for_a_start_its_deadline_ends_the_wait() {
         ..Urgency::CALLER
     };
     let answer = fixture.begin_of("f", urgency).await.unwrap();
-    assert_eq!(refused(answer).0, ThrottleReason::QueueTimeout);
+    assert_eq!(refused(answer).0, ThrottleReason::StartTimeout);
     assert!((ms(300)..ms(310)).contains(&begun.elapsed()));
     // The start goes on, for the next request.
     pass(ms(600)).await;
@@ -189,6 +189,50 @@ async fn reserved_places_are_there_while_another_function_takes_all_others() {
     for answer in all {
         answer.await.unwrap().unwrap();
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_has_no_time_for_a_start_is_told_that_it_is_the_start() {
+    let fixture = Fixture::new();
+    fixture.engine.starts_take(ms(800), ms(0));
+    fixture.deploy(|_| ());
+    fixture.call().await.unwrap();
+    fixture.engine.workers()[0].die();
+    for left_ms in [0, 5] {
+        let urgency = Urgency {
+            finish_by: Some(fixture.invoker.now().after(ms(left_ms))),
+            ..Urgency::CALLER
+        };
+        let answer = fixture.begin_of("f", urgency).await.unwrap();
+        let problem = answer.unwrap_err().to_string();
+        assert!(
+            problem.contains("has no worker, and the one that starts was not ready in time"),
+            "{problem}"
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_gets_no_place_in_time_is_told_that_all_are_taken() {
+    let fixture = on_places(1);
+    fixture
+        .engine
+        .serve(|_| Reaction::after(Duration::from_secs(59)));
+    let first = fixture.begin_of("f", Urgency::CALLER);
+    pass(ms(100)).await;
+    let problem = fixture.begin_of("g", Urgency::CALLER).await.unwrap();
+    let problem = problem.unwrap_err();
+    assert!(
+        matches!(
+            problem,
+            InvokeError::StartFailed {
+                error: StartError::Full { .. },
+                ..
+            }
+        ) && problem.to_string().contains("limits.workers"),
+        "{problem}"
+    );
+    first.await.unwrap().unwrap();
 }
 
 #[tokio::test(start_paused = true)]

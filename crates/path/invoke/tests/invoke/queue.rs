@@ -77,7 +77,7 @@ async fn a_start_may_take_longer_than_the_functions_timeout_but_not_for_ever() {
     fixture.engine.workers()[0].die();
     fixture.engine.starts_take(ms(60_000), ms(0));
     let begun = Instant::now();
-    assert_eq!(reason(fixture.call().await), ThrottleReason::QueueTimeout);
+    assert_eq!(reason(fixture.call().await), ThrottleReason::StartTimeout);
     assert!((ms(5_000)..ms(5_010)).contains(&begun.elapsed()));
 }
 

@@ -9,7 +9,7 @@ mod starts;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -61,6 +61,8 @@ pub struct Pool {
     forecast: Mutex<Option<Forecast>>,
     /// Mean memory of a worker as last sampled, bytes; 0: not yet.
     worker_bytes: AtomicU64,
+    /// Starts that wait for a permit.
+    without_permit: AtomicUsize,
 }
 
 /// The result of requesting a worker.
@@ -84,6 +86,9 @@ pub enum Refusal {
     /// The request waited for as long as it was allowed to. How long the queue takes, if that is known.
     #[error("no worker became free in time")]
     TimedOut(Option<Duration>),
+    /// There is no worker but those that start, and none of them is ready in time.
+    #[error("no worker is ready in time")]
+    NotStarted,
     /// No worker could be started.
     #[error(transparent)]
     Start(StartError),
@@ -118,6 +123,7 @@ impl Pool {
             forecast: Mutex::new(None),
             starts: Starts::default(),
             worker_bytes: AtomicU64::new(0),
+            without_permit: AtomicUsize::new(0),
         }
     }
 
@@ -382,6 +388,27 @@ impl Pool {
     pub(crate) fn expected_wait(&self) -> Option<Duration> {
         let now = self.now();
         self.state.lock().expected_wait(now)
+    }
+
+    /// Why a request that has waited for as long as it may got nothing. `awaited_start`: it waited for a start, and not for a busy
+    /// worker.
+    pub(crate) fn timed_out(&self, awaited_start: bool) -> Refusal {
+        if awaited_start && self.without_permit.load(Ordering::Relaxed) > 0 {
+            return Refusal::Start(self.shared.no_permit());
+        }
+        let counts = self.state.lock().counts();
+        match awaited_start && counts.idle == 0 && counts.busy == 0 {
+            true => Refusal::NotStarted,
+            false => Refusal::TimedOut(self.expected_wait()),
+        }
+    }
+
+    /// The permit for a start.
+    async fn permit(&self) -> Result<WorkerPermit, StartError> {
+        self.without_permit.fetch_add(1, Ordering::Relaxed);
+        // Also if the start is abandoned.
+        let _waits = WithoutPermit(&self.without_permit);
+        self.shared.permit(&self.version.config.name).await
     }
 
     pub(crate) fn wait_max(&self) -> Duration {
@@ -667,7 +694,7 @@ impl Pool {
                 let (shared, version) = (&order.pool.shared, &order.pool.version);
                 let result = {
                     let mut starting = pin!(async {
-                        let permit = shared.permit(&version.config.name).await?;
+                        let permit = order.pool.permit().await?;
                         let again = || shared.engine.start(version, id);
                         let worker = shared.with_room(PLACE_WAIT_MAX, start, again).await?;
                         Ok(Started { worker, permit })
@@ -690,6 +717,15 @@ impl Pool {
 
 fn count<T>(all: impl Iterator<Item = T>) -> u32 {
     u32::try_from(all.count()).unwrap_or(u32::MAX)
+}
+
+/// A start that waits for a permit, as long as this lives.
+struct WithoutPermit<'a>(&'a AtomicUsize);
+
+impl Drop for WithoutPermit<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// A new worker, and its permit among all workers.

@@ -388,7 +388,7 @@ impl WaitingRequest {
     /// takes longer than its timeout could never start. The deadline of its caller ends both.
     ///
     /// # Errors
-    /// [`Refusal::TimedOut`], [`Refusal::Late`], or the error of the start that it waited for.
+    /// [`Refusal::TimedOut`], [`Refusal::Late`], [`Refusal::NotStarted`], or the error of the start that it waited for.
     pub async fn lease(mut self) -> Result<Lease, Refusal> {
         let left = self.left.unwrap_or(Duration::MAX);
         let patience = self.pool.wait_max();
@@ -404,12 +404,12 @@ impl WaitingRequest {
             }
             until = last.min(until + LOOK_AGAIN);
         }
+        let awaits_start = self.pool.awaits_start(self.id);
         // Leave the queue first: after that, either the answer is in the channel or it never comes.
         self.pool.abandon(self.id);
-        let wait = self.pool.expected_wait();
         self.answer
             .try_recv()
-            .unwrap_or(Err(Refusal::TimedOut(wait)))
+            .unwrap_or_else(|_| Err(self.pool.timed_out(awaits_start)))
     }
 }
 
