@@ -89,6 +89,15 @@ impl ScaleSpec {
                 .check()
                 .map_err(|error| fail(error.key, error.problem))
         })?;
+        if let Policy::Static(fixed) = &policy
+            && fixed.workers > max
+        {
+            let problem = format!(
+                "is {}, must be at most scale.max, which is {max}: with policy = \"static:N\", N is the number of workers",
+                fixed.workers
+            );
+            return Err(fail("scale.policy.workers", problem));
+        }
         let max_wait_s = self.max_wait_s.map(|wait| in_range(wait, 0.0, 900.0));
         let max_wait_s = max_wait_s
             .transpose()

@@ -219,3 +219,38 @@ proptest! {
         let _ = line.parse::<Policy>();
     }
 }
+
+#[test]
+fn more_workers_than_the_function_may_have_are_refused() {
+    let checked = |policy: &str| {
+        let keys = format!("scale.max = 4\nscale.policy = \"{policy}\"");
+        let spec: crate::spec::FunctionSpec =
+            toml::from_str(&format!("handler = \"a.b\"\n{keys}")).unwrap();
+        spec.check(&"f".parse().unwrap()).map(drop)
+    };
+    assert!(checked("static:4").is_ok() && checked("reactive").is_ok());
+    for policy in ["static", "static:5"] {
+        let problem = checked(policy).unwrap_err().to_string();
+        assert!(
+            problem.contains("must be at most scale.max, which is 4"),
+            "{problem}"
+        );
+    }
+}
+
+#[test]
+fn the_table_of_policies_has_every_constant_with_its_default() {
+    let page = include_str!("../../../../../docs/forecasting.md");
+    for policy in Policy::all() {
+        let name = policy.name();
+        let row = page
+            .lines()
+            .find(|line| line.starts_with(&format!("| `{name}` |")));
+        let row = row.unwrap_or_else(|| panic!("no row of {name}"));
+        let values = policy.constants().map_or_else(Vec::new, Constants::values);
+        for (key, value, _) in values {
+            let shown = format!("`{key}` {value} ");
+            assert!(row.contains(&shown), "{name}: {shown}");
+        }
+    }
+}
