@@ -38,6 +38,24 @@ pub fn is_named(entries: &[String], function: &str) -> bool {
     })
 }
 
+/// Refuses what [`is_named`] would take for the name of no function.
+///
+/// # Errors
+/// Which entry, and what it must be.
+pub fn check_entries(entries: &[String]) -> Result<(), String> {
+    for entry in entries {
+        let beginning = entry.strip_suffix('*');
+        let is_all = beginning == Some("");
+        if !is_all && beginning.unwrap_or(entry).parse::<FunctionName>().is_err() {
+            return Err(format!(
+                "has '{}': an entry is a function's name, or the beginning of names and *",
+                entry.escape_debug().take(100).collect::<String>()
+            ));
+        }
+    }
+    Ok(())
+}
+
 /// The message for a function that is not in the list.
 #[must_use]
 pub fn not_named(caller: &FunctionName, target: &str) -> String {
@@ -64,16 +82,7 @@ pub(crate) fn check(names: &[String], own_only: bool, can_invoke: bool) -> Resul
             names.len()
         ));
     }
-    for entry in names {
-        let beginning = entry.strip_suffix('*');
-        let is_all = beginning == Some("");
-        if !is_all && beginning.unwrap_or(entry).parse::<FunctionName>().is_err() {
-            return Err(format!(
-                "has '{}': an entry is a function's name, or the beginning of names and *",
-                entry.escape_debug().take(100).collect::<String>()
-            ));
-        }
-    }
+    check_entries(names)?;
     Ok(Invokes {
         names: names.to_vec(),
         own_only,

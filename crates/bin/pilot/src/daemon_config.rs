@@ -215,8 +215,10 @@ impl DaemonConfig {
         let listen = args.listen.or(file.listen);
         let listen = listen.unwrap_or(SocketAddr::from(([127, 0, 0, 1], 8080)));
         let control_listen = args.control_listen.or(file.control_listen);
-        let (tls, control_tls) = tls(args, &file, listen, control_listen)?;
-        let calls = calls(listen, &file)?;
+        // What the file says is wrong, or with what the arguments say; without the file's name nobody would know where.
+        let of_file = |error| in_file(args, error);
+        let (tls, control_tls) = tls(args, &file, listen, control_listen).map_err(of_file)?;
+        let calls = calls(listen, &file).map_err(of_file)?;
         let level = args.log_level.clone().or(file.log.level);
         let level = level.unwrap_or_else(|| "info".to_owned());
         let data_dir = match (&args.data_dir, &file.data_dir, &args.config) {
@@ -228,7 +230,8 @@ impl DaemonConfig {
         };
         let runtime_directory = std::env::var("RUNTIME_DIRECTORY").ok();
         let control_socket =
-            ControlSocket::resolve(file.control_socket, runtime_directory.as_deref(), &data_dir)?;
+            ControlSocket::resolve(file.control_socket, runtime_directory.as_deref(), &data_dir)
+                .map_err(|error| of_file(error.into()))?;
         Ok(Self {
             listen,
             control_listen,
@@ -262,6 +265,14 @@ impl DaemonConfig {
             nodes: file.nodes,
             traces: file.traces,
         })
+    }
+}
+
+/// Names the configuration file, if there is one.
+fn in_file(args: &ServeArgs, error: anyhow::Error) -> anyhow::Error {
+    match &args.config {
+        Some(path) => anyhow::anyhow!("{}: {error}", path.display()),
+        None => error,
     }
 }
 
@@ -390,7 +401,9 @@ fn parse(text: &str, path: &Path) -> anyhow::Result<File> {
         .map_err(|error| at(&error, syntax_in_words(text, &error)))?;
     let file: File = serde_path_to_error::deserialize(document).map_err(|error| {
         let key = error.path().to_string();
-        at(error.inner(), in_words(&key, error.inner().message()))
+        let problem = two_brackets(&key);
+        let problem = problem.unwrap_or_else(|| in_words(&key, error.inner().message()));
+        at(error.inner(), problem)
     })?;
     check_tables(&file).map_err(|problem| anyhow::anyhow!("{}: {problem}", path.display()))?;
     check_numbers(&file).map_err(|problem| anyhow::anyhow!("{}: {problem}", path.display()))?;
@@ -400,6 +413,15 @@ fn parse(text: &str, path: &Path) -> anyhow::Result<File> {
         .map_or(Ok(()), network::check)
         .map_err(|problem| anyhow::anyhow!("{}: {problem}", path.display()))?;
     Ok(file)
+}
+
+/// Serde reads a list as a structure: the first table of `[[limits]]` would be the value of the first key.
+fn two_brackets(key: &str) -> Option<String> {
+    let (table, _) = key.split_once("[0]")?;
+    let is_one = "log limits pool build data initscripts nodes traces"
+        .split(' ')
+        .any(|one| one == table);
+    is_one.then(|| format!("{table}: has two brackets, must be one table: [{table}]"))
 }
 
 /// Checks the numbers that have a range, and names it.
@@ -540,6 +562,15 @@ mod tests {
             ),
             ("[traces]\n", "f:1: traces: the key 'endpoint' is missing"),
             (
+                "[data]\ninitscript_networks = [\"x\"]\n",
+                "f:2: data.initscript_networks: has \"x\", must be a list of ranges of addresses, for example [\"10.1.0.0/16\", \
+                 \"fd00::/8\"]",
+            ),
+            (
+                "[[limits]]\nworkers = 3\n",
+                "f:1: limits: has two brackets, must be one table: [limits]",
+            ),
+            (
                 "data_dir = 5\n",
                 "f:1: data_dir: is 5, must be a text in quotes",
             ),
@@ -609,6 +640,29 @@ mod tests {
         args.data_dir = Some(PathBuf::new());
         let problem = DaemonConfig::load(&args).unwrap_err().to_string();
         assert!(problem.starts_with("--data-dir is empty"), "{problem}");
+    }
+
+    #[test]
+    fn keys_that_do_not_fit_together_name_the_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let config = folder.path().join("pilotd.toml");
+        for text in [
+            "control_socket = \"\"",
+            "tls_key = \"x\"",
+            "listen = \"0.0.0.0:1\"",
+            "control_tls_key = \"a\"\ncontrol_tls_certificate = \"b\"",
+            "h2c = true\ntls_key = \"a\"\ntls_certificate = \"b\"",
+        ] {
+            fs::write(&config, text).unwrap();
+            let args = ServeArgs {
+                config: Some(config.clone()),
+                data_dir: Some(folder.path().join("data")),
+                ..ServeArgs::default()
+            };
+            let problem = DaemonConfig::load(&args).unwrap_err().to_string();
+            let file = config.display().to_string();
+            assert!(problem.starts_with(&file), "{problem}");
+        }
     }
 
     #[test]

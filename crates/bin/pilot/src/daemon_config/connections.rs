@@ -113,6 +113,7 @@ impl<'de> Deserialize<'de> for ConnectionSettings {
 impl ConnectionSettings {
     fn check(&self, name: &str) -> Result<(), String> {
         check_name(name)?;
+        check_functions(&self.functions)?;
         match &self.kind {
             Kind::Folder(folder) => folder.check(),
             Kind::Sqs(sqs) => sqs.check(),

@@ -15,6 +15,7 @@ use pilot_wasm::InitscriptsConfig;
 use serde::{Deserialize, Deserializer};
 
 use super::kinds::{Keys, unknown};
+use super::network;
 use super::ranges::in_range;
 use super::remote::{
     Credentials, RedisSettings, ca_pem, check_functions, check_name, check_url, check_word, secret,
@@ -48,6 +49,7 @@ pub(crate) struct DataLimits {
     /// Memory that the process which decodes an input may have, MiB. Default: 512.
     pub(crate) decoder_memory_mb: Option<u64>,
     /// Networks beyond the public internet that initscripts may connect to without a store.
+    #[serde(deserialize_with = "network::list_of_key")]
     pub(crate) initscript_networks: Vec<IpNet>,
 }
 
@@ -225,6 +227,7 @@ impl<'de> Deserialize<'de> for StoreSettings {
 impl StoreSettings {
     fn check(&self, name: &str) -> Result<(), String> {
         check_name(name)?;
+        check_functions(&self.functions)?;
         match &self.kind {
             Kind::S3(s3) => s3.check(),
             Kind::Http(HttpSettings { url: Some(url), .. }) => {
@@ -478,6 +481,11 @@ mod tests {
                 "kind = \"s3\"\nfunctions = []\nprofile = \"work\"\ncredentials = \"environment\"",
                 ".profile: leave out",
             ),
+            (
+                "kind = \"s3\"\nfunctions = [\"*\", \"a*b\"]",
+                ".functions has 'a*b'",
+            ),
+            ("kind = \"s3\"\nfunctions = [\"\"]", ".functions has ''"),
             (
                 "kind = \"s3\"\nfunctions = []\nprofile = \"\"",
                 ".profile is empty",

@@ -4,7 +4,7 @@
 
 use std::net::Ipv4Addr;
 
-use ipnet::Ipv4Net;
+use ipnet::{IpNet, Ipv4Net};
 use serde::{Deserialize, Deserializer, de};
 
 /// Reads the key.
@@ -16,6 +16,20 @@ pub(super) fn of_key<'de, D: Deserializer<'de>>(key: D) -> Result<Option<Ipv4Net
             text.escape_default()
         ))
     })
+}
+
+/// Reads a list of ranges of IPv4 or IPv6 addresses.
+pub(super) fn list_of_key<'de, D: Deserializer<'de>>(key: D) -> Result<Vec<IpNet>, D::Error> {
+    let texts = Vec::<String>::deserialize(key)?;
+    let ranges = texts.iter().map(|text| {
+        text.parse().map_err(|_| {
+            de::Error::custom(format!(
+                "has \"{}\", must be a list of ranges of addresses, for example [\"10.1.0.0/16\", \"fd00::/8\"]",
+                text.escape_default()
+            ))
+        })
+    });
+    ranges.collect()
 }
 
 /// Refuses a range that functions could not use, with the key.
