@@ -150,6 +150,17 @@ fn new_does_not_write_over_a_project() {
 }
 
 #[test]
+fn a_help_that_cannot_be_written_is_a_failure() {
+    let full = std::fs::File::options()
+        .write(true)
+        .open("/dev/full")
+        .unwrap();
+    let mut help = Command::new(env!("CARGO_BIN_EXE_pilot"));
+    let status = help.arg("--help").stdout(full).status().unwrap();
+    assert_eq!(status.code(), Some(1));
+}
+
+#[test]
 fn invoke_takes_data_and_files_and_prints_the_answer_alone_on_stdout() {
     let daemon = lab(ECHO, plain());
     let printed: Value =

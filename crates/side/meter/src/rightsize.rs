@@ -54,7 +54,8 @@ pub enum CallsError {
     Trace(#[from] TraceError),
     /// None of them says enough.
     #[error(
-        "none of {calls} calls is warm and has a CPU time: call the function a few more times, or take a trace that says how much CPU time its calls used"
+        "there is no warm call with a measured CPU time (calls in all: {calls}): call the function a few more times, or take a trace that says \
+         how much CPU time its calls used"
     )]
     None {
         /// All calls.

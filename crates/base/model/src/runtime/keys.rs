@@ -31,7 +31,7 @@ impl FunctionSpec {
         self.refuse_foreign(&runtime)?;
         runtime.read(self)?;
         let default = runtime.interface();
-        let interface = one_of(self.interface.as_deref(), default, Interface::ALL)
+        let interface = one_of(self.interface.as_deref(), default, &self.choices(&runtime))
             .and_then(|interface| match interface == default {
                 true => Ok(interface),
                 false => runtime.allow(interface).map(|()| interface),
@@ -40,6 +40,15 @@ impl FunctionSpec {
         let handler = runtime.handler(self.handler.as_deref(), interface);
         let handler = handler.map_err(|problem| ("handler", problem))?;
         Ok((runtime, interface, handler))
+    }
+
+    /// The interfaces that are found by their names. For a name that does not exist, only those that the runtime has.
+    fn choices(&self, runtime: &Runtime) -> Vec<(&'static str, Interface)> {
+        let is_known = |word| Interface::ALL.iter().any(|(name, _)| *name == word);
+        let is_unknown = !self.interface.as_deref().is_none_or(is_known);
+        let fits = |one: Interface| one == runtime.interface() || runtime.allow(one).is_ok();
+        let all = Interface::ALL.iter().copied();
+        all.filter(|(_, one)| !is_unknown || fits(*one)).collect()
     }
 
     /// Rejects keys of other runtimes.
@@ -75,5 +84,26 @@ impl FunctionSpec {
                 either(&takers, " or ")
             ),
         ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::spec::FunctionSpec;
+
+    #[test]
+    fn an_unknown_interface_lists_those_of_the_runtime() {
+        let problem = |keys: &str| {
+            let spec: FunctionSpec = toml::from_str(keys).unwrap();
+            let checked = spec.check(&"f".parse().unwrap());
+            checked.unwrap_err().to_string()
+        };
+        let python = problem("handler = \"a.b\"\ninterface = \"x\"");
+        assert!(
+            python.contains("must be one of event, asgi, wsgi") && !python.contains("http"),
+            "{python}"
+        );
+        let known = problem("handler = \"a.b\"\ninterface = \"http\"");
+        assert!(known.contains("is \"http\", must be"), "{known}");
     }
 }

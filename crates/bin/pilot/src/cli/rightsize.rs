@@ -76,7 +76,7 @@ pub(super) fn run(
         None => {
             let records =
                 client()?.usage(args.name.as_ref(), args.since, UsageRecords::Invocations)?;
-            Calls::read(records).map_err(|error| Failure::usage(error.to_string()))?
+            Calls::read(records)?
         }
     };
     let machine = Machine {

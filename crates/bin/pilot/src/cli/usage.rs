@@ -2,6 +2,7 @@
 //! says of a number is put in words.
 
 use std::ffi::OsString;
+use std::io;
 use std::process::ExitCode;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -25,8 +26,12 @@ fn parsed<P: Parser>(arguments: &[OsString]) -> Result<P, clap::Error> {
 
 /// Prints what is wrong, or the help.
 pub(super) fn report(error: &clap::Error) -> ExitCode {
-    let _ = error.print();
-    ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
+    let printed = error.print();
+    let is_lost = printed.is_err_and(|error| error.kind() != io::ErrorKind::BrokenPipe);
+    match error.exit_code() {
+        0 if is_lost => ExitCode::FAILURE,
+        code => ExitCode::from(u8::try_from(code).unwrap_or(2)),
+    }
 }
 
 /// A parser of an id or a name that the daemon knows.

@@ -1,6 +1,7 @@
 //! The part of `pilot describe` about triggers: what they listen to, how far they are behind, and what failed.
 
 use std::fmt::Write as _;
+use std::time::{Duration, SystemTime};
 
 use pilot_model::trigger::{TriggerInfo, TriggerState};
 
@@ -49,14 +50,38 @@ fn figures(trigger: &TriggerInfo, now_unix_s: u64) -> String {
     if let Some(next_s) = trigger.next_run_unix_ms.map(|next_ms| next_ms / 1000)
         && next_s > now_unix_s
     {
-        figures.push(format!("next run in {} s", next_s - now_unix_s));
+        figures.push(next_run(next_s, now_unix_s));
     }
     figures.join(", ")
 }
 
+/// A run that is not soon has a date.
+fn next_run(next_unix_s: u64, now_unix_s: u64) -> String {
+    let left_s = next_unix_s.saturating_sub(now_unix_s);
+    if left_s < SOON_S || next_unix_s >= DATES_END_S {
+        return format!("next run in {left_s} s");
+    }
+    let at = SystemTime::UNIX_EPOCH + Duration::from_secs(next_unix_s);
+    format!("next run at {}", humantime::format_rfc3339_seconds(at))
+}
+
+const SOON_S: u64 = 3600;
+/// The year 10000, of which there are no dates.
+const DATES_END_S: u64 = 253_402_300_800;
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_run_that_is_not_soon_has_a_date() {
+        assert_eq!(next_run(1_000_060, 1_000_000), "next run in 60 s");
+        assert_eq!(
+            next_run(1_924_991_999, 1_800_000_000),
+            "next run at 2030-12-31T23:59:59Z"
+        );
+        assert_eq!(next_run(DATES_END_S, 0), "next run in 253402300800 s");
+    }
 
     #[test]
     fn a_trigger_that_fails_says_why() {
