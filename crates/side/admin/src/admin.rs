@@ -145,8 +145,8 @@ impl Admin {
         .await
     }
 
-    /// Waits for the running deployments until then, and gives up the others: each is complete or has no effect. What one writes in this
-    /// moment is written to its end on its own thread.
+    /// Waits for the running deployments until then, and gives up the others: each is complete or has no effect. What one writes
+    /// in this moment is written to its end on its own thread.
     pub async fn finish(&self, until: Instant) {
         let mut deployments = std::mem::take(&mut *self.inner.deployments.lock());
         let ended = async { while deployments.join_next().await.is_some() {} };

@@ -19,8 +19,8 @@ pub fn unfinished(path: &Path) -> io::Result<NamedTempFile> {
         .tempfile_in(path.parent().unwrap_or(Path::new(".")))
 }
 
-/// Removes what a daemon left that was killed while it wrote such a file. Returns how many. Call it before this daemon writes one. It leaves
-/// files with other names alone.
+/// Removes what a daemon left that was killed while it wrote such a file. Returns how many. Call it before this daemon writes
+/// one. It leaves files with other names alone.
 ///
 /// # Errors
 /// The kernel's.

@@ -44,8 +44,8 @@ mod tried;
 pub use bounds::StoreLimits;
 use sweep::Sweeps;
 
-/// How many versions of a function are kept, including the live one. `NAME:NUMBER` can be invoked for these. Versions that cannot run do not
-/// count.
+/// How many versions of a function are kept, including the live one. `NAME:NUMBER` can be invoked for these. Versions that cannot
+/// run do not count.
 pub const VERSIONS_KEPT: usize = 3;
 
 /// Configuration of deployments.

@@ -149,7 +149,8 @@ impl DeployState {
         retired.any(|version| version.strong_count() > 0)
     }
 
-    /// Moves every unused folder directly below `parents` into `rubbish`. What has none of our names stays, and so does what is in `named`.
+    /// Moves every unused folder directly below `parents` into `rubbish`. What has none of our names stays, and so does what is
+    /// in `named`.
     pub(crate) fn sweep(
         &self,
         parents: &[PathBuf],

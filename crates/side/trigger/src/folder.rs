@@ -1,7 +1,8 @@
-//! A folder that somebody writes files into. A file is received when it is closed after a write or renamed into the folder (inotify(7),
-//! IN_CLOSE_WRITE and IN_MOVED_TO), and at the start and after an overflow of inotify's queue, when the folder is read. Which files were
-//! received is stored with their invocations in one transaction, so each state of a file is received once. A file is gone if a folder that
-//! can be read does not have it (ENOENT). Any other error of the file system says nothing about a file.
+//! A folder that somebody writes files into. A file is received when it is closed after a write or renamed into the folder
+//! (inotify(7), IN_CLOSE_WRITE and IN_MOVED_TO), and at the start and after an overflow of inotify's queue, when the folder is
+//! read. Which files were received is stored with their invocations in one transaction, so each state of a file is received once.
+//! A file is gone if a folder that can be read does not have it (ENOENT). Any other error of the file system says nothing about a
+//! file.
 //!
 //! Only regular files in the folder itself count. No link is followed: neither in it, nor on the way from the operator's folder to it.
 //!
@@ -196,8 +197,8 @@ impl Watched {
     }
 }
 
-/// Whether the path still leads to the folder that is watched. inotify does not tell of a disk that is mounted there, of another name of a
-/// folder above, or of the end of a folder that is open.
+/// Whether the path still leads to the folder that is watched. inotify does not tell of a disk that is mounted there, of another
+/// name of a folder above, or of the end of a folder that is open.
 ///
 /// # Errors
 /// It leads to none, or to another one.

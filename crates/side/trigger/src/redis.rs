@@ -1,8 +1,8 @@
 //! A consumer group of a Redis stream. The stream is durable, so the function is invoked directly, and an entry is acknowledged when it
 //! is done. What failed, and what a dead consumer had, is taken over after a time, until `max_receives` ends that.
 //!
-//! The consumer's name is kept with the trigger, so a daemon that comes back finds what it had. After a new connection, the server sends
-//! all that is not acknowledged again: [`Entries`] knows what of it has run.
+//! The consumer's name is kept with the trigger, so a daemon that comes back finds what it had. After a new connection, the
+//! server sends all that is not acknowledged again: [`Entries`] knows what of it has run.
 
 pub(crate) mod client;
 mod entries;

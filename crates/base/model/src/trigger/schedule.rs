@@ -5,8 +5,8 @@
 //! runs once. Expressions with several times of a day follow the time that passes (both as Vixie cron does it). Times are full seconds, and
 //! [`Times::next_ms`] and [`Times::last_ms`] know the same ones.
 //!
-//! An expression that was read takes 10 KB, and a daemon keeps several versions of each function. So a [`Calendar`] has the text alone,
-//! which was checked when it was deployed.
+//! An expression that was read takes 10 KB, and a daemon keeps several versions of each function. So a [`Calendar`] has the text
+//! alone, which was checked when it was deployed.
 
 use std::fmt;
 

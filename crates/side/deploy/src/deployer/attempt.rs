@@ -455,8 +455,8 @@ impl Inner {
 }
 
 impl Function {
-    /// The versions that are kept beside a new live one, the last live one first. Those that cannot run take no place of the others: they
-    /// are kept, too, as long as they are among these, and are not what is deployed again.
+    /// The versions that are kept beside a new live one, the last live one first. Those that cannot run take no place of the
+    /// others: they are kept, too, as long as they are among these, and are not what is deployed again.
     fn into_older(self, new: &Deployed) -> Vec<Deployed> {
         let (mut whole, mut broken) = (0, 0);
         let mut kept = Vec::new();

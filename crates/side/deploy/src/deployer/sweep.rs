@@ -1,7 +1,8 @@
 //! The sweep: removes code, layers and environments that nothing needs.
 //!
-//! A backup of a running daemon holds the sweep, with a shared lock of `sweep.lock` (flock(1), flock(2)): what its copy of the registry names
-//! stays until it is copied, too. The kernel ends the lock with the process that has it. What was left then is removed within a minute.
+//! A backup of a running daemon holds the sweep, with a shared lock of `sweep.lock` (flock(1), flock(2)): what its copy of the
+//! registry names stays until it is copied, too. The kernel ends the lock with the process that has it. What was left then is
+//! removed within a minute.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -32,7 +33,8 @@ pub(super) struct Turn<'a> {
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        // Closing it is not enough: a process that is just being started has a copy of the descriptor until its exec, and so the lock.
+        // Closing it is not enough: a process that is just being started has a copy of the descriptor until its exec, and so the
+        // lock.
         if let Some(lock) = &self.lock {
             let _ = lock.unlock();
         }

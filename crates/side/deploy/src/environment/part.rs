@@ -73,8 +73,8 @@ impl Claimed {
         &self.place
     }
 
-    /// Its record; `None`: there is none, so the part must be built. A record that cannot be read now is an error: versions may run from
-    /// this part, and it is whole.
+    /// Its record; `None`: there is none, so the part must be built. A record that cannot be read now is an error: versions may
+    /// run from this part, and it is whole.
     pub(super) fn record<R: DeserializeOwned>(&self) -> Result<Option<R>, EnvironmentError> {
         let path = self.place.join(RECORD);
         let read = match fs::read(&path) {

@@ -1,5 +1,5 @@
-//! The folders that rows name, whatever else is wrong with these rows. The sweep leaves them: a row that this daemon cannot use may be one
-//! that another can, and what a version needs may come back.
+//! The folders that rows name, whatever else is wrong with these rows. The sweep leaves them: a row that this daemon cannot use
+//! may be one that another can, and what a version needs may come back.
 
 use std::collections::HashSet;
 use std::path::PathBuf;
@@ -11,8 +11,8 @@ use serde_json::Value;
 use super::{Registry, RegistryError};
 
 impl Registry {
-    /// The folders of code and environments that versions name, except for the versions in `without`. Those of layers are in the versions'
-    /// configurations.
+    /// The folders of code and environments that versions name, except for the versions in `without`. Those of layers are in the
+    /// versions' configurations.
     ///
     /// # Errors
     /// Those of SQLite.

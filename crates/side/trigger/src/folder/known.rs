@@ -1,9 +1,10 @@
-//! Which files were received, and which folder they were in. Another folder can come to the path of a trigger: a disk is mounted there
-//! later, or is gone, or the folder is made again. Files of the folder before are not in a listing then, but they are not deleted.
+//! Which files were received, and which folder they were in. Another folder can come to the path of a trigger: a disk is mounted
+//! there later, or is gone, or the folder is made again. Files of the folder before are not in a listing then, but they are not
+//! deleted.
 //!
-//! Device and inode tell folders apart (stat(2)). They decide only what is forgotten, because after a restart of the machine, NFS, tmpfs,
-//! btrfs, overlayfs and disks that were found in another order have other device numbers: a file with the name, inode, size and time of a
-//! received one is that file, whatever folder it was in.
+//! Device and inode tell folders apart (stat(2)). They decide only what is forgotten, because after a restart of the machine,
+//! NFS, tmpfs, btrfs, overlayfs and disks that were found in another order have other device numbers: a file with the name,
+//! inode, size and time of a received one is that file, whatever folder it was in.
 
 use std::collections::{HashMap, VecDeque};
 use std::fs::Metadata;
@@ -169,8 +170,8 @@ impl Known {
         names.iter().map(|name| (folder.key(name), None)).collect()
     }
 
-    /// Forgets the other folders if this one has been watched for long. No calendar says how long, because a machine without a clock of
-    /// its own starts in the past.
+    /// Forgets the other folders if this one has been watched for long. No calendar says how long, because a machine without a
+    /// clock of its own starts in the past.
     pub(super) fn forget_others(&mut self) -> Vec<Change> {
         if self.since.elapsed() < AWAY_KEPT {
             return Vec::new();

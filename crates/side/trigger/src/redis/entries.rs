@@ -1,5 +1,5 @@
-//! What this process knows of entries that are not acknowledged yet. The server may not know it: an acknowledgement is lost with its
-//! connection, and a server that ended counts deliveries as its last save had them.
+//! What this process knows of entries that are not acknowledged yet. The server may not know it: an acknowledgement is lost with
+//! its connection, and a server that ended counts deliveries as its last save had them.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
@@ -8,8 +8,8 @@ use tokio::time::Instant;
 
 use super::client::StreamEntry;
 
-/// Entries by their ids. Those that run and those that are done are as many as batches have: nothing is read before what is done is
-/// acknowledged.
+/// Entries by their ids. Those that run and those that are done are as many as batches have: nothing is read before what is done
+/// is acknowledged.
 #[derive(Debug, Default)]
 pub(super) struct Entries {
     /// Those that run, with the number of this delivery.

@@ -84,13 +84,13 @@ async fn how_it_ends_is_the_functions_choice() {
 
 #[tokio::test]
 async fn what_a_program_prints_while_it_ends_is_its_last_output() {
-    let rig = rig_with(|config| config.keep_alive.stop = Some(Stop::Sigterm)).await;
-    rig.instance.print("before ");
-    rig.worker.retire();
-    let mut said = rig.worker.last_output();
+    let retired = rig_with(|config| config.keep_alive.stop = Some(Stop::Sigterm)).await;
+    retired.instance.print("before ");
+    retired.worker.retire();
+    let mut said = retired.worker.last_output();
     assert!((&mut said).now_or_never().is_none());
-    rig.instance.print("and after the signal");
-    rig.instance.end(End::Exited(0));
+    retired.instance.print("and after the signal");
+    retired.instance.end(End::Exited(0));
     assert_eq!(said.await, "before and after the signal");
     // Nobody waits for one that is killed.
     let killed = rig().await;
