@@ -86,12 +86,12 @@ def handler(event, context):
         os.kill(0, signal.SIGTERM)
         signal.signal(signal.SIGTERM, before)
         return helper.wait()
-    return [os.getpid(), os.getpgrp(), os.getsid(0)]
+    return [os.getpid(), os.getpgrp()]
 """
 
 
 @pytest.mark.parametrize("has_own_spec", [False, True])
-def test_a_worker_leads_a_session_of_its_own(functions: Functions, has_own_spec: bool) -> None:
+def test_a_worker_leads_a_process_group_of_its_own(functions: Functions, has_own_spec: bool) -> None:
     """So a signal to its process group does not reach its template and the other workers."""
     template = functions.template(GROUPS)
     workers = []
@@ -101,14 +101,14 @@ def test_a_worker_leads_a_session_of_its_own(functions: Functions, has_own_spec:
         workers.append(worker)
     assert workers[0].result("end the helpers") == -signal.SIGTERM
     for worker in workers:
-        pid, group, session = worker.result("ids")
-        assert group == session == pid
+        pid, group = worker.result("ids")
+        assert group == pid
 
 
-def test_a_template_leads_a_session_of_its_own(functions: Functions) -> None:
-    worker = functions.worker("import os\nIDS = [os.getpid(), os.getpgrp(), os.getsid(0)]\ndef handler(e, c): return IDS\n")
-    pid, group, session = worker.result({})
-    assert group == session == pid
+def test_a_template_leads_a_process_group_of_its_own(functions: Functions) -> None:
+    worker = functions.worker("import os\nIDS = [os.getpid(), os.getpgrp()]\ndef handler(e, c): return IDS\n")
+    pid, group = worker.result({})
+    assert group == pid
 
 
 class LeftChannel:

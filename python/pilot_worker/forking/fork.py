@@ -39,11 +39,11 @@ class SandboxError(Fault):
 
 
 def join(request: ForkRequest) -> None:
-    """Step 2: session, log, cgroups and namespaces. Closes every descriptor of the request except its channel."""
-    step = "session"
+    """Step 2: process group, log, cgroups and namespaces. Closes every descriptor of the request except its channel."""
+    step = "process group"
     try:
         # kill(0, …) would reach the template and all its children: process groups are not limited to PID namespaces (kill(2)).
-        os.setsid()
+        os.setpgid(0, 0)
         if request.log >= 0:
             os.dup2(request.log, 1)
             os.dup2(request.log, 2)

@@ -26,7 +26,7 @@ CLOSED, MESSAGE, CHILD, REFUSED, BROKEN = range(5)
 # The step in which a child failed, by `enum step`.
 STEPS = (
     "",
-    "begin a session",
+    "begin a process group",
     "take the log",
     "enter the cgroup",
     "enter the namespace",

@@ -2,8 +2,8 @@
 //! mounts the sandbox's own file systems, makes sandboxes inside, starts programs, reaps and cleans. When its control socket
 //! closes it exits, and the kernel ends everything in its PID namespace.
 //!
-//! It and each program that it starts lead sessions of their own. A signal to a process group reaches all its processes, in whatever
-//! PID namespace they are (kill(2)): it must not reach the daemon, another sandbox, or the init.
+//! It leads a process group of its own, and each program that it starts a session. A signal to a process group reaches all its processes,
+//! in whatever PID namespace they are (kill(2)): it must not reach the daemon, another sandbox, or the init.
 //!
 //! It runs in a process that was forked from the daemon's spawner: memory that it inherited is read and never freed.
 
@@ -28,8 +28,8 @@ use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, sigprocmask};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{
-    AccessFlags, Gid, Pid, Uid, access, chdir, setgroups, sethostname, setresgid, setresuid,
-    setsid, write,
+    AccessFlags, Gid, Pid, Uid, access, chdir, setgroups, sethostname, setpgid, setresgid,
+    setresuid, setsid, write,
 };
 use pilot_sys::capability::{self, Capability};
 use pilot_sys::process::{self, Program, Side};
@@ -106,7 +106,8 @@ pub(crate) fn run(
 
 fn set_up(control: &OwnedFd, own: Own, usage: Usage) -> Result<(), String> {
     let what = |step: &'static str| move |error: Errno| format!("{step}: {error}");
-    setsid().map_err(what("begin a session"))?;
+    let this = Pid::from_raw(0);
+    setpgid(this, this).map_err(what("begin a process group"))?;
     sethostname(HOST_NAME).map_err(what("set the host name"))?;
     if own.network == OwnNetwork::Yes {
         loopback::bring_up().map_err(|error| format!("bring loopback up: {error}"))?;
