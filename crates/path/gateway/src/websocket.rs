@@ -17,7 +17,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::{BufMut as _, Bytes};
 use futures_util::future::poll_immediate;
-use futures_util::{SinkExt as _, StreamExt as _, stream};
+use futures_util::{FutureExt as _, SinkExt as _, StreamExt as _, stream};
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use hyper::upgrade::{OnUpgrade, Upgraded};
@@ -177,17 +177,19 @@ impl WebSocket {
         let (from_worker, to_worker) = worker.into_split();
         let traffic = Traffic::default();
         body.counts(Arc::clone(&traffic.messages));
+        // Shared, because its worker does not answer a second one.
+        let ended = to_end(&mut body).map(|ended| ended.is_ok()).shared();
         let goes_away = {
             let application = async {
-                let (said, ended) = tokio::join!(
+                let (said, is_ended_well) = tokio::join!(
                     outbound(from_worker, &mut to_client, &traffic),
-                    to_end(&mut body)
+                    ended.clone()
                 );
                 if said == Said::Nothing {
-                    let code = match (traffic.broken_with(), ended) {
+                    let code = match (traffic.broken_with(), is_ended_well) {
                         (Some(code), _) => code,
-                        (None, Ok(())) => CloseCode::Normal,
-                        (None, Err(_)) => CloseCode::Error,
+                        (None, true) => CloseCode::Normal,
+                        (None, false) => CloseCode::Error,
                     };
                     close(&mut to_client, code).await;
                 }
@@ -212,7 +214,7 @@ impl WebSocket {
             close(&mut to_client, CloseCode::Away).await;
             let heard = async { while let Some(Ok(_)) = from_client.next().await {} };
             // Both ends of the worker's socket are closed by now.
-            tokio::join!(heard, async { drop(to_end(&mut body).await) });
+            tokio::join!(heard, ended);
         }
         // Ends a client that the application has not.
         drop(timeout(CLOSE_TIME_MAX, to_client.close()).await);
