@@ -67,9 +67,9 @@ table! {
     SCRIPT_DURATION: Histogram "pilot_initscript_duration_seconds" ["faas_name"]
         "Time of a run of an initscript, with the replies that it handed over.",
     REQUEST_BYTES: Counter "pilot_request_bytes_total" ["faas_name", "faas_trigger"]
-        "Bytes of the bodies of requests, also of those that failed.",
+        "Bytes of the bodies of requests, also of those that failed. For a function that gets events: of the event, as JSON. A request to the URL of such a function counts with its headers, and with a binary body in base64.",
     RESPONSE_BYTES: Counter "pilot_response_bytes_total" ["faas_name", "faas_trigger"]
-        "Bytes of the bodies of responses.",
+        "Bytes of the bodies of responses. For a function that gets events: of the result, as JSON.",
     PHASE_DURATION: Histogram "pilot_phase_duration_seconds" ["phase", "start"]
         "Time of each phase of an invocation; start is cold or warm. The phases add up to the total time.",
     WORKER_WAIT: Histogram "pilot_worker_wait_seconds" ["faas_name", "start"]

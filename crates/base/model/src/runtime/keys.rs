@@ -104,6 +104,6 @@ mod tests {
             "{python}"
         );
         let known = problem("handler = \"a.b\"\ninterface = \"http\"");
-        assert!(known.contains("is \"http\", must be"), "{known}");
+        assert!(known.contains("is \"http\", which is a runtime"), "{known}");
     }
 }
