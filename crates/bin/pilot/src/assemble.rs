@@ -139,6 +139,15 @@ impl Clock for MonotonicClock {
     }
 }
 
+/// Takes the data directory. Before anything in it is opened: another daemon may write there.
+fn hold(data_dir: &Path) -> anyhow::Result<HeldDataDir> {
+    let held = HeldDataDir::hold(data_dir)?;
+    if let Err(error) = pilot_admin::remove_unfinished(data_dir) {
+        tracing::warn!(%error, "files that a killed daemon left in the data directory were not removed");
+    }
+    Ok(held)
+}
+
 /// Assembles the daemon. Must be called within a tokio runtime.
 pub(crate) fn assemble(
     config: &DaemonConfig,
@@ -147,11 +156,7 @@ pub(crate) fn assemble(
     reserve: Arc<Reserve>,
     busy_poll: Arc<BusyPoll>,
 ) -> anyhow::Result<Daemon> {
-    // Before anything in the directory is opened: another daemon may write there.
-    let held = HeldDataDir::hold(&config.data_dir)?;
-    if let Err(error) = pilot_admin::remove_unfinished(&config.data_dir) {
-        tracing::warn!(%error, "files that a killed daemon left in the data directory were not removed");
-    }
+    let held = hold(&config.data_dir)?;
     let clock: Arc<dyn Clock> = Arc::new(MonotonicClock);
     let metrics = Arc::new(Metrics::default());
     let missing: Vec<String> = isolation.missing().collect();
