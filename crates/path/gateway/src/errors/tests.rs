@@ -170,26 +170,10 @@ fn invoke_errors() -> Vec<InvokeError> {
             name: "invert".to_owned(),
             problem: "its code /var/lib/pilotlight/code/1f is gone; deploy it again".to_owned(),
         },
-        InvokeError::TooManyRequests {
-            name: name(),
-            reason: ThrottleReason::QueueFull,
-            retry_after_s: 1,
-        },
-        InvokeError::TooManyRequests {
-            name: name(),
-            reason: ThrottleReason::Late,
-            retry_after_s: 7,
-        },
-        InvokeError::TooManyRequests {
-            name: name(),
-            reason: ThrottleReason::QueueTimeout,
-            retry_after_s: 1,
-        },
-        InvokeError::TooManyRequests {
-            name: name(),
-            reason: ThrottleReason::StartTimeout,
-            retry_after_s: 1,
-        },
+        throttled(ThrottleReason::QueueFull, 1),
+        throttled(ThrottleReason::Late, 7),
+        throttled(ThrottleReason::QueueTimeout, 1),
+        throttled(ThrottleReason::StartTimeout, 1),
         InvokeError::PayloadTooLarge {
             bytes: 7_000_000,
             bytes_max: 6_291_456,
@@ -248,6 +232,14 @@ fn invoke_errors() -> Vec<InvokeError> {
         of_node(Reason::NotSupported),
         InvokeError::ShuttingDown,
     ]
+}
+
+fn throttled(reason: ThrottleReason, retry_after_s: u32) -> InvokeError {
+    InvokeError::TooManyRequests {
+        name: "invert".parse().unwrap(),
+        reason,
+        retry_after_s,
+    }
 }
 
 fn of_body(kind: InputFaultKind, problem: &str) -> InvokeError {
