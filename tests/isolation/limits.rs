@@ -123,16 +123,16 @@ fn left_behind() -> Vec<Attempt> {
             let is_over = AtomicBool::new(false);
             let seconds = 15 * patience();
             let response = thread::scope(|scope| {
-                let keeper = scope.spawn(|| {
+                let receiver = scope.spawn(|| {
                     let response = ground.raw("once", "keep", json!([seconds]));
                     is_over.store(true, Ordering::Relaxed);
                     response
                 });
                 while !is_over.load(Ordering::Relaxed) {
-                    // It is an error where the keeper's end is the end of all.
+                    // It is an error where the receiver's end is the end of all.
                     ground.raw("once", "send", json!([MEMORY_MB / 2, 5]));
                 }
-                keeper.join().unwrap()
+                receiver.join().unwrap()
             });
             let after = ground.victim_count();
             let ended = response.header("x-amz-function-error").is_some();

@@ -46,16 +46,16 @@ def handler(event, context):
         libc.prctl(62, 0, 0, 0, 0)  # PR_SCHED_CORE, PR_SCHED_CORE_GET
         return [open("/proc/locks").read(), ctypes.get_errno()]
     if kind == "keep":
-        kept, keeper = [], socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        keeper.bind("\0keeper")
+        kept, receiver = [], socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        receiver.bind("\0receiver")
         while True:
-            kept += socket.recv_fds(keeper, 1, 1)[1]
+            kept += socket.recv_fds(receiver, 1, 1)[1]
     if kind == "send":
         file = os.memfd_create("sent")
         for _ in range(event["mb"]):
             os.write(file, bytes(1 << 20))
         sender = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        while sender.connect_ex("\0keeper") != 0:
+        while sender.connect_ex("\0receiver") != 0:
             time.sleep(0.01)
         return socket.send_fds(sender, [b"x"], [file])
     if kind == "touch":
@@ -375,7 +375,7 @@ async fn leaves_little_behind(engine: &ForkEngine, dir: &Path) {
         engine.prepare(version).await.expect("a template");
     }
     let neighbour = engine.start(&other, WorkerId(1)).await.expect("a worker");
-    let keeper = engine.start(&leaves, WorkerId(2)).await.expect("a worker");
+    let receiver = engine.start(&leaves, WorkerId(2)).await.expect("a worker");
     let give = async {
         loop {
             // Once the function's processes are ended, starts may fail.
@@ -389,7 +389,7 @@ async fn leaves_little_behind(engine: &ForkEngine, dir: &Path) {
         }
     };
     let kept = tokio::select! {
-        kept = call(&keeper, r#"{"kind":"keep"}"#) => kept,
+        kept = call(&receiver, r#"{"kind":"keep"}"#) => kept,
         () = give => unreachable!("it gives without end"),
         () = tokio::time::sleep(Duration::from_secs(60)) => panic!("it keeps what it gets"),
     };

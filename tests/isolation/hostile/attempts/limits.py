@@ -219,13 +219,13 @@ def try_many_locks_without_first_thread(locks, seconds):
 
 def try_keep(seconds):
     """Keeps the files that other workers of the function send."""
-    kept, keeper = [], socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    keeper.bind("\0keeper")
-    keeper.settimeout(seconds)
+    kept, receiver = [], socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    receiver.bind("\0receiver")
+    receiver.settimeout(seconds)
     until = time.monotonic() + seconds
     try:
         while time.monotonic() < until:
-            kept += socket.recv_fds(keeper, 1, 1)[1]
+            kept += socket.recv_fds(receiver, 1, 1)[1]
     except TimeoutError:
         pass
     return [True, sum(os.fstat(file).st_blocks for file in kept) * 512]
@@ -238,7 +238,7 @@ def try_send(mb, seconds):
         os.write(file, bytes(1 << 20))
     sender = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     until = time.monotonic() + seconds
-    while sender.connect_ex("\0keeper") != 0:
+    while sender.connect_ex("\0receiver") != 0:
         if time.monotonic() > until:
             return [False, "nobody keeps it"]
         time.sleep(0.01)
