@@ -6,7 +6,8 @@
 //! Nothing here is on the path of an invocation: groups are looked at in a thread of their own.
 
 use std::collections::HashMap;
-use std::fs;
+use std::fs::{self, File};
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -106,8 +107,10 @@ impl Cgroup {
     /// Whether memory is charged to it that its processes, which have ended, have left to others.
     pub(crate) fn is_charged(&self) -> bool {
         let memory = self.files.oom.parent().unwrap_or(Path::new(""));
-        let charge = self.hierarchy.inner.layout.charge(memory);
-        charge.used_bytes > USED_BYTES_RECYCLED_MAX
+        let layout = &self.hierarchy.inner.layout;
+        // Nearly every group has less in all, which one short file says. The other one takes the kernel long.
+        layout.all_bytes(memory) > USED_BYTES_RECYCLED_MAX
+            && layout.charge(memory).used_bytes > USED_BYTES_RECYCLED_MAX
     }
 
     pub(crate) fn hierarchy(&self) -> &Hierarchy {
@@ -258,16 +261,29 @@ fn sums(groups: &[EndedGroup]) -> Vec<LeftBehind> {
 }
 
 impl Layout {
-    fn charge(&self, group: &Path) -> Charge {
-        let read = |file: &str| fs::read_to_string(group.join(file)).unwrap_or_default();
-        let (all, program) = match self {
-            Self::V1(_) => ("memory.usage_in_bytes", "rss"),
-            Self::V2(_) => ("memory.current", "anon"),
+    /// All that is charged to a group. 0 for one that is gone.
+    fn all_bytes(&self, group: &Path) -> u64 {
+        let file = match self {
+            Self::V1(_) => "memory.usage_in_bytes",
+            Self::V2(_) => "memory.current",
         };
-        let stat = read("memory.stat");
+        let mut text = [0; 24];
+        let read = File::open(group.join(file)).and_then(|mut file| file.read(&mut text));
+        let number = read.ok().and_then(|len| str::from_utf8(&text[..len]).ok());
+        number
+            .and_then(|text| text.trim().parse().ok())
+            .unwrap_or(0)
+    }
+
+    fn charge(&self, group: &Path) -> Charge {
+        let program = match self {
+            Self::V1(_) => "rss",
+            Self::V2(_) => "anon",
+        };
+        let stat = fs::read_to_string(group.join("memory.stat")).unwrap_or_default();
         let count = |name: &str| counter(&stat, name);
         let used_bytes = count(program) + count("shmem");
-        let all = read(all).trim().parse::<u64>().unwrap_or(0);
+        let all = self.all_bytes(group);
         // Version 1 does not say how much of the kernel's own memory it can free.
         let free = count("inactive_file") + count("active_file") + count("slab_reclaimable");
         Charge {
