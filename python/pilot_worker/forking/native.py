@@ -51,7 +51,7 @@ _CHANNEL_DISTANCE = 2 * _FDS_MAX
 
 
 class _Child(ctypes.Structure):
-    _fields_ = [("pid", ctypes.c_int32), ("id", ctypes.c_uint64)]
+    _fields_ = [("pid", ctypes.c_int32), ("has_old_pages", ctypes.c_uint32), ("id", ctypes.c_uint64)]
 
 
 class _Region(ctypes.Structure):
@@ -79,8 +79,9 @@ class _Server(ctypes.Structure):
         ("region_count", ctypes.c_uint64),
         ("spans", _Region * _SPANS_MAX),
         ("span_count", ctypes.c_uint64),
-        ("spans_len", ctypes.c_uint64),
         ("child_count", ctypes.c_uint64),
+        ("old_page_children", ctypes.c_uint64),
+        ("old_pages_len", ctypes.c_uint64),
         ("channel_at", ctypes.c_int32),
         ("event_loop", ctypes.c_int32 * _LOOP_FDS),
         ("message_len", ctypes.c_uint64),
@@ -174,7 +175,6 @@ class ForkServer:
         for index, span in enumerate(largest):
             self._server.spans[index] = _Region(*span)
         self._server.span_count = len(largest)
-        self._server.spans_len = sum(length for _, length in largest)
 
     def message(self) -> Tuple[bytes, List[int]]:
         """The message of `MESSAGE`: bytes that are not a native request, and descriptors, which the caller now owns."""

@@ -82,6 +82,7 @@ struct span {
 
 struct child {
     int32_t pid;
+    uint32_t has_old_pages;  // it was forked before its template made memory huge that it may still have as it was
     uint64_t id;
 };
 
@@ -104,8 +105,9 @@ struct fork_server {
     uint64_t region_count;
     struct span spans[SPANS_MAX];
     uint64_t span_count;
-    uint64_t spans_len;          // of all of them, bytes
     uint64_t child_count;
+    uint64_t old_page_children;  // that have old pages
+    uint64_t old_pages_len;      // what they may have at most, bytes
     int32_t channel_at;          // a child's descriptor number for its channel; unused in the template
     int32_t event_loop[LOOP_FDS];
     // Out.
@@ -281,8 +283,7 @@ void pilot_unwatch(struct fork_server *s) {
 int pilot_track(struct fork_server *s, int32_t pid, uint64_t id) {
     for (int i = 0; i < CHILDREN_MAX; i++) {
         if (s->children[i].pid == 0) {
-            s->children[i].pid = pid;
-            s->children[i].id = id;
+            s->children[i] = (struct child){pid, 0, id};
             s->child_count++;
             return 1;
         }
@@ -302,6 +303,7 @@ static void reap(struct fork_server *s) {
             if (s->children[i].pid != pid) continue;
             s->children[i].pid = 0;
             s->child_count--;
+            if (s->children[i].has_old_pages && !--s->old_page_children) s->old_pages_len = 0;
             int ended_by = status & 0x7f;  // WTERMSIG, WEXITSTATUS: wait(2)
             if (ended_by) tell(s, "exited", s->children[i].id, "signal", (uint64_t)ended_by);
             else tell(s, "exited", s->children[i].id, "code", (uint64_t)(status >> 8 & 0xff));
@@ -473,21 +475,33 @@ static int fork_one(struct fork_server *s, const struct request *r) {
 #define MADV_COLLAPSE 25
 #define HUGE_LEN (2ul << 20)
 // No request for this long: nobody waits. Then a pause after each huge page, for others that want this CPU.
-#define QUIET_NS 20000000
+#define QUIET_NS 5000000
 #define BREATH_NS 1000000
-// A child that lives keeps the pages from before, so that there are two copies until it ends. More than this waits until none lives.
+// Children that live keep the pages from before, so that there are two copies until they end. More than this waits for their end.
 #define SECOND_COPY_MAX (64ul << 20)
 
 static int may_make_huge(const struct fork_server *s) {
-    return s->span_count && (!s->child_count || s->spans_len <= SECOND_COPY_MAX);
+    return s->span_count && s->old_pages_len < SECOND_COPY_MAX;
+}
+
+// All children have what was just made huge as it was.
+static void note_old_pages(struct fork_server *s) {
+    if (!s->child_count) return;
+    s->old_pages_len += HUGE_LEN;
+    for (int i = 0; i < CHILDREN_MAX && s->old_page_children < s->child_count; i++) {
+        struct child *child = &s->children[i];
+        if (!child->pid || child->has_old_pages) continue;
+        child->has_old_pages = 1;
+        s->old_page_children++;
+    }
 }
 
 // Makes one huge page (madvise(2)). It takes some milliseconds, for which a request may have to wait.
 static void make_huge(struct fork_server *s) {
     struct span *span = &s->spans[s->span_count - 1];
     span->len -= HUGE_LEN;
-    s->spans_len -= HUGE_LEN;
     long error = CALL3(__NR_madvise, span->at + span->len, HUGE_LEN, MADV_COLLAPSE);
+    if (!error) note_old_pages(s);
     if (!span->len) s->span_count--;
     // No memory, or the limit of the cgroup is near. Other errors concern this page only.
     if (error == -ENOMEM || error == -EBUSY) s->span_count = 0;
