@@ -330,15 +330,19 @@ fn a_folder_as_awss_console_makes_it_is_a_function_and_any_error_is_shown() {
 #[test]
 fn more_workers_than_the_function_may_have_are_refused() {
     let daemon = lab(ECHO, json!({"scale": {"max": 2}}));
-    let output = daemon.cli(&["scale", "lab", "3"]);
-    assert_eq!(output.status.code(), Some(1));
-    assert!(
-        stderr(&output)
-            .contains("function 'lab' has at most 2 workers (scale.max), and 3 were asked for"),
-        "{}",
-        stderr(&output)
-    );
-    daemon.cli_ok(&["scale", "lab", "2"]);
+    for too_many in [
+        ["scale", "lab", "3"].as_slice(),
+        &["scale", "lab", "--policy", "static:3"],
+    ] {
+        let output = daemon.cli(too_many);
+        assert_eq!(output.status.code(), Some(1));
+        let said = stderr(&output);
+        assert!(
+            said.contains("function 'lab' has at most 2 workers (scale.max), and 3 were asked for"),
+            "{said}"
+        );
+    }
+    daemon.cli_ok(&["scale", "lab", "2", "--policy", "static:2"]);
 }
 
 /// The table of exit codes: the code, its meaning as in `pilot --help` and in the README, and commands that end with it.

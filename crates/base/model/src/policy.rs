@@ -87,6 +87,15 @@ policies! {
 
 impl Policy {
     /// Gives the constant `key` the value `value`.
+    /// How many workers it asks for at any time. `None`: it forecasts.
+    #[must_use]
+    pub fn fixed_workers(&self) -> Option<u32> {
+        match self {
+            Self::Static(fixed) => Some(fixed.workers),
+            _ => None,
+        }
+    }
+
     fn set(&mut self, key: &str, value: &ConstantSpec) -> Result<(), PolicyError> {
         let name = self.name();
         let Some(constants) = self.constants_mut() else {

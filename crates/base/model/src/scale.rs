@@ -89,12 +89,9 @@ impl ScaleSpec {
                 .check()
                 .map_err(|error| fail(error.key, error.problem))
         })?;
-        if let Policy::Static(fixed) = &policy
-            && fixed.workers > max
-        {
+        if let Some(workers) = policy.fixed_workers().filter(|workers| *workers > max) {
             let problem = format!(
-                "is {}, must be at most scale.max, which is {max}: with policy = \"static:N\", N is the number of workers",
-                fixed.workers
+                "is {workers}, must be at most scale.max, which is {max}: with policy = \"static:N\", N is the number of workers"
             );
             return Err(fail("scale.policy.workers", problem));
         }

@@ -18,7 +18,9 @@ use pilot_model::ports::{
 };
 use pilot_model::runtime::shown;
 use pilot_model::status::PoolStatus;
-use pilot_model::{BoxFuture, FunctionConfig, FunctionName, FunctionSpec, LayerId, SecretId};
+use pilot_model::{
+    BoxFuture, FunctionConfig, FunctionName, FunctionSpec, LayerId, Policy, SecretId,
+};
 
 use crate::archive::ArchiveLimits;
 use crate::blocking::blocking;
@@ -404,7 +406,9 @@ impl ControlPlane for Deployer {
             return Err(errors::broken(name, &problem));
         }
         let max = function.live.version.config.scale.max;
-        if let Some(wanted) = scaling.workers.filter(|wanted| *wanted > max) {
+        let by_policy = scaling.policy.as_ref().and_then(Policy::fixed_workers);
+        let mut asked_for = scaling.workers.into_iter().chain(by_policy);
+        if let Some(wanted) = asked_for.find(|wanted| *wanted > max) {
             return Err(errors::too_many_workers(name, wanted, max));
         }
         let policy = scaling.policy.as_ref().map(ToString::to_string);
