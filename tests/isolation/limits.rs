@@ -9,6 +9,7 @@ use pilot_harness::patience;
 use serde_json::json;
 
 use crate::ground::{Ground, MEMORY_MB, SLOW_CPU};
+use crate::hostile::deploy_with;
 use crate::{Attempt, Verdict};
 
 /// `limits.pids` of the daemon, by default.
@@ -298,6 +299,35 @@ fn descriptors() -> Vec<Attempt> {
             },
         ));
     }
+    attempts.push(Attempt::new(
+        "descriptors: open folders of an overlay with many names end the worker, and a few do not",
+        |ground| {
+            // Folders that the template has written to are overlays.
+            let keys = json!({"memory_mb": MEMORY_MB, "timeout_s": 25 * patience()});
+            deploy_with(
+                &ground.daemon,
+                "overlaid",
+                &keys,
+                "open('/tmp/at-import', 'w').close()\n",
+            );
+            let before = ground.victim_count();
+            let (_, few) = ground.attempt("overlaid", "many_folders", json!([4, 20_000, 3]));
+            let response = ground.raw("overlaid", "many_folders", json!([40, 20_000, 15]));
+            let after = ground.victim_count();
+            let seen = format!(
+                "{few} then {} after {:?}",
+                response.text(),
+                response.head_after
+            );
+            let ended = response.header("x-amz-function-error").is_some();
+            if few == 4 && ended && response.text().contains("open folders") && after == before + 1
+            {
+                Verdict::Pass(seen)
+            } else {
+                Verdict::Fail(seen)
+            }
+        },
+    ));
     attempts
 }
 

@@ -53,8 +53,9 @@ pub use secrets::Secrets;
 pub use tokens::{Signer, Tokens};
 pub use trigger::{Deliver, Mark, NoDelivery, TriggerControl, TriggerStore};
 pub use worker::{
-    Answer, Call, Done, EPOLL_WATCHES_MAX, HttpHead, LOCKS_MAX, MemoryShortage, Part, Resources,
-    SOCKETS_MAX, ShownInputs, StartStamps, Unpassed, Worker, WorkerFault, WorkerMemory,
+    Answer, Call, Done, EPOLL_WATCHES_MAX, HttpHead, LOCKS_MAX, MemoryShortage,
+    OVERLAY_FOLDERS_MAX, Part, Resources, SOCKETS_MAX, ShownInputs, StartStamps, Unpassed, Worker,
+    WorkerFault, WorkerMemory,
 };
 
 /// A boxed future, so that a port can be used as `dyn`.

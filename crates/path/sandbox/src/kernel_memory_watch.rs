@@ -1,6 +1,6 @@
 //! Watches memory of the kernel that no control group is charged for. Ends what is in a network namespace whose sockets hold too much
-//! of it, or are too many, and sandboxes that hold too many locks of files or watches of epoll ([`by_descriptor`]). Ends functions whose
-//! ended workers have left too much memory ([`left_behind`]).
+//! of it, or are too many, and sandboxes that hold too many locks of files, watches of epoll or open folders
+//! ([`by_descriptor`]). Ends functions whose ended workers have left too much memory ([`left_behind`]).
 //!
 //! The kernel charges a control group for sockets that a process has made or accepted, but nobody for what a connection has received
 //! before it is accepted (`inet_csk_accept` in net/ipv4/inet_connection_sock.c), for datagrams that are kept back (`MSG_MORE`), and for

@@ -383,29 +383,24 @@ impl ForkedWorker {
         };
         match (end, self.out_of_memory.get()) {
             (ChildEnd::Exited(code), _) => WorkerFault::Exited { code, output },
-            // Its template, which would have known, is ended with it for what their sockets hold, or what ended workers have left, or
-            // may be for its locks or
-            // watches.
-            (ChildEnd::Signalled(SIGKILL), Some(shortage))
-            | (
-                ChildEnd::Unknown,
-                Some(
-                    shortage @ (MemoryShortage::Sockets
-                    | MemoryShortage::TooManySockets
-                    | MemoryShortage::TooManyLocks
-                    | MemoryShortage::TooManyWatches
-                    | MemoryShortage::LeftBehind),
-                ),
-            ) => WorkerFault::OutOfMemory {
-                shortage: *shortage,
-                limit_bytes: self.memory_bytes_max,
-                output,
-            },
+            (ChildEnd::Signalled(SIGKILL), Some(shortage)) => self.ended_for(*shortage, output),
+            // Its template, which would have known, may be ended with it.
+            (ChildEnd::Unknown, Some(shortage)) if shortage.is_found_by_the_daemon() => {
+                self.ended_for(*shortage, output)
+            }
             (ChildEnd::Signalled(signal), _) => WorkerFault::Signalled { signal, output },
             (end, _) => WorkerFault::Protocol {
                 problem: format!("the worker {}", end.in_words()),
                 output,
             },
+        }
+    }
+
+    fn ended_for(&self, shortage: MemoryShortage, output: Bytes) -> WorkerFault {
+        WorkerFault::OutOfMemory {
+            shortage,
+            limit_bytes: self.memory_bytes_max,
+            output,
         }
     }
 }

@@ -208,6 +208,19 @@ def try_many_watches(instances, seconds):
     return [True, len(epolls) * len(descriptors)]
 
 
+def try_many_folders(descriptors, names, seconds):
+    """Opens a folder that is in both layers of an overlay, and lists it with each descriptor after a change, and sleeps."""
+    for name in range(names):
+        os.close(os.open(f"/tmp/{name:06}{'x' * 240}", os.O_CREAT | os.O_WRONLY))
+    kept = []
+    for descriptor in range(descriptors):
+        folder = os.open("/tmp", os.O_RDONLY)
+        kept.append((folder, next(os.scandir(folder))))
+        os.close(os.open(f"/tmp/changed-{descriptor}", os.O_CREAT | os.O_WRONLY))
+    time.sleep(seconds)
+    return [True, len(kept)]
+
+
 def try_many_locks_without_first_thread(locks, seconds):
     """The same in a child whose first thread has ended."""
     if os.fork() == 0:

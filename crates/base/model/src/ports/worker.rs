@@ -366,6 +366,9 @@ pub enum MemoryShortage {
     TooManyLocks,
     /// It had more than [`EPOLL_WATCHES_MAX`] watches of epoll, and the daemon ended it: an event that many wait for stops a CPU.
     TooManyWatches,
+    /// It had more than [`OVERLAY_FOLDERS_MAX`] open folders of overlays, and the daemon ended it: the kernel does not charge for the lists
+    /// of their names.
+    TooManyFolders,
     /// Ended workers of the function had left more memory to its other processes than `memory_mb`, and the daemon ended these.
     LeftBehind,
 }
@@ -379,19 +382,33 @@ pub const LOCKS_MAX: u64 = 10_000;
 /// Watches of epoll(7) that a worker may have. With as many on one descriptor, its event takes up to 10 ms. A message has the number, too.
 pub const EPOLL_WATCHES_MAX: u64 = 50_000;
 
+/// Open folders of overlays that a worker may have while the kernel has more memory than usual that it cannot free. Each may have a list
+/// of the folder's names, up to 512 bytes for each. A message has the number, too.
+pub const OVERLAY_FOLDERS_MAX: u64 = 4;
+
 impl MemoryShortage {
+    /// Whether the daemon ended it, because the kernel does not limit what it had too much of.
+    #[must_use]
+    pub fn is_found_by_the_daemon(self) -> bool {
+        match self {
+            Self::Own | Self::Builds | Self::Total | Self::Outside => false,
+            Self::Sockets
+            | Self::TooManySockets
+            | Self::TooManyLocks
+            | Self::TooManyWatches
+            | Self::TooManyFolders
+            | Self::LeftBehind => true,
+        }
+    }
+
     fn of_worker(self, limit_bytes: u64) -> String {
         match self {
             Self::Own => format!(
                 "the worker used more memory than its limit of {}",
                 Size(limit_bytes)
             ),
-            Self::Sockets
-            | Self::TooManySockets
-            | Self::TooManyLocks
-            | Self::TooManyWatches
-            | Self::LeftBehind => {
-                format!("the worker was ended: {}", self.around())
+            found if found.is_found_by_the_daemon() => {
+                format!("the worker was ended: {}", found.around())
             }
             around => format!("the kernel killed the worker: {}", around.around()),
         }
@@ -404,12 +421,8 @@ impl MemoryShortage {
             Self::Own => {
                 format!("{what} took more memory than memory_mb allows; give it more")
             }
-            Self::Sockets
-            | Self::TooManySockets
-            | Self::TooManyLocks
-            | Self::TooManyWatches
-            | Self::LeftBehind => {
-                format!("it was ended while {what}: {}", self.around())
+            found if found.is_found_by_the_daemon() => {
+                format!("it was ended while {what}: {}", found.around())
             }
             around => format!("the kernel ended it while {what}: {}", around.around()),
         }
@@ -458,6 +471,10 @@ impl MemoryShortage {
             Self::TooManyWatches => {
                 "it had more than the 50,000 watches of epoll that it may have. Remove those that are no longer needed"
             }
+            Self::TooManyFolders => {
+                "it had more than 4 open folders of /tmp or /dev/shm, whose lists of names took much memory of the kernel. Close folders that \
+                 are no longer needed, or write there in the handler and not at import"
+            }
             Self::LeftBehind => {
                 "workers of the function that have ended had left more memory to its other processes than its memory_mb, as shared memory \
                  or files that they had sent. Share less between workers, or raise memory_mb"
@@ -498,5 +515,12 @@ mod tests {
             message.contains(&EPOLL_WATCHES_MAX.to_string()),
             "{message}"
         );
+    }
+
+    #[test]
+    fn the_message_about_too_many_folders_has_their_limit() {
+        let message = MemoryShortage::TooManyFolders.of_worker(0);
+        let limit = format!("more than {OVERLAY_FOLDERS_MAX} open folders");
+        assert!(message.contains(&limit), "{message}");
     }
 }
