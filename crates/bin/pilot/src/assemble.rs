@@ -622,18 +622,19 @@ impl Daemon {
             invoker: Arc::clone(&self.invoker),
             traces: self.gateway.traces.clone(),
         });
+        // Those of a function that was removed just before a crash.
+        self.queue.forget_all_but(self.function_names());
         self.queue.dispatch(Arc::clone(&runner) as _);
         self.triggers.start(runner);
     }
 
     /// Removes the logs and counts of functions that no longer exist.
     pub(crate) fn forget_the_removed(&self) {
-        let known: HashSet<_> = self
-            .deployer
-            .list()
-            .into_iter()
-            .map(|function| function.name)
-            .collect();
-        self.observations.retain_logs(&known);
+        self.observations.retain_logs(&self.function_names());
+    }
+
+    fn function_names(&self) -> HashSet<FunctionName> {
+        let functions = self.deployer.list().into_iter();
+        functions.map(|function| function.name).collect()
     }
 }

@@ -192,7 +192,29 @@ fn write(dir: &Path, name: &str, sources: &[Source]) -> io::Result<PathBuf> {
         }
         fs::rename(&staging, &place)?;
     }
+    remove_others(dir, name, &place)?;
     Ok(place)
+}
+
+/// Removes what other versions of the daemon have written, and what a start has left that was interrupted. The data directory has one
+/// daemon at a time.
+fn remove_others(dir: &Path, name: &str, place: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(dir)? {
+        let path = entry?.path();
+        let rest = path.file_name().and_then(|file| file.to_str());
+        let rest = rest.and_then(|file| file.strip_prefix(name)?.strip_prefix('-'));
+        if path != place && rest.is_some_and(is_id_with_process) {
+            fs::remove_dir_all(path)?;
+        }
+    }
+    Ok(())
+}
+
+/// The id of sources, and the process that writes them if they are not complete: `0123456789abcdef`, `0123456789abcdef.4711`.
+fn is_id_with_process(text: &str) -> bool {
+    let (id, process) = text.split_once('.').unwrap_or((text, "0"));
+    let is_hex = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+    id.len() == 16 && id.bytes().all(is_hex) && process.parse::<u32>().is_ok()
 }
 
 /// Collects the sources, without files that an interpreter has left there.
@@ -230,6 +252,25 @@ mod tests {
             !compiled.exists(),
             "what was compiled may be incomplete, too"
         );
+    }
+
+    #[test]
+    fn what_other_versions_and_interrupted_starts_have_written_is_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let others = ["python-0123456789abcdef", "node-0123456789abcdef.4711"];
+        let kept = [
+            "python-mine",
+            "pythons-0123456789abcdef",
+            "node-0123456789abcdef.log",
+        ];
+        for name in others.iter().chain(&kept) {
+            fs::create_dir(folder.path().join(name)).unwrap();
+        }
+        let files = RuntimeFiles::unpack(folder.path()).unwrap();
+        assert!(files.python().exists());
+        let is_there = |name: &&str| folder.path().join(name).exists();
+        assert!(!others.iter().any(|name| is_there(name)));
+        assert!(kept.iter().all(|name| is_there(name)));
     }
 
     #[test]

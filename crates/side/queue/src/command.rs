@@ -1,5 +1,7 @@
 //! What the writer is told to do.
 
+use std::collections::HashSet;
+
 use pilot_model::FunctionName;
 use pilot_model::asynchronous::{DeadLetters, DeadLettersChanged};
 use pilot_model::ports::{Accepted, AsyncFault, Mark, MayTouch, NotAccepted};
@@ -51,6 +53,10 @@ pub(crate) enum Command {
     /// A function is gone, and its idempotency keys with it.
     ForgetKeys {
         function: FunctionName,
+    },
+    /// All functions but these are gone, and their triggers.
+    ForgetAllBut {
+        functions: HashSet<FunctionName>,
     },
     Stop,
 }

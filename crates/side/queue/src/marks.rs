@@ -37,6 +37,23 @@ pub(crate) fn forget(connection: &Connection, beginning: &str, kept: &[String]) 
     Ok(())
 }
 
+/// Forgets the marks of these functions. A scope begins with the function's name, which has no slash.
+pub(crate) fn forget_functions(
+    connection: &Connection,
+    is_gone: impl Fn(&str) -> bool,
+) -> Result<()> {
+    let mut scopes = connection.prepare_cached("SELECT DISTINCT scope FROM marks")?;
+    let scopes = scopes.query_map([], |row| row.get::<_, String>(0))?;
+    let scopes = scopes.collect::<Result<Vec<_>>>()?;
+    let of_function = |scope: &String| scope.split_once('/').is_some_and(|(name, _)| is_gone(name));
+    for scope in scopes.into_iter().filter(of_function) {
+        connection
+            .prepare_cached("DELETE FROM marks WHERE scope = ?1")?
+            .execute([scope])?;
+    }
+    Ok(())
+}
+
 /// The marks of a scope.
 pub(crate) fn read(connection: &Connection, scope: &str) -> Result<Vec<(String, String)>> {
     let mut statement =

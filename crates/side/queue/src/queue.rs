@@ -3,6 +3,7 @@
 
 mod triggers;
 
+use std::collections::HashSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -116,6 +117,15 @@ impl Queue {
         let function = function.clone();
         // After the end of the writer, nothing is accepted either.
         let _ = self.shared.commands.send(Command::ForgetKeys { function });
+    }
+
+    /// The idempotency keys and marks of all other functions are forgotten, as if these had just been removed. For a start: a removal that
+    /// the daemon did not survive may have left some. Call it before [`Queue::dispatch`].
+    pub fn forget_all_but(&self, functions: HashSet<FunctionName>) {
+        let _ = self
+            .shared
+            .commands
+            .send(Command::ForgetAllBut { functions });
     }
 
     /// [`Queue::hold`]s, waits at most `grace` for the attempts that run, and ends the writer. What was cut runs again after the next

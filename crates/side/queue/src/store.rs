@@ -1,5 +1,7 @@
 //! The records in SQLite: statements and nothing else. The caller says what is one transaction.
 
+use std::collections::HashSet;
+
 use bytes::Bytes;
 use pilot_model::FunctionName;
 use pilot_model::asynchronous::{AsyncInfo, AsyncShown, Destination};
@@ -206,6 +208,25 @@ pub(crate) fn forget_keys_of(connection: &Connection, function: &FunctionName) -
              AND NOT EXISTS (SELECT 1 FROM records WHERE records.id = keys.id AND condition IS NULL)",
         )?
         .execute([format!("/{function}")])
+}
+
+/// The same of all functions that are gone.
+pub(crate) fn forget_keys_of_functions(
+    connection: &Connection,
+    is_gone: impl Fn(&str) -> bool,
+) -> Result<usize> {
+    let mut scopes = connection.prepare_cached("SELECT DISTINCT scope FROM keys")?;
+    let scopes = scopes.query_map([], |row| row.get::<_, String>(0))?;
+    let scopes = scopes.collect::<Result<Vec<_>>>()?;
+    let names: HashSet<&str> = scopes
+        .iter()
+        .filter_map(|scope| Some(scope.rsplit_once('/')?.1))
+        .filter(|name| is_gone(name))
+        .collect();
+    let forgotten = names.into_iter().filter_map(|name| name.parse().ok());
+    forgotten
+        .map(|function| forget_keys_of(connection, &function))
+        .sum()
 }
 
 /// How many keys there are.

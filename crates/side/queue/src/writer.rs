@@ -253,7 +253,9 @@ impl Writer {
                 let _ = reply.send(Err(AsyncFault::Store { problem }));
             }
             Command::Marks { reply, .. } => _ = reply.send(Err(problem)),
-            Command::Forget { .. } | Command::ForgetKeys { .. } => return Some(command),
+            Command::Forget { .. } | Command::ForgetKeys { .. } | Command::ForgetAllBut { .. } => {
+                return Some(command);
+            }
             Command::Stop => {}
         }
         None
@@ -304,6 +306,16 @@ impl Work<'_> {
             }
             Command::ForgetKeys { function } => {
                 let forgotten = store::forget_keys_of(self.connection, function)?;
+                self.held.forget_keys(forgotten);
+                Ok(Outcome::Nothing)
+            }
+            Command::ForgetAllBut { functions } => {
+                let is_gone = |name: &str| {
+                    let name = name.parse::<FunctionName>();
+                    name.is_ok_and(|name| !functions.contains(&name))
+                };
+                marks::forget_functions(self.connection, is_gone)?;
+                let forgotten = store::forget_keys_of_functions(self.connection, is_gone)?;
                 self.held.forget_keys(forgotten);
                 Ok(Outcome::Nothing)
             }

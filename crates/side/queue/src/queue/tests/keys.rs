@@ -50,6 +50,27 @@ fn a_key_does_not_outlive_an_invocation_that_never_runs_or_its_function() {
     queue.cancel("a", anything()).unwrap();
     assert!(is_new("f", "b", "k"), "its event was cancelled");
 
+    // After a start: of functions that are not there any more.
+    assert!(is_new("left", "l", "k"));
+    queue.cancel("l", anything()).unwrap();
+    assert!(is_new("left", "m", "k") && is_new("ff", "n", "kept"));
+    let mark = |scope: &str| Mark {
+        scope: scope.to_owned(),
+        key: "last".to_owned(),
+        value: Some("1".to_owned()),
+    };
+    let marks = vec![mark("left/o/schedule/x"), mark("ff/o/schedule/x")];
+    runtime.block_on(queue.change(marks)).unwrap();
+    let there = ["f", "ff"].map(|name| name.parse().unwrap());
+    queue.forget_all_but(there.into());
+    assert!(!is_new("left", "p", "k"), "its event still waits");
+    assert!(!is_new("ff", "q", "kept"));
+    let marks = |scope: &str| runtime.block_on(queue.marks(scope)).unwrap().len();
+    assert_eq!(
+        (marks("left/o/schedule/x"), marks("ff/o/schedule/x")),
+        (0, 1)
+    );
+
     // Of a function that is removed: what has ended, and what waits.
     assert!(is_new("gone", "c", "waits"));
     assert!(is_new("ff", "d", "k"));
