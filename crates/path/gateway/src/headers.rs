@@ -124,8 +124,10 @@ pub(crate) fn application_text(value: &HeaderValue) -> String {
     }
 }
 
-/// The reverse of [`application_text`]. Text beyond Latin-1 becomes UTF-8. `None`: it contains a control character.
+/// The reverse of [`application_text`], without blanks around the value, which make a response of HTTP/2 malformed (RFC 9113 §8.2.1). Text
+/// beyond Latin-1 becomes UTF-8. `None`: it contains a control character.
 pub(crate) fn application_value(text: &str) -> Option<HeaderValue> {
+    let text = text.trim_matches(BLANKS);
     if text.is_ascii() {
         return HeaderValue::from_str(text).ok();
     }
@@ -139,10 +141,12 @@ pub(crate) fn application_value(text: &str) -> Option<HeaderValue> {
     }
 }
 
-/// Text as a value, in UTF-8. `None`: it contains a control character.
+/// Text as a value, in UTF-8, without blanks around it. `None`: it contains a control character.
 pub(crate) fn value(text: &str) -> Option<HeaderValue> {
-    HeaderValue::from_bytes(text.as_bytes()).ok()
+    HeaderValue::from_bytes(text.trim_matches(BLANKS).as_bytes()).ok()
 }
+
+const BLANKS: [char; 2] = [' ', '\t'];
 
 fn latin1(bytes: &[u8]) -> String {
     bytes.iter().copied().map(char::from).collect()
@@ -157,7 +161,8 @@ mod tests {
     proptest! {
         #[test]
         fn a_value_comes_back_from_an_application_byte_by_byte(bytes in any::<Vec<u8>>()) {
-            if let Ok(value) = HeaderValue::from_bytes(&bytes) {
+            // hyper gives values without blanks around them.
+            if let Ok(value) = HeaderValue::from_bytes(bytes.trim_ascii()) {
                 prop_assert_eq!(application_value(&application_text(&value)), Some(value));
             }
         }
@@ -166,6 +171,15 @@ mod tests {
         fn no_text_of_an_application_is_too_odd(text in any::<String>()) {
             application_value(&text);
         }
+    }
+
+    #[test]
+    fn blanks_around_a_value_are_not_sent() {
+        let sent = HeaderValue::from_static("a=1; Path=/");
+        // Django's WSGI handler gives cookies so.
+        assert_eq!(application_value(" a=1; Path=/"), Some(sent.clone()));
+        assert_eq!(value("\ta=1; Path=/ "), Some(sent));
+        assert_eq!(value(" \t "), Some(HeaderValue::from_static("")));
     }
 
     #[test]

@@ -1,10 +1,12 @@
 //! What nobody read of a request's body when its response is known, as for a function that does not exist. The next request of an
 //! HTTP/1.1 connection comes behind it. Over HTTP/2, the stream is reset if a rest stays, and some clients lose the response
-//! then (curl before 8).
+//! then (curl before 8, httpx).
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use http_body_util::BodyExt as _;
+use tokio::runtime::Handle;
 
 use crate::connection::line::Usage;
 use crate::request_body::RequestBody;
@@ -27,6 +29,19 @@ pub(crate) async fn read(mut body: RequestBody, usage: &Usage) -> Option<Request
         }
         _ => Some(body),
     }
+}
+
+/// The same for a body of HTTP/2 that a function has read in part, while it responds. A rest that stays is kept until the client has the
+/// response.
+pub(crate) fn read_meanwhile(body: RequestBody, usage: Arc<Usage>) {
+    let Ok(runtime) = Handle::try_current() else {
+        return;
+    };
+    runtime.spawn(async move {
+        if let Some(rest) = read(body, &usage).await {
+            usage.keeps_rest(rest.into_rest());
+        }
+    });
 }
 
 /// A body that a function may leave, and that is not longer, has usually come with its head. Then hyper has read it, and the connection

@@ -197,7 +197,7 @@ impl RequestContext<'_> {
     }
 
     /// The body as a stream: what is unread of it, or what was read for its signature, or nothing.
-    pub(crate) fn streamed(&mut self, upload: Option<Upload<RequestBody>>) -> StreamedBody {
+    pub(crate) fn streamed(&mut self, upload: Option<Upload>) -> StreamedBody {
         match (upload, self.held.take()) {
             (Some(upload), _) => StreamedBody::new(upload),
             (None, Some(held)) => {
@@ -237,7 +237,7 @@ impl RequestContext<'_> {
     }
 
     /// The unread body, as a stream; `None` if there is none. It is read when `expects` permits it.
-    pub(crate) fn upload(&mut self, expects: Option<Expectation>) -> Option<Upload<RequestBody>> {
+    pub(crate) fn upload(&mut self, expects: Option<Expectation>) -> Option<Upload> {
         let body = self.body.take().filter(|body| !body.is_end_stream())?;
         let patience = self.gate.config.body_timeout;
         let usage = Arc::clone(self.line.usage());

@@ -3,7 +3,6 @@
 //!
 //! Only the time between two parts is limited. At most one part is in memory.
 
-use std::error::Error;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -18,11 +17,14 @@ use tokio::time::{Instant, Sleep, sleep};
 use crate::body::malformed;
 use crate::connection::line::Usage;
 use crate::expectation::Expectation;
+use crate::leftover;
+use crate::request_body::RequestBody;
 
 /// A streamed request body.
 #[derive(Debug)]
-pub(crate) struct Upload<B> {
-    body: B,
+pub(crate) struct Upload {
+    /// Taken when this is dropped.
+    body: Option<RequestBody>,
     usage: Arc<Usage>,
     /// Longest wait for the next part, when the server asks for it.
     patience: Duration,
@@ -34,15 +36,15 @@ pub(crate) struct Upload<B> {
     expects: Option<Expectation>,
 }
 
-impl<B> Upload<B> {
+impl Upload {
     pub(crate) fn new(
-        body: B,
+        body: RequestBody,
         usage: Arc<Usage>,
         patience: Duration,
         expects: Option<Expectation>,
     ) -> Self {
         Self {
-            body,
+            body: Some(body),
             usage,
             patience,
             timer: None,
@@ -62,10 +64,19 @@ impl<B> Upload<B> {
     }
 }
 
-impl<B> Body for Upload<B>
-where
-    B: Body<Data = Bytes, Error: Error> + Unpin,
-{
+/// A server need not read the whole body, and reads no further than the announced length. Over HTTP/2, the end of the stream may come later.
+impl Drop for Upload {
+    fn drop(&mut self) {
+        // Without its permission, a client sends nothing.
+        let may_come = self.expects.is_none() && self.usage.is_multiplexed();
+        let unread = self.body.take().filter(|body| !body.is_end_stream());
+        if let Some(unread) = unread.filter(|_| may_come) {
+            leftover::read_meanwhile(unread, Arc::clone(&self.usage));
+        }
+    }
+}
+
+impl Body for Upload {
     type Data = Bytes;
     type Error = BodyError;
 
@@ -77,14 +88,18 @@ where
             ready!(expects.poll(cx));
             self.expects = None;
         }
-        match Pin::new(&mut self.body).poll_frame(cx) {
+        let Some(body) = &mut self.body else {
+            return Poll::Ready(None);
+        };
+        match Pin::new(&mut *body).poll_frame(cx) {
             Poll::Ready(part) => {
-                self.waits = false;
                 let is_last = match &part {
                     None => true,
                     Some(part) => part.as_ref().is_ok_and(Frame::is_trailers),
                 };
-                if is_last || self.body.is_end_stream() {
+                let is_read = is_last || body.is_end_stream();
+                self.waits = false;
+                if is_read {
                     self.usage.body_was_read();
                 }
                 Poll::Ready(part.map(|part| {
@@ -102,10 +117,11 @@ where
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        self.body.as_ref().is_none_or(Body::is_end_stream)
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        let body = self.body.as_ref();
+        body.map_or_else(|| SizeHint::with_exact(0), Body::size_hint)
     }
 }

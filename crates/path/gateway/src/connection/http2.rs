@@ -228,9 +228,9 @@ fn without_unwanted_body(mut reply: Reply, is_head: bool) -> Reply {
 const STREAMS_MAX: u32 = 100;
 /// How much of a body one request may send before it is read, bytes.
 const STREAM_WINDOW: u32 = 64 * 1024;
-/// How much of all bodies one connection may send before it is read, bytes. More than one request's, so that some requests whose bodies
-/// wait do not stop the others.
-const CONNECTION_WINDOW: u32 = 256 * 1024;
+/// The same for all requests of a connection. None has less because the bodies of others wait: a request that waits for a worker would stop
+/// the one that has it (RFC 9113 §5.2.2). A proxy may have one connection for all its clients.
+const CONNECTION_WINDOW: u32 = STREAMS_MAX * STREAM_WINDOW;
 /// How much of a response is with h2 beyond the client's window, bytes.
 const SEND_BUFFER_BYTES_MAX: usize = 32 * 1024;
 /// Largest head, as RFC 9113 §6.5.2 counts its bytes.

@@ -4,6 +4,7 @@
 use std::convert::Infallible;
 use std::time::{Duration, Instant};
 
+use crate::support::upstream::response;
 use crate::support::{Daemon, Function, Setup, soon};
 use bytes::Bytes;
 use futures_util::stream;
@@ -62,6 +63,15 @@ async fn daemon(config: GatewayConfig) -> Daemon {
         Function::event("slow", |_| Reaction::after(Duration::from_millis(300))),
         Function::event("slower", |_| Reaction::after(Duration::from_millis(1300))),
         Function::event("hang", |_| Reaction::Hang),
+        Function::server("unread", |_request| std::future::pending()),
+        Function::server("whole", |request| async move {
+            let body = request.into_body().collect().await.unwrap().to_bytes();
+            Ok(response(body.len().to_string()))
+        }),
+        Function::server("first", |request| async move {
+            let first = request.into_body().frame().await.unwrap().unwrap();
+            Ok(response(first.into_data().unwrap()))
+        }),
     ];
     let door = Door {
         transport: Transport::PlainWithHttp2,
@@ -253,6 +263,48 @@ async fn a_small_body_that_nobody_reads_is_no_cause_of_a_reset() {
     let mut frames = frames_until(&mut stream, data, end_stream).await;
     assert!(frames.contains(&headers), "{frames:?}");
     stream.write_all(&begin[3]).await.unwrap();
+    frames.extend(frames_until(&mut stream, ping, ack).await);
+    assert!(!frames.contains(&rst_stream), "{frames:?}");
+}
+
+#[tokio::test]
+async fn bodies_that_nobody_reads_yet_hold_up_no_other_body_of_the_connection() {
+    let daemon = daemon(GatewayConfig::default()).await;
+    let mut client = Client::connect(&daemon, 65_535).await;
+    let large = || Full::new(Bytes::from(vec![b'x'; 70_000])).boxed_unsync();
+    for _ in 0..99 {
+        let uri = "http://x/fn/unread/";
+        let request = Request::post(uri).body(large()).unwrap();
+        let unanswered = client.sender.send_request(request);
+        tokio::spawn(async move { unanswered.await.is_err() });
+    }
+    let request = Request::post("http://x/fn/whole/").body(large()).unwrap();
+    let response = soon(client.sender.send_request(request)).await.unwrap();
+    let len = soon(response.into_body().collect()).await.unwrap();
+    assert_eq!(len.to_bytes(), "70000");
+}
+
+#[tokio::test]
+async fn a_stream_whose_end_comes_after_its_response_is_not_reset() {
+    let [data, headers, rst_stream, settings, ping] = [0, 1, 3, 4, 6];
+    let [ack, end_stream, end_headers] = [1, 1, 4];
+    let daemon = daemon(GatewayConfig::default()).await;
+    let mut stream = TcpStream::connect(daemon.addr).await.unwrap();
+    // POST, http, `:path: /fn/first/` and `:authority: x` (RFC 7541 §6.1, §6.2.2).
+    let head = [b"\x83\x86\x04\x0a/fn/first/".as_slice(), b"\x01\x01x"].concat();
+    let begin = [
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(),
+        frame(settings, 0, 0, b""),
+        frame(headers, end_headers, 1, &head),
+        frame(data, 0, 1, b"body"),
+    ];
+    stream.write_all(&begin.concat()).await.unwrap();
+    let mut frames = frames_until(&mut stream, data, end_stream).await;
+    let end = [
+        frame(data, end_stream, 1, b""),
+        frame(ping, 0, 0, b"12345678"),
+    ];
+    stream.write_all(&end.concat()).await.unwrap();
     frames.extend(frames_until(&mut stream, ping, ack).await);
     assert!(!frames.contains(&rst_stream), "{frames:?}");
 }
