@@ -14,6 +14,8 @@ mod redirects;
 pub(crate) mod redis;
 pub(crate) mod request;
 pub(crate) mod s3;
+#[cfg(test)]
+mod scripted;
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -128,8 +130,6 @@ pub(crate) enum Got {
 pub(crate) enum Validator {
     /// A strong entity tag, with its quotes (RFC 9110, section 8.8.3).
     Tag(String),
-    /// `Last-Modified`, as sent, of an object that was not modified in the second of the answer (section 8.8.2.2).
-    Modified(String),
     /// The state of a file.
     File(file::FileState),
 }

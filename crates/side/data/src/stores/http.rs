@@ -8,8 +8,8 @@ use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use pilot_model::BoxFuture;
 use pilot_model::ports::InputFaultKind as Kind;
 use reqwest::header::{
-    ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_RANGE, DATE, ETAG, HeaderMap, HeaderName, HeaderValue,
-    IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_RANGE, LAST_MODIFIED, RANGE,
+    ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_RANGE, ETAG, HeaderMap, HeaderName,
+    HeaderValue, IF_NONE_MATCH, IF_RANGE, RANGE,
 };
 use reqwest::{Certificate, Client, Response, StatusCode, Url};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -67,38 +67,93 @@ impl HttpStore {
         url.map_err(|error| StoreError::new(Kind::Key, &error.to_string()))
     }
 
-    /// Asks, with these headers. The permit is for the time until the answer is read.
+    /// Asks, with conditions or none. A redirect takes them to another resource, whose tags say nothing about this object: if it heeds
+    /// them, it is asked again without any.
     async fn ask(
         &self,
         key: &str,
-        headers: impl IntoIterator<Item = (HeaderName, HeaderValue)>,
-    ) -> Result<(Response, OwnedSemaphorePermit), StoreError> {
+        conditions: &[(HeaderName, HeaderValue)],
+    ) -> Result<Answer, StoreError> {
+        let answer = self.send(key, conditions).await?;
+        let heeds = matches!(
+            answer.response.status(),
+            StatusCode::NOT_MODIFIED
+                | StatusCode::PARTIAL_CONTENT
+                | StatusCode::RANGE_NOT_SATISFIABLE
+        );
+        if conditions.is_empty() || !answer.is_redirected || !heeds {
+            return Ok(answer);
+        }
+        drop(answer);
+        self.send(key, &[]).await
+    }
+
+    async fn send(
+        &self,
+        key: &str,
+        conditions: &[(HeaderName, HeaderValue)],
+    ) -> Result<Answer, StoreError> {
+        let url = self.url(key)?;
         let request = self
             .client
-            .get(self.url(key)?)
-            .header(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
-        let request = headers.into_iter().fold(request, |request, (name, value)| {
-            request.header(name, value)
-        });
+            .get(url.clone())
+            .header(ACCEPT_ENCODING, HeaderValue::from_static("identity"))
+            .headers(conditions.iter().cloned().collect());
         let permit = Arc::clone(&self.concurrent).acquire_owned().await;
         let permit = permit.map_err(|_| StoreError::new(Kind::Unavailable, "it is closed"))?;
-        Ok((request.send().await.map_err(failed)?, permit))
+        let response = request.send().await.map_err(failed)?;
+        let is_redirected = *response.url() != url;
+        Ok(Answer {
+            is_conditional: !conditions.is_empty() && !is_redirected,
+            is_redirected,
+            response,
+            permit,
+        })
     }
 }
 
-/// The object of an answer, which has `len` bytes in all.
-fn object(response: Response, permit: OwnedSemaphorePermit, len: Option<u64>) -> Object {
-    Object {
-        len,
-        validator: validator(response.headers()),
-        headers: Vec::new(),
-        body: response
-            .bytes_stream()
-            .map_err(failed)
-            .inspect(move |_| {
-                let _ = &permit;
-            })
-            .boxed(),
+/// What the server answers.
+struct Answer {
+    response: Response,
+    /// For the time until the answer is read.
+    permit: OwnedSemaphorePermit,
+    /// It is of another resource than the one that was asked for, and may be of yet another one the next time.
+    is_redirected: bool,
+    /// The resource itself was asked with conditions.
+    is_conditional: bool,
+}
+
+impl Answer {
+    /// The object, or a part of it. `len`: the length of all of it.
+    fn object(self, len: Option<u64>) -> Result<Object, StoreError> {
+        let (headers, permit) = (self.response.headers(), self.permit);
+        if let Some(encoding) = encoding(headers) {
+            let problem = format!(
+                "the store sends it encoded ({encoding}), and was asked for the object as it is (identity)"
+            );
+            return Err(StoreError::new(Kind::Broken, &problem));
+        }
+        Ok(Object {
+            len,
+            validator: validator(headers).filter(|_| !self.is_redirected),
+            headers: Vec::new(),
+            body: self
+                .response
+                .bytes_stream()
+                .map_err(failed)
+                .inspect(move |_| {
+                    let _ = &permit;
+                })
+                .boxed(),
+        })
+    }
+
+    fn whole(self) -> Result<Object, StoreError> {
+        if let Some(error) = refusal(self.response.status()) {
+            return Err(error);
+        }
+        let len = self.response.content_length();
+        self.object(len)
     }
 }
 
@@ -114,16 +169,11 @@ impl Store for HttpStore {
     ) -> BoxFuture<'a, Result<Got, StoreError>> {
         Box::pin(async move {
             let condition = known.and_then(condition);
-            let is_conditional = condition.is_some();
-            let (response, permit) = self.ask(key, condition).await?;
-            if is_conditional && response.status() == StatusCode::NOT_MODIFIED {
+            let answer = self.ask(key, condition.as_slice()).await?;
+            if answer.is_conditional && answer.response.status() == StatusCode::NOT_MODIFIED {
                 return Ok(Got::Unchanged);
             }
-            if let Some(error) = refusal(response.status()) {
-                return Err(error);
-            }
-            let len = response.content_length();
-            Ok(Got::Object(object(response, permit, len)))
+            answer.whole().map(Got::Object)
         })
     }
 
@@ -136,29 +186,18 @@ impl Store for HttpStore {
         at: u64,
     ) -> BoxFuture<'a, Result<(u64, Got), StoreError>> {
         Box::pin(async move {
-            let headers = match known {
-                Validator::Tag(tag) => HeaderValue::from_str(tag).ok().map(|tag| {
-                    let range = HeaderValue::from_str(&format!("bytes={at}-"));
-                    let range = range.unwrap_or(HeaderValue::from_static("bytes=0-"));
-                    [(RANGE, range), (IF_RANGE, tag)]
-                }),
-                _ => None,
-            };
-            let (response, permit) = self.ask(key, headers.into_iter().flatten()).await?;
-            if response.status() == StatusCode::PARTIAL_CONTENT {
-                let range = response.headers().get(CONTENT_RANGE);
+            let conditions = rest_of(known, at);
+            let answer = self.ask(key, conditions.as_slice()).await?;
+            if answer.is_conditional && answer.response.status() == StatusCode::PARTIAL_CONTENT {
+                let range = answer.response.headers().get(CONTENT_RANGE);
                 let range = range.and_then(|range| range.to_str().ok());
                 let Some((first, len)) = range.and_then(part_of) else {
                     let problem = "the store sends a part and does not say which";
                     return Err(StoreError::new(Kind::Broken, problem));
                 };
-                return Ok((first, Got::Object(object(response, permit, Some(len)))));
+                return Ok((first, Got::Object(answer.object(Some(len))?)));
             }
-            if let Some(error) = refusal(response.status()) {
-                return Err(error);
-            }
-            let len = response.content_length();
-            Ok((0, Got::Object(object(response, permit, len))))
+            Ok((0, Got::Object(answer.whole()?)))
         })
     }
 }
@@ -175,14 +214,34 @@ fn part_of(range: &str) -> Option<(u64, u64)> {
 
 /// The header that asks for the object only if it has changed.
 fn condition(known: &Validator) -> Option<(HeaderName, HeaderValue)> {
-    let (name, text) = match known {
-        Validator::Tag(tag) => (IF_NONE_MATCH, tag),
-        Validator::Modified(date) => (IF_MODIFIED_SINCE, date),
-        Validator::File(_) => return None,
-    };
-    Some((name, HeaderValue::from_bytes(text.as_bytes()).ok()?))
+    Some((IF_NONE_MATCH, tag(known)?))
 }
 
+/// The headers that ask for the object from `at` on, if it is still this one. None: there is no asking for that.
+fn rest_of(known: &Validator, at: u64) -> Vec<(HeaderName, HeaderValue)> {
+    let range = HeaderValue::from_str(&format!("bytes={at}-")).ok();
+    let headers = range.zip(tag(known));
+    headers.map_or_else(Vec::new, |(range, tag)| {
+        vec![(RANGE, range), (IF_RANGE, tag)]
+    })
+}
+
+fn tag(known: &Validator) -> Option<HeaderValue> {
+    match known {
+        Validator::Tag(tag) => HeaderValue::from_str(tag).ok(),
+        Validator::File(_) => None,
+    }
+}
+
+/// How the bytes are encoded, if they are (RFC 9110, section 8.4).
+fn encoding(headers: &HeaderMap) -> Option<String> {
+    let codings = headers.get_all(CONTENT_ENCODING).iter();
+    let mut codings = codings.map(|coding| String::from_utf8_lossy(coding.as_bytes()).into_owned());
+    codings.find(|coding| !matches!(coding.to_ascii_lowercase().as_str(), "" | "identity"))
+}
+
+/// Only a tag: `If-Modified-Since` is no comparison for equality (RFC 9110, section 13.1.3), so an older file that took the place of a
+/// newer one would go unnoticed.
 fn validator(headers: &HeaderMap) -> Option<Validator> {
     let text = |name: HeaderName| headers.get(name)?.to_str().ok();
     let directives = headers.get_all(CACHE_CONTROL).iter();
@@ -190,14 +249,7 @@ fn validator(headers: &HeaderMap) -> Option<Validator> {
     if directives.any(|value| value.to_ascii_lowercase().contains("no-store")) {
         return None;
     }
-    if let Some(tag) = text(ETAG) {
-        return Validator::of_tag(tag);
-    }
-    let (modified, answered) = (text(LAST_MODIFIED)?, text(DATE)?);
-    let time = |text: &str| httpdate::parse_http_date(text).ok();
-    // The dates have seconds. What was modified in the second of the answer may be modified once more in it.
-    let age = time(answered)?.duration_since(time(modified)?).ok()?;
-    (age >= Duration::from_secs(2)).then(|| Validator::Modified(modified.to_owned()))
+    Validator::of_tag(text(ETAG)?)
 }
 
 /// The URL is not part of it: the location says it. An answer that ends before its length is not [`Kind::Broken`]: the end of a server or a
@@ -253,88 +305,4 @@ const CONNECT_MAX: Duration = Duration::from_secs(5);
 const SILENCE_MAX: Duration = Duration::from_secs(20);
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_key_stays_below_the_url() {
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        let store = HttpStore::open(&HttpConfig {
-            url: "https://images.example.com/base/".to_owned(),
-            ca_pem: None,
-        })
-        .unwrap();
-        for (key, url) in [
-            ("a/b c.png", "base/a/b%20c.png"),
-            ("http://other/x", "base/http://other/x"),
-            ("a?b#c%2e", "base/a%3Fb%23c%252e"),
-            ("a:b@c", "base/a:b@c"),
-            ("ä", "base/%C3%A4"),
-        ] {
-            let found = store.url(key).unwrap();
-            assert_eq!(found.as_str(), format!("https://images.example.com/{url}"));
-        }
-    }
-
-    #[test]
-    fn a_part_is_the_rest_of_a_known_length() {
-        assert_eq!(part_of("bytes 100-199/200"), Some((100, 200)));
-        for range in [
-            "bytes 100-199/*",
-            "bytes 100-150/200",
-            "bytes 199-100/200",
-            "bytes */200",
-            "bytes 0-18446744073709551615/18446744073709551615",
-            "items 0-1/2",
-        ] {
-            assert_eq!(part_of(range), None, "{range}");
-        }
-    }
-
-    #[test]
-    fn only_what_tells_every_content_apart_is_a_validator() {
-        let validator = |headers: &[(&'static str, &'static str)]| {
-            let headers = headers.iter().map(|(name, value)| {
-                (
-                    HeaderName::from_static(name),
-                    HeaderValue::from_static(value),
-                )
-            });
-            validator(&headers.collect())
-        };
-        let (date, before) = (
-            ("date", "Sun, 06 Nov 1994 08:49:37 GMT"),
-            "Sun, 06 Nov 1994 08:49:35 GMT",
-        );
-        assert_eq!(
-            validator(&[("etag", "\"a\"")]),
-            Some(Validator::Tag("\"a\"".to_owned()))
-        );
-        assert_eq!(validator(&[("etag", "W/\"a\"")]), None);
-        assert_eq!(
-            validator(&[("etag", "\"a\""), ("cache-control", "private, No-Store")]),
-            None
-        );
-        assert_eq!(
-            validator(&[date, ("last-modified", before)]),
-            Some(Validator::Modified(before.to_owned()))
-        );
-        assert_eq!(validator(&[date, ("last-modified", date.1)]), None);
-        assert_eq!(validator(&[("last-modified", before)]), None);
-        assert_eq!(validator(&[date, ("last-modified", "yesterday")]), None);
-    }
-
-    #[test]
-    fn statuses_say_whose_fault_it_is() {
-        let kind =
-            |status: u16| refusal(StatusCode::from_u16(status).unwrap()).map(|error| error.kind);
-        assert_eq!(kind(200), None);
-        assert_eq!(kind(404), Some(Kind::NotFound));
-        assert_eq!(kind(403), Some(Kind::Denied));
-        assert_eq!(kind(302), Some(Kind::Broken));
-        // Nobody asked whether it has changed.
-        assert_eq!(kind(304), Some(Kind::Broken));
-        assert_eq!(kind(206), Some(Kind::Broken));
-        assert_eq!(kind(503), Some(Kind::Unavailable));
-    }
-}
+mod tests;
