@@ -91,6 +91,18 @@ def test_a_store_has_the_keys_of_a_profile_and_the_worker_has_not(started: Start
         eventually("the right key", lambda: invoke(daemon, event("my+file+%C3%A4.txt")).get("image") == "decoded")
 
 
+def test_a_store_of_s3_is_reached_without_a_proxy(started: Started, bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+        # Nobody listens there.
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    bucket.put("direct.txt", b"direct")
+    config = f"[profile work]\nregion = us-east-1\nendpoint_url = {bucket.endpoint}\n"
+    with started(f"[work]\n{KEYS}", config) as daemon:
+        assert invoke(daemon, event("direct.txt"))["image"] == "direct"
+
+
 @pytest.mark.parametrize(
     ("credentials", "config", "said"),
     [

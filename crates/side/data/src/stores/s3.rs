@@ -24,7 +24,7 @@ use pilot_model::ports::{InputFaultKind as Kind, StoreObject};
 use reqwest::Certificate;
 
 use self::checksum::Announced;
-use self::connector::{CONCURRENT_MAX, Connector};
+use self::connector::{CONCURRENT_MAX, Connector, OddStatus, WeakTag};
 use self::profile::{ProfileKeys, Said};
 use super::{Got, Object, Store, StoreError, Validator};
 
@@ -261,7 +261,9 @@ fn headers(result: &GetResult) -> Vec<(String, String)> {
         .format("%a, %d %b %Y %H:%M:%S GMT")
         .to_string();
     let mut headers = vec![("last-modified".to_owned(), modified)];
-    headers.extend(meta.e_tag.clone().map(|tag| ("etag".to_owned(), tag)));
+    let weak = result.extensions.get::<WeakTag>();
+    let tag = meta.e_tag.clone().or(weak.map(|weak| weak.0.clone()));
+    headers.extend(tag.map(|tag| ("etag".to_owned(), tag)));
     let version = meta.version.clone();
     headers.extend(version.map(|version| ("x-amz-version-id".to_owned(), version)));
     for (attribute, value) in &result.attributes {
@@ -282,6 +284,13 @@ fn headers(result: &GetResult) -> Vec<(String, String)> {
 
 fn fault(error: &object_store::Error) -> StoreError {
     use object_store::Error as E;
+    if let Some(odd) = odd_status(error) {
+        let kind = match odd {
+            OddStatus::NoPart => Kind::Unavailable,
+            OddStatus::NoObject(_) => Kind::Broken,
+        };
+        return StoreError::new(kind, &odd.to_string());
+    }
     let text = chain(error);
     let code = code_of(&text);
     let kind = match (error, code) {
@@ -300,6 +309,13 @@ fn fault(error: &object_store::Error) -> StoreError {
         _ => text.clone(),
     };
     StoreError::new(kind, &problem)
+}
+
+/// The cause of an error, if it is one of the connector's.
+fn odd_status(error: &object_store::Error) -> Option<OddStatus> {
+    let first: &dyn std::error::Error = error;
+    let mut causes = std::iter::successors(Some(first), |error| error.source());
+    causes.find_map(|error| error.downcast_ref::<OddStatus>().copied())
 }
 
 /// The error code in a response of S3 (`<Code>NoSuchKey</Code>`), in an error's text.

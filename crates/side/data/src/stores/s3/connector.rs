@@ -1,13 +1,19 @@
 //! How `object_store` reaches a server: by a client that follows no redirect to another server, and that reads only the beginning of a
 //! refusal. `object_store` itself keeps a refusal as a whole, and reserves memory for as much of it as the server announces.
+//!
+//! What `object_store` does not look at is looked at here. It takes every status of success for the whole object. And it goes on with an
+//! object that broke off if the tags are alike, also weak ones, which versions that differ may share.
 
 use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
 
 use futures_util::StreamExt;
+use http::header::{ETAG, RANGE};
+use http::{Method, StatusCode};
 use object_store::client::{
-    HttpClient, HttpConnector, HttpError, HttpRequest, HttpResponse, HttpResponseBody, HttpService,
+    HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse,
+    HttpResponseBody, HttpService,
 };
 use object_store::{ClientConfigKey, ClientOptions};
 use reqwest::{Certificate, Client};
@@ -33,6 +39,7 @@ impl HttpConnector for Connector {
             .read_timeout(SILENCE_MAX)
             .pool_max_idle_per_host(CONCURRENT_MAX)
             .user_agent("pilotlight")
+            .no_proxy()
             .redirect(same_server());
         for certificate in &self.certificates {
             client = client.add_root_certificate(certificate.clone());
@@ -59,8 +66,16 @@ impl HttpService for Service {
         Self: 'b,
     {
         Box::pin(async move {
+            let wants = Wants::of(&request);
             let mut response = HttpService::call(&self.0, request).await?;
             if response.status().is_success() {
+                wants
+                    .check(response.status())
+                    .map_err(|odd| HttpError::new(HttpErrorKind::Unknown, odd))?;
+                if let Some(tag) = weak_tag(&response) {
+                    response.headers_mut().remove(ETAG);
+                    response.extensions_mut().insert(tag);
+                }
                 // `object_store` passes on no header that it does not know.
                 if let Some(announced) = Announced::of(response.headers()) {
                     response.extensions_mut().insert(announced);
@@ -72,6 +87,56 @@ impl HttpService for Service {
             Ok(HttpResponse::from_parts(parts, text.into()))
         })
     }
+}
+
+/// What a request is for.
+#[derive(Debug, Clone, Copy)]
+enum Wants {
+    Whole,
+    Part,
+    /// No object.
+    Other,
+}
+
+impl Wants {
+    fn of(request: &HttpRequest) -> Self {
+        match (request.method(), request.headers().contains_key(RANGE)) {
+            (&Method::GET, false) => Self::Whole,
+            (&Method::GET, true) => Self::Part,
+            _ => Self::Other,
+        }
+    }
+
+    fn check(self, status: StatusCode) -> Result<(), OddStatus> {
+        match (self, status) {
+            (Self::Whole, StatusCode::OK)
+            | (Self::Part, StatusCode::PARTIAL_CONTENT)
+            | (Self::Other, _) => Ok(()),
+            // It knows no ranges, or has another object by now.
+            (Self::Part, StatusCode::OK) => Err(OddStatus::NoPart),
+            _ => Err(OddStatus::NoObject(status)),
+        }
+    }
+}
+
+/// A success that is not what was asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(super) enum OddStatus {
+    /// All, instead of a part.
+    #[error("the transfer broke off, and the store does not send the rest alone")]
+    NoPart,
+    /// Something else.
+    #[error("the store answers {0}, which is no object")]
+    NoObject(StatusCode),
+}
+
+/// A weak entity tag, which was taken out of an answer.
+#[derive(Debug, Clone)]
+pub(super) struct WeakTag(pub(super) String);
+
+fn weak_tag(response: &HttpResponse) -> Option<WeakTag> {
+    let tag = response.headers().get(ETAG)?.to_str().ok()?;
+    tag.starts_with("W/").then(|| WeakTag(tag.to_owned()))
 }
 
 /// The first bytes of a refusal, as far as they come in time.
@@ -99,3 +164,6 @@ const CONNECT_MAX: Duration = Duration::from_secs(5);
 const SILENCE_MAX: Duration = Duration::from_secs(20);
 /// An error of S3 has some hundred bytes.
 const REFUSAL_BYTES_MAX: usize = 16 << 10;
+
+#[cfg(test)]
+mod tests;
