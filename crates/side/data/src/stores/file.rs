@@ -1,8 +1,11 @@
 //! Folders of the daemon's machine.
+//!
+//! A file that is written to while it is read would be a mix of two contents. So its length and times are compared at the end, and if they
+//! differ, the fetch begins again. A file that another one takes the place of, as by rename(2), is read to its end.
 
 mod calls;
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
@@ -55,7 +58,7 @@ impl FileStore {
 
 impl Store for FileStore {
     fn retries(&self) -> u32 {
-        0
+        4
     }
 
     fn get<'a>(
@@ -68,21 +71,24 @@ impl Store for FileStore {
         Box::pin(async move {
             let calls = self.calls.clone();
             let opened = self.calls.call(move || {
-                let (file, len, state) = open(&folder, &key)?;
-                let (file, validator) = (calls.opened(file), state.map(Validator::File));
+                let (file, state) = open(&folder, &key)?;
+                let file = calls.opened(file);
+                let settled = Some(state).filter(|state| state.is_settled(SystemTime::now()));
+                let validator = settled.map(Validator::File);
                 if validator.is_some() && validator == known {
                     file.close();
                     return Ok(None);
                 }
-                Ok(Some((file, len, validator)))
+                let reading = Reading { file, state, at: 0 };
+                Ok(Some((reading, validator)))
             });
-            let Some((file, len, validator)) = opened.await? else {
+            let Some((reading, validator)) = opened.await? else {
                 return Ok(Got::Unchanged);
             };
-            let calls = self.calls.clone();
-            let body = stream::try_unfold(file, move |file| {
+            let (calls, len) = (self.calls.clone(), reading.state.len);
+            let body = stream::try_unfold(reading, move |reading| {
                 let calls = calls.clone();
-                async move { calls.call(move || read(file)).await }
+                async move { calls.call(move || reading.next()).await }
             });
             Ok(Got::Object(Object {
                 len: Some(len),
@@ -95,20 +101,17 @@ impl Store for FileStore {
 }
 
 /// A regular file below the folder, without leaving it by a link (openat2(2), `RESOLVE_BENEATH`).
-fn open(folder: &OwnedFd, key: &Path) -> Result<(File, u64, Option<FileState>), StoreError> {
+fn open(folder: &OwnedFd, key: &Path) -> Result<(File, FileState), StoreError> {
     let how = OpenHow::new()
         // A pipe or a device must not make the daemon wait.
         .flags(OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK | OFlag::O_NOCTTY)
         .resolve(ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_MAGICLINKS);
     let file: File = openat2(folder.as_fd(), key, how).map_err(failed)?.into();
-    let metadata = file
-        .metadata()
-        .map_err(|error| StoreError::new(Kind::Unavailable, &error.to_string()))?;
+    let metadata = file.metadata().map_err(|error| unavailable(&error))?;
     if !metadata.is_file() {
         return Err(StoreError::new(Kind::NotFound, "it is not a file"));
     }
-    let state = FileState::of(&metadata, SystemTime::now());
-    Ok((file, metadata.len(), state))
+    Ok((file, FileState::of(&metadata)))
 }
 
 /// What changes whenever a file's content does: which file it is, its length, and when it was modified and changed, ns.
@@ -118,38 +121,73 @@ pub(crate) struct FileState {
     len: u64,
     modified: (i64, i64),
     changed: (i64, i64),
+    /// How many names it has. To give it one or to take one from it changes the last time.
+    names: u64,
 }
 
 impl FileState {
-    /// `None`: the file was changed a moment ago. The clock of a file system has ticks, so that a change in the same tick would show
-    /// the same time.
-    fn of(metadata: &std::fs::Metadata, now: SystemTime) -> Option<Self> {
-        let changed = u64::try_from(metadata.ctime()).ok()?;
-        let age = now
-            .duration_since(UNIX_EPOCH + Duration::from_secs(changed))
-            .ok()?;
-        (age >= SETTLED).then(|| Self {
+    fn of(metadata: &Metadata) -> Self {
+        Self {
             file: (metadata.dev(), metadata.ino()),
             len: metadata.len(),
             modified: (metadata.mtime(), metadata.mtime_nsec()),
             changed: (metadata.ctime(), metadata.ctime_nsec()),
-        })
+            names: metadata.nlink(),
+        }
+    }
+
+    /// False: the file was changed a moment ago. The clock of a file system has ticks, so that a change in the same tick would show the
+    /// same time.
+    fn is_settled(&self, now: SystemTime) -> bool {
+        let changed = u64::try_from(self.changed.0).ok();
+        let changed = changed.map(|changed| UNIX_EPOCH + Duration::from_secs(changed));
+        let age = changed.and_then(|changed| now.duration_since(changed).ok());
+        age.is_some_and(|age| age >= SETTLED)
+    }
+
+    /// Whether the content of the same file is still the same.
+    fn has_content_of(&self, before: &Self) -> bool {
+        (self.len, self.modified) == (before.len, before.modified)
+            && (self.changed == before.changed || self.names != before.names)
     }
 }
 
-fn read(mut file: OpenFile) -> Result<Option<(Bytes, OpenFile)>, StoreError> {
-    let mut part = vec![0; PART_LEN];
-    match file.read(&mut part) {
-        Ok(0) => {
-            file.close();
-            Ok(None)
+/// A file of which a part has been read.
+struct Reading {
+    file: OpenFile,
+    /// As it was before.
+    state: FileState,
+    at: u64,
+}
+
+impl Reading {
+    fn next(mut self) -> Result<Option<(Bytes, Self)>, StoreError> {
+        let mut part = vec![0; PART_LEN];
+        let read = self.file.read(&mut part);
+        let len = read.map_err(|error| unavailable(&error))?;
+        self.at += len as u64;
+        if len == 0 || self.at > self.state.len {
+            self.check()?;
         }
-        Ok(len) => {
-            part.truncate(len);
-            Ok(Some((part.into(), file)))
+        if len == 0 {
+            self.file.close();
+            return Ok(None);
         }
-        Err(error) => Err(StoreError::new(Kind::Unavailable, &error.to_string())),
+        part.truncate(len);
+        Ok(Some((part.into(), self)))
     }
+
+    fn check(&self) -> Result<(), StoreError> {
+        let metadata = self.file.metadata().map_err(|error| unavailable(&error))?;
+        match FileState::of(&metadata).has_content_of(&self.state) {
+            true => Ok(()),
+            false => Err(StoreError::new(Kind::Unavailable, CHANGED)),
+        }
+    }
+}
+
+fn unavailable(error: &io::Error) -> StoreError {
+    StoreError::new(Kind::Unavailable, &error.to_string())
 }
 
 fn failed(error: Errno) -> StoreError {
@@ -166,6 +204,7 @@ fn failed(error: Errno) -> StoreError {
     }
 }
 
+const CHANGED: &str = "it was written to while it was read: write another file, and rename it";
 const PART_LEN: usize = 1 << 20;
 /// Longer than a tick of any file system's clock (FAT: 2 s), and the seconds are cut.
 const SETTLED: Duration = Duration::from_secs(3);
@@ -224,15 +263,83 @@ mod tests {
     #[test]
     fn a_file_that_was_changed_a_moment_ago_has_no_state() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        let metadata = file.as_file().metadata().unwrap();
-        let now = SystemTime::now();
-        assert_eq!(FileState::of(&metadata, now), None);
-        let then = now + Duration::from_secs(4);
-        let before = FileState::of(&metadata, then).unwrap();
-        assert_eq!(Some(before), FileState::of(&metadata, then));
+        let state = || FileState::of(&file.as_file().metadata().unwrap());
+        let (before, now) = (state(), SystemTime::now());
+        assert!(!before.is_settled(now) && before.is_settled(now + Duration::from_secs(4)));
+        assert_eq!(before, state());
         fs::write(file.path(), "x").unwrap();
-        let metadata = file.as_file().metadata().unwrap();
-        assert_ne!(Some(before), FileState::of(&metadata, then));
+        assert_ne!(before, state());
+    }
+
+    /// Reads the first part of a file, and the rest after `meanwhile`.
+    async fn read_around(meanwhile: impl FnOnce(&Path)) -> Result<Vec<u8>, StoreError> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        fs::write(&path, vec![1; 3 * PART_LEN]).unwrap();
+        let file = File::options().write(true).open(&path).unwrap();
+        // Ticks of the clock play no part.
+        file.set_modified(UNIX_EPOCH + Duration::from_secs(1_700_000_000))
+            .unwrap();
+        let config = FileConfig {
+            path: folder.path().to_owned(),
+        };
+        let store = FileStore::open(&config).unwrap();
+        let Got::Object(mut object) = store.get("file", None).await? else {
+            panic!("nothing is known");
+        };
+        let first = object.body.try_next().await?.unwrap();
+        meanwhile(&path);
+        let rest: Vec<Bytes> = object.body.try_collect().await?;
+        Ok([&[first][..], &rest].concat().concat())
+    }
+
+    #[tokio::test]
+    async fn a_file_that_is_written_to_while_it_is_read_is_not_mixed() {
+        let append = |path: &Path| {
+            use std::io::Write as _;
+            let mut file = File::options().append(true).open(path).unwrap();
+            file.write_all(&[1]).unwrap();
+        };
+        let ends = [
+            read_around(|path| fs::write(path, vec![2; 3 * PART_LEN]).unwrap()).await,
+            read_around(|path| fs::write(path, vec![1; 2 * PART_LEN]).unwrap()).await,
+            read_around(append).await,
+        ];
+        for end in ends {
+            let error = end.unwrap_err();
+            assert_eq!(
+                (error.kind, error.problem.as_str()),
+                (Kind::Unavailable, CHANGED)
+            );
+        }
+    }
+
+    #[tokio::test]
+    async fn a_file_that_another_one_replaces_is_read_to_its_end() {
+        let end = read_around(|path| {
+            let new = path.with_extension("new");
+            fs::write(&new, "new").unwrap();
+            fs::rename(new, path).unwrap();
+        });
+        assert_eq!(end.await.unwrap(), vec![1; 3 * PART_LEN]);
+    }
+
+    #[test]
+    fn times_that_were_set_back_hide_no_change() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let before = FileState::of(&file.as_file().metadata().unwrap());
+        let (seconds, ns) = before.changed;
+        let changed = FileState {
+            changed: (seconds, ns + 1),
+            ..before
+        };
+        assert!(!changed.has_content_of(&before));
+        // Its name was taken away.
+        let removed = FileState {
+            names: 0,
+            ..changed
+        };
+        assert!(removed.has_content_of(&before));
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! The calls run on tokio's blocking threads, which the whole daemon shares, so a store has [`CALLS_MAX`] of them at most. A call that
 //! nobody waits for any more keeps its place until it returns.
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::{self, Read as _};
 use std::pin::pin;
 use std::sync::Arc;
@@ -108,6 +108,12 @@ impl OpenFile {
     /// Reads into `part`, in a call. 0: the end.
     pub(super) fn read(&mut self, part: &mut [u8]) -> io::Result<usize> {
         self.file.as_mut().map_or(Ok(0), |file| file.read(part))
+    }
+
+    /// What is known of it, in a call.
+    pub(super) fn metadata(&self) -> io::Result<Metadata> {
+        let closed = || io::Error::other("it is closed");
+        self.file.as_ref().ok_or_else(closed)?.metadata()
     }
 
     /// Closes it, in a call.
