@@ -287,6 +287,18 @@ def test_a_value_that_changes_while_it_is_read_is_never_mixed(daemon: Daemon, re
     assert answer["sha256"] in whole
 
 
+def test_a_redis_whose_memory_is_used_up_is_read(daemon: Daemon, redis: Redis) -> None:
+    redis.put("kept", b"value")
+    redis.ask(b"CONFIG", b"SET", b"maxmemory", b"1mb")
+    try:
+        with pytest.raises(AssertionError, match="OOM"):
+            redis.put("more", b"value")
+        _, answer = invoke(daemon, "digest-redis", {"key": "kept"})
+    finally:
+        redis.ask(b"CONFIG", b"SET", b"maxmemory", b"0")
+    assert answer["sha256"] == hashlib.sha256(b"value").hexdigest(), answer
+
+
 def test_what_is_no_string_of_redis_is_said(daemon: Daemon, redis: Redis) -> None:
     redis.ask(b"RPUSH", b"a-list", b"x")
     kind, message = failure(daemon, "digest-redis", {"key": "a-list"})

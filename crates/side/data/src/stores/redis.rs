@@ -322,8 +322,6 @@ impl Reading {
         let unchanged = redis::pipe()
             .cmd("MULTI")
             .ignore()
-            .cmd("PING")
-            .ignore()
             .cmd("EXEC")
             .query_async(connection)
             .await;

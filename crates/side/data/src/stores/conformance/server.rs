@@ -157,8 +157,9 @@ async fn redis(mut stream: Connection, objects: &Objects) -> std::io::Result<()>
             },
             ("STRLEN", _) => format!(":{}\r\n", value.map_or(0, |value| value.len())).into_bytes(),
             ("GETRANGE", _) => bulk(&value.unwrap()[number(2)..=number(3)]),
-            ("EXEC", _) => b"*1\r\n+PONG\r\n".to_vec(),
-            ("PING", _) => b"+QUEUED\r\n".to_vec(),
+            ("EXEC", _) => b"*0\r\n".to_vec(),
+            // Its memory is used up, so that it queues nothing.
+            ("PING", _) => b"-OOM command not allowed\r\n".to_vec(),
             _ => b"+OK\r\n".to_vec(),
         };
         stream.write_all(&answer).await?;
