@@ -48,6 +48,12 @@ timeout_s = 60
 [functions.other-http.inputs]
 x = "http://site/{event.key}"
 
+[functions.hangs]
+handler = "app.digest"
+timeout_s = 60
+[functions.hangs.inputs]
+x = "http://site/{event.key}"
+
 [functions.holds]
 handler = "app.hold"
 timeout_s = 60
@@ -312,6 +318,24 @@ def test_a_thousand_inputs_at_a_time_take_turns_and_leave_nothing(many: Daemon, 
     if store == "http":
         # 128, and those that the server has not seen closed.
         assert site.open_max <= 256, "the daemon opens a bounded number of connections to a server"
+
+
+def test_a_store_that_does_not_answer_one_function_is_there_for_others(many: Daemon, site: Site) -> None:
+    async def hang() -> None:
+        calls = [asyncio.create_task(ask(many, "hangs", f"late-hangs-{number}")) for number in range(200)]
+        try:
+            # Half of the places, and each of the others waits for one.
+            while sum(key.startswith("late-hangs") for key in site.asked) < 64:
+                await asyncio.sleep(0.02)
+            answer = await asyncio.wait_for(ask(many, "other-http", "beside"), 20)
+            assert answer == hashlib.sha256(site.body("beside")).hexdigest()
+            assert sum(key.startswith("late-hangs") for key in site.asked) == 64
+        finally:
+            site.loop.call_soon_threadsafe(site.goes_on.set)
+            await asyncio.gather(*calls)
+            site.loop.call_soon_threadsafe(site.goes_on.clear)
+
+    asyncio.run(hang())
 
 
 def workers(daemon: Daemon, function: str) -> int:

@@ -20,6 +20,7 @@ mod raw;
 mod rebinding;
 mod remotes;
 mod room;
+mod shares;
 mod source;
 mod stores;
 mod streaming;

@@ -44,7 +44,7 @@ enum Target {
 
 impl Data {
     /// What an endpoint is for a function. A store comes before a host of the same name.
-    fn target(&self, function: &str, endpoint: &Endpoint) -> Result<Target, String> {
+    fn target(&self, function: &FunctionName, endpoint: &Endpoint) -> Result<Target, String> {
         let has_store = endpoint.port().is_none() && self.scheme_of(endpoint.host()).is_some();
         match endpoint.scheme() {
             Scheme::Http if !has_store => Ok(Target::Http),
@@ -53,7 +53,7 @@ impl Data {
             Scheme::Grpc | Scheme::Grpcs => Ok(Target::Grpc),
             Scheme::Tcp => Ok(Target::Raw),
             Scheme::Sqs => {
-                let checked = self.queues.check(function, endpoint.host());
+                let checked = self.queues.check(function.as_str(), endpoint.host());
                 checked.map(|()| Target::Queues)
             }
             Scheme::Rediss if !has_store => Err(format!(
@@ -72,7 +72,7 @@ impl Data {
         endpoint: &Endpoint,
         request: RemoteRequest,
     ) -> Result<(Arc<dyn Store>, ObjectId), StoreError> {
-        let target = self.target(config.name.as_str(), endpoint);
+        let target = self.target(&config.name, endpoint);
         let target = target.map_err(|problem| StoreError::new(Kind::Forbidden, &problem))?;
         let wrong = |problem: &str| StoreError::new(Kind::Key, problem);
         match &target {
@@ -140,14 +140,15 @@ impl Remotes for Data {
         for (kind, allowed) in allowed {
             let endpoint = allowed.endpoint();
             let literal = endpoint.host().trim_matches(['[', ']']).parse::<IpAddr>();
-            let checked = self
-                .target(config.name.as_str(), endpoint)
-                .and_then(|target| match (target, literal) {
-                    (Target::Http | Target::Grpc | Target::Redis | Target::Raw, Ok(address)) => {
-                        self.networks.check(address)
-                    }
-                    _ => Ok(()),
-                });
+            let checked =
+                self.target(&config.name, endpoint)
+                    .and_then(|target| match (target, literal) {
+                        (
+                            Target::Http | Target::Grpc | Target::Redis | Target::Raw,
+                            Ok(address),
+                        ) => self.networks.check(address),
+                        _ => Ok(()),
+                    });
             checked.map_err(|problem| {
                 let entry = String::from(allowed.clone());
                 format!(

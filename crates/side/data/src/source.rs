@@ -22,6 +22,7 @@ use crate::handover::{Blank, Handed};
 use crate::memory::{Memory, SpillConfig};
 use crate::networks::Networks;
 use crate::room::Turns;
+use crate::stores::of_function::SharedStore;
 use crate::stores::request::RequestBody;
 use crate::stores::{self, Store, StoreConfig, StoreError};
 use crate::streaming::ToldBy;
@@ -76,7 +77,7 @@ pub struct Data {
 #[derive(Debug)]
 struct OpenStore {
     config: StoreConfig,
-    store: Arc<dyn Store>,
+    store: Arc<SharedStore>,
 }
 
 /// Whether a store can be opened. Connects to nothing.
@@ -115,7 +116,7 @@ impl Data {
         let mut stores = BTreeMap::new();
         for config in config.stores {
             let name = config.name.clone();
-            let store = opened(&config, input_max)?;
+            let store = SharedStore::new(opened(&config, input_max)?);
             stores.insert(name, Arc::new(OpenStore { config, store }));
         }
         let buffers = Buffers {
@@ -159,11 +160,11 @@ impl Data {
     /// The store of a location, if the function may use it.
     pub(crate) fn named(
         &self,
-        function: &str,
+        function: &FunctionName,
         location: &Location,
     ) -> Result<Arc<dyn Store>, String> {
-        let store = self.store(function, location)?;
-        Ok(Arc::clone(&store.store))
+        let open = self.store(function.as_str(), location)?;
+        Ok(open.store.of_function(function))
     }
 
     /// The store of a location, if the function may use it.
@@ -216,7 +217,7 @@ impl Data {
             let open = self.store(config.name.as_str(), &input.from)?;
             return Ok(Origin {
                 name: open.config.name.clone(),
-                store: Arc::clone(&open.store),
+                store: open.store.of_function(&config.name),
             });
         }
         Ok(Origin {

@@ -9,6 +9,7 @@ pub(crate) mod fake;
 pub(crate) mod file;
 pub(crate) mod grpc;
 pub(crate) mod http;
+pub(crate) mod of_function;
 pub(crate) mod queue;
 mod redirects;
 pub(crate) mod redis;
@@ -105,6 +106,11 @@ pub(crate) trait Store: Send + Sync + Debug {
     /// What is wrong with its key, and what to write.
     fn check(&self, _: &Location) -> Result<(), String> {
         Ok(())
+    }
+
+    /// How many objects are read from it at the same time. `None`: each of them takes a short time only.
+    fn places(&self) -> Option<usize> {
+        None
     }
 
     /// How often a fetch that failed for a moment is tried again. 0: the store tries again by itself, or there is no use in it.

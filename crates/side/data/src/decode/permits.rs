@@ -3,12 +3,12 @@
 //! A decoder has a permit from its start to its end, and a turn only while it starts, gets bytes, or is asked for its result. While it
 //! waits for the store it has no turn, so a slow store delays nobody. The decoders of one function never have all permits or turns.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
-use parking_lot::Mutex;
 use pilot_model::FunctionName;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::shares::Shares;
 
 /// The permits of all functions.
 #[derive(Debug)]
@@ -16,9 +16,7 @@ pub(crate) struct DecoderPermits {
     all: Arc<Semaphore>,
     turns: Arc<Semaphore>,
     /// How many permits one function may have.
-    share: usize,
-    /// Those of functions that have decoders, or wait for one.
-    shares: Mutex<HashMap<FunctionName, Weak<Semaphore>>>,
+    shares: Shares,
 }
 
 /// A decoder's permit, until it is dropped.
@@ -37,21 +35,20 @@ impl DecoderPermits {
         Self {
             all: Arc::new(Semaphore::new(share * SHARES)),
             turns: Arc::new(Semaphore::new(share + 1)),
-            share,
-            shares: Mutex::default(),
+            shares: Shares::new(share),
         }
     }
 
     /// A permit, if there is one now.
     pub(crate) fn take(&self, function: &FunctionName) -> Option<DecoderPermit> {
-        let of_function = self.share(function).try_acquire_owned().ok()?;
+        let of_function = self.shares.of(function).try_acquire_owned().ok()?;
         let of_all = Arc::clone(&self.all).try_acquire_owned().ok()?;
         Some(self.permit(of_all, of_function))
     }
 
     /// Waits for a permit.
     pub(crate) async fn wait(&self, function: &FunctionName) -> Option<DecoderPermit> {
-        let of_function = self.share(function).acquire_owned().await.ok()?;
+        let of_function = self.shares.of(function).acquire_owned().await.ok()?;
         let of_all = Arc::clone(&self.all).acquire_owned().await.ok()?;
         Some(self.permit(of_all, of_function))
     }
@@ -67,17 +64,6 @@ impl DecoderPermits {
             turns: Arc::clone(&self.turns),
             turn: None,
         }
-    }
-
-    fn share(&self, function: &FunctionName) -> Arc<Semaphore> {
-        let mut shares = self.shares.lock();
-        if let Some(share) = shares.get(function).and_then(Weak::upgrade) {
-            return share;
-        }
-        shares.retain(|_, share| share.strong_count() > 0);
-        let share = Arc::new(Semaphore::new(self.share));
-        shares.insert(function.clone(), Arc::downgrade(&share));
-        share
     }
 }
 

@@ -24,6 +24,7 @@ pub(crate) struct FakeStore {
     /// So many requests fail, after half of the bytes.
     pub(crate) break_off: AtomicU32,
     pub(crate) retries: u32,
+    pub(crate) places: Option<usize>,
     /// Objects have no length and no tag.
     pub(crate) tells_nothing: bool,
     pub(crate) held: watch::Sender<Held>,
@@ -64,6 +65,10 @@ impl FakeStore {
 impl Store for FakeStore {
     fn retries(&self) -> u32 {
         self.retries
+    }
+
+    fn places(&self) -> Option<usize> {
+        self.places
     }
 
     fn get<'a>(

@@ -162,6 +162,10 @@ impl Store for HttpStore {
         4
     }
 
+    fn places(&self) -> Option<usize> {
+        Some(CONCURRENT_MAX)
+    }
+
     fn get<'a>(
         &'a self,
         key: &'a str,

@@ -223,6 +223,10 @@ impl Store for RedisStore {
         4
     }
 
+    fn places(&self) -> Option<usize> {
+        Some(CONNECTIONS_MAX)
+    }
+
     fn check(&self, location: &Location) -> Result<(), String> {
         entries::check(&location.key_with(entries::VALUE))
     }

@@ -201,6 +201,10 @@ impl Store for S3Store {
         0
     }
 
+    fn places(&self) -> Option<usize> {
+        Some(CONCURRENT_MAX)
+    }
+
     fn named(&self, key: &str, headers: &[(String, String)]) -> Option<StoreObject> {
         // A client that names no user must not be told of one.
         let has_user = self.endpoint.as_ref().is_some_and(|url| url.contains('@'));
