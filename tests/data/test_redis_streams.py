@@ -33,6 +33,10 @@ MANIFEST = """
 handler = "app.handler"
 timeout_s = 60
 memory_mb = 512
+inputs = { entries = "rediss://cache/{event.key}?stream{event.range}" }
+
+[functions.value]
+handler = "app.handler"
 inputs = { entries = "rediss://cache/{event.key}" }
 
 [functions.after]
@@ -77,7 +81,11 @@ ca_file = "{certificate[0]}"
         daemon.stop()
 
 
-def invoke(daemon: Daemon, event: object, function: str = "reads") -> Any:
+def invoke(daemon: Daemon, event: dict[str, Any], function: str = "reads") -> Any:
+    if function == "reads":
+        # The location says that it is a stream, see below.
+        key, _, range_ = event["key"].partition("?stream")
+        event = {**event, "key": key, "range": range_}
     return json.loads(daemon.request("POST", f"/2015-03-31/functions/{function}/invocations", event, 90).read())
 
 
@@ -124,13 +132,18 @@ def test_what_is_no_stream_or_no_range_is_said(streams: Daemon, redis: Redis) ->
     fill(redis, "one", 1, 1)
     for key, kind, said in (
         ("plain?stream", "Input.KeyError", "it is a string, and ?stream is for streams"),
-        ("one", "Input.KeyError", "it is a stream: put ?stream behind the key"),
         ("nothing?stream", "Input.NotFound", "there is no such key"),
         ("one?stream&after=x", "Input.KeyError", 'after is "x", must be the id of an entry'),
         ("one?stream&count=3", "Input.KeyError", '"count" is unknown: after ?stream come'),
     ):
         error = invoke(streams, {"key": key})
         assert error["errorType"] == kind and said in error["errorMessage"], error
+    for key, said in (
+        ("one", "it is a stream: put ?stream behind the key"),
+        ("one?stream&last=1", "a value of it ends in ?stream"),
+    ):
+        error = invoke(streams, {"key": key}, "value")
+        assert error["errorType"] == "Input.KeyError" and said in error["errorMessage"], error
     # A value cannot ask for more than the location says.
     error = invoke(streams, {"after": "1-0&first=9"}, "after")
     assert error["errorType"] == "Input.KeyError" and "first is there twice" in error["errorMessage"], error

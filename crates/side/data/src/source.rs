@@ -264,7 +264,11 @@ impl InputSource for Data {
                     (_, Err(missing)) => {
                         Err(StoreError::new(InputFaultKind::Key, &missing.to_string()))
                     }
-                    (Ok(origin), Ok(key)) => Ok((origin, key)),
+                    (Ok(origin), Ok(key)) => {
+                        let checked = origin.store.check_key(&input.from, &key);
+                        let checked = checked.map(|()| (origin, key));
+                        checked.map_err(|problem| StoreError::new(InputFaultKind::Key, &problem))
+                    }
                 };
                 let one = One {
                     index,

@@ -108,6 +108,14 @@ pub(crate) trait Store: Send + Sync + Debug {
         Ok(())
     }
 
+    /// Whether a key can be one of the location that it was made of. Only the location says what is asked for, and no value in it.
+    ///
+    /// # Errors
+    /// What is wrong with the key.
+    fn check_key(&self, _: &Location, _key: &str) -> Result<(), String> {
+        Ok(())
+    }
+
     /// How many objects are read from it at the same time. `None`: each of them takes a short time only.
     fn places(&self) -> Option<usize> {
         None

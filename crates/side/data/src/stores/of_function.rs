@@ -101,6 +101,10 @@ impl Store for OfFunction {
         self.shared.store.check(location)
     }
 
+    fn check_key(&self, location: &Location, key: &str) -> Result<(), String> {
+        self.shared.store.check_key(location, key)
+    }
+
     fn retries(&self) -> u32 {
         self.shared.store.retries()
     }

@@ -231,6 +231,10 @@ impl Store for RedisStore {
         entries::check(&location.key_with(entries::VALUE))
     }
 
+    fn check_key(&self, location: &Location, key: &str) -> Result<(), String> {
+        entries::check_key(&location.key_with(entries::VALUE), key)
+    }
+
     fn named(&self, key: &str, _: &[(String, String)]) -> Option<StoreObject> {
         // No client asks for a stream as an input has it.
         let is_string = Range::of(key) == Ok(None);
@@ -322,7 +326,7 @@ impl Reading {
             self.at = last + 1;
             return Ok(Some((part, self)));
         }
-        // Refused if the key was changed after WATCH.
+        // Refused if the key was changed after WATCH. There is no command between: a server whose memory is used up queues none.
         let unchanged = redis::pipe()
             .cmd("MULTI")
             .ignore()

@@ -122,6 +122,19 @@ pub(super) fn check(key: &str) -> Result<(), String> {
     Range::of(&key.replace(VALUE, "1")).map(drop)
 }
 
+/// Whether it is the location that names a stream, and not a value in it. `location` is its key, with [`VALUE`] for each value.
+///
+/// # Errors
+/// What is wrong with the key.
+pub(super) fn check_key(location: &str, key: &str) -> Result<(), String> {
+    let query = |key: &str| key.rsplit_once('?').map(|(_, query)| query.to_owned());
+    let names_stream = query(location).is_some_and(|query| query.starts_with("stream"));
+    if names_stream || Range::of(key) == Ok(None) {
+        return Ok(());
+    }
+    Err("a value of it ends in ?stream: only the location itself says that the entries of a stream are wanted".to_owned())
+}
+
 /// Stands for a value. No key has it.
 pub(super) const VALUE: char = '\0';
 
@@ -464,6 +477,25 @@ mod tests {
         ] {
             let found = check(from).unwrap_err();
             assert!(found.contains(said), "{from}: {found}");
+        }
+    }
+
+    #[test]
+    fn a_value_makes_no_stream_of_a_string() {
+        for (location, key, fits) in [
+            ("\0", "orders", true),
+            ("\0", "what?", true),
+            ("\0", "orders?stream", false),
+            ("\0", "orders?stream&last=100", false),
+            ("a/\0", "a/o?stream&count=1", false),
+            ("o?\0", "o?stream", false),
+            ("what?/\0", "what?/o?stream", false),
+            ("\0?stream&last=\0", "o?stream&last=3", true),
+            ("o?stream\0", "o?stream&last=3", true),
+            // A request names it as a whole.
+            ("o?stream", "o?stream", true),
+        ] {
+            assert_eq!(check_key(location, key).is_ok(), fits, "{location:?} {key}");
         }
     }
 
