@@ -30,8 +30,30 @@ pub fn check_url(url: &str, schemes: [&str; 2]) -> Result<(), String> {
     let [plain, tls] = schemes;
     Err(format!(
         "is \"{}\", must be {plain}HOST:PORT or {tls}HOST:PORT, without a user and a query",
-        url.escape_debug().take(SHOWN_CHARS_MAX).collect::<String>()
+        shown_url(url)
     ))
+}
+
+/// A URL for a message: escaped, not too long, and without what may be a secret, which is all before the last `@` but the user, and
+/// the query. It need not be a URL that a parser takes.
+#[must_use]
+pub fn shown_url(url: &str) -> String {
+    let at = url.find("://").map_or(0, |at| at + "://".len());
+    let (scheme, rest) = url.split_at(at);
+    let (user, rest) = match rest.rsplit_once('@') {
+        None => (None, rest),
+        Some((before, rest)) => (Some(before), rest),
+    };
+    let user = user.map_or(String::new(), |before| match before.split_once(':') {
+        Some((user, _)) => format!("{user}:…@"),
+        None => "…@".to_owned(),
+    });
+    let rest = match rest.split_once('?') {
+        None => rest.to_owned(),
+        Some((rest, _)) => format!("{rest}?…"),
+    };
+    let shown = format!("{scheme}{user}{rest}");
+    shown.escape_debug().take(SHOWN_CHARS_MAX).collect()
 }
 
 const SHOWN_CHARS_MAX: usize = 200;
@@ -66,12 +88,30 @@ mod tests {
                 assert!(problem.contains("://HOST:PORT or"), "{rest}: {problem}");
             }
         }
+        assert!(!http("http://ada:pass/w@rd@h").unwrap_err().contains("pass"));
         assert!(http("ftp://h").is_err() && http("h:1").is_err());
         assert!(
-            http(&format!("http://{}@", "a".repeat(10_000)))
+            http(&format!("http://{}:@", "a".repeat(10_000)))
                 .unwrap_err()
                 .len()
                 < 400
         );
+    }
+
+    #[test]
+    fn a_url_in_a_message_has_no_secrets() {
+        for (url, shown) in [
+            ("http://h:1/a", "http://h:1/a"),
+            ("http://ada:secret@h/a", "http://ada:…@h/a"),
+            ("redis://:secret@h", "redis://:…@h"),
+            ("http://token@h", "http://…@h"),
+            ("http://ada:a/b?c#d@e@h", "http://ada:…@h"),
+            ("ada:secret@h", "ada:…@h"),
+            ("http:/ada:secret@h", "http:…@h"),
+            ("redis://h?password=secret", "redis://h?…"),
+            ("http://a\nb", "http://a\\nb"),
+        ] {
+            assert_eq!(shown_url(url), shown, "{url}");
+        }
     }
 }

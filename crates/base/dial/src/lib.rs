@@ -17,7 +17,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-pub use address::{check_url, names_server};
+pub use address::{check_url, names_server, shown_url};
 pub use capped::Capped;
 
 /// A connection.

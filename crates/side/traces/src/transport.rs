@@ -53,7 +53,7 @@ impl Endpoint {
     /// [`TransportError::Endpoint`].
     pub fn parse(text: &str) -> Result<Self, TransportError> {
         let wrong = || TransportError::Endpoint {
-            given: text.chars().take(200).collect(),
+            given: pilot_dial::shown_url(text),
         };
         let uri: Uri = text.parse().map_err(|_| wrong())?;
         let is_http = matches!(uri.scheme_str(), Some("http" | "https"));
@@ -120,7 +120,7 @@ pub enum TransportError {
         "endpoint is \"{given}\", must be http://HOST:PORT or https://HOST:PORT, without a user and a query"
     )]
     Endpoint {
-        /// As given, shortened.
+        /// As given, shortened, and without a password.
         given: String,
     },
     /// A header cannot be sent.

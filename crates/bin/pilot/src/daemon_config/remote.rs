@@ -29,7 +29,7 @@ impl RedisSettings {
         if !path.is_empty() && path.parse::<u32>().is_err() {
             return Err(format!(
                 ".url is \"{}\": what follows HOST:PORT/ must be the number of a database",
-                self.url.escape_debug()
+                pilot_dial::shown_url(&self.url)
             ));
         }
         check_user(self.user.as_ref())

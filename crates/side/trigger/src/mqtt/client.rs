@@ -83,7 +83,7 @@ impl Broker {
         read().ok_or_else(|| {
             format!(
                 "is \"{}\", must be mqtt://HOST:PORT or mqtts://HOST:PORT, without a user and a path",
-                url.escape_debug().take(200).collect::<String>()
+                pilot_dial::shown_url(url)
             )
         })
     }

@@ -3,7 +3,7 @@
 
 use http::Uri;
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
-use pilot_dial::names_server;
+use pilot_dial::{names_server, shown_url};
 use reqwest::Url;
 
 /// `endpoint`: what it is called, and the URL.
@@ -20,7 +20,7 @@ pub(super) fn check(
     {
         return Err(format!(
             "{named} is \"{}\", must be http://HOST:PORT or https://HOST:PORT",
-            shown(endpoint)
+            shown_url(endpoint)
         ));
     }
     for (key, what) in [
@@ -48,7 +48,7 @@ pub(super) fn check(
     match addresses.iter().find(|address| !is_address(address)) {
         Some(address) => Err(format!(
             "endpoint, region and bucket make \"{}\", which is no address",
-            shown(address)
+            shown_url(address)
         )),
         None => Ok(()),
     }
@@ -64,12 +64,6 @@ fn is_address(address: &str) -> bool {
     let uri = address.parse::<Uri>();
     uri.is_ok_and(|uri| is_word(address) && Url::parse(&uri.to_string()).is_ok())
 }
-
-fn shown(value: &str) -> String {
-    value.escape_debug().take(SHOWN_CHARS_MAX).collect()
-}
-
-const SHOWN_CHARS_MAX: usize = 200;
 
 #[cfg(test)]
 mod tests {
