@@ -1,6 +1,8 @@
 //! The command line, command by command.
 
 use std::io::{BufRead as _, BufReader};
+use std::net::SocketAddr;
+use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -422,31 +424,8 @@ fn dev_serves_and_answers_an_edit_within_a_second() {
         "",
     );
     let home = tempfile::tempdir().unwrap();
-    let port = free_address().port();
-    let log = std::fs::File::create(home.path().join("dev.log")).unwrap();
-    let _dev = Ended(
-        Command::new(env!("CARGO_BIN_EXE_pilot"))
-            .args([
-                "dev",
-                &project.path().display().to_string(),
-                "--listen",
-                &format!("127.0.0.1:{port}"),
-                "--data-dir",
-            ])
-            .arg(home.path().join("data"))
-            .env_remove("PILOT_ENDPOINT")
-            .stdin(Stdio::null())
-            .stdout(log.try_clone().unwrap())
-            .stderr(log)
-            .spawn()
-            .unwrap(),
-    );
-    let address = format!("127.0.0.1:{port}").parse().unwrap();
-    let ask = || -> Option<String> {
-        std::net::TcpStream::connect(address).ok()?;
-        let response = Daemon::get_at(address, "/fn/lab/");
-        (response.status == 200).then(|| response.text())
-    };
+    let (_dev, address) = dev(project.path(), home.path());
+    let ask = || answer_at(address);
     eventually_within(Duration::from_secs(20), "dev answers", || {
         ask().filter(|said| said.contains("one"))
     });
@@ -479,6 +458,55 @@ fn dev_serves_and_answers_an_edit_within_a_second() {
     eventually_within(Duration::from_secs(10), "the mended edit answers", || {
         ask().filter(|said| said.contains("mended"))
     });
+}
+
+/// `pilot dev` for this folder, and its address.
+fn dev(folder: &Path, home: &Path) -> (Ended, SocketAddr) {
+    let address = free_address();
+    let log = std::fs::File::create(home.join("dev.log")).unwrap();
+    let dev = Command::new(env!("CARGO_BIN_EXE_pilot"))
+        .arg("dev")
+        .arg(folder)
+        .args(["--listen", &address.to_string(), "--data-dir"])
+        .arg(home.join("data"))
+        .env_remove("PILOT_ENDPOINT")
+        .stdin(Stdio::null())
+        .stdout(log.try_clone().unwrap())
+        .stderr(log)
+        .spawn()
+        .unwrap();
+    (Ended(dev), address)
+}
+
+/// What the function `lab` answers, if it does.
+fn answer_at(address: SocketAddr) -> Option<String> {
+    std::net::TcpStream::connect(address).ok()?;
+    let response = Daemon::get_at(address, "/fn/lab/");
+    (response.status == 200).then(|| response.text())
+}
+
+#[test]
+fn dev_reads_a_manifest_that_appears() {
+    let home = tempfile::tempdir().unwrap();
+    let folder = home.path().join("lab");
+    std::fs::create_dir(&folder).unwrap();
+    let code = "def handler(event, context):\n    return 'default'\n\ndef other(event, context):\n    return 'chosen'\n";
+    std::fs::write(folder.join("app.py"), code).unwrap();
+    let (_dev, address) = dev(&folder, home.path());
+    let answers = |word: &str| {
+        eventually_within(Duration::from_secs(20), word, || {
+            answer_at(address).filter(|said| said.contains(word))
+        });
+    };
+    answers("default");
+    let manifest = folder.join("pilot.toml");
+    let text = "[functions.lab]\npath = \".\"\nhandler = \"app.other\"\n";
+    for _ in 0..2 {
+        std::fs::write(&manifest, text).unwrap();
+        answers("chosen");
+        std::fs::remove_file(&manifest).unwrap();
+        answers("default");
+    }
 }
 
 #[test]

@@ -41,8 +41,7 @@ pub(super) struct DevArgs {
     /// A folder with a pilot.toml, an app.py or an index.mjs
     #[arg(default_value = ".")]
     dir: PathBuf,
-    /// Address that the daemon listens on [default: that of --endpoint or PILOT_ENDPOINT if it is a free address of this machine, else
-    /// a free port of 127.0.0.1]
+    /// Address that the daemon listens on [default: 127.0.0.1:8080 if it is free, else a free port of 127.0.0.1]
     #[arg(long, value_name = "ADDR", value_parser = crate::listen::address)]
     listen: Option<SocketAddr>,
     /// The daemon's data directory [default: .pilot/dev in the folder]
@@ -204,7 +203,12 @@ impl Session {
                 output::note(&format!("{}  removed", gone.name));
             }
         }
+        let had_manifest = self.project.manifest.is_some();
         self.project = project;
+        // Without its manifest, the function gets the defaults.
+        if had_manifest && let Some(remark) = self.project.remark() {
+            output::note(&remark);
+        }
         Ok(())
     }
 

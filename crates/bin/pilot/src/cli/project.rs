@@ -194,6 +194,11 @@ impl Project {
         ))
     }
 
+    /// The folder or file as given.
+    pub(super) fn named(&self) -> &Path {
+        &self.named
+    }
+
     fn source(&self) -> &Path {
         self.manifest.as_deref().unwrap_or(&self.named)
     }
@@ -241,10 +246,16 @@ fn name_of(folder: &Path) -> anyhow::Result<FunctionName> {
 /// A file that is not a manifest, such as the handler's.
 fn no_project(path: &Path) -> Failure {
     let around = path.parent().filter(|around| *around != Path::new(""));
+    let around = around.unwrap_or(Path::new("."));
+    let files = APPS.iter().map(|(file, _, _)| *file).chain([MANIFEST]);
+    let is_project = files.into_iter().any(|file| around.join(file).is_file());
+    let example = match is_project {
+        true => format!(", for example {}", around.display()),
+        false => String::new(),
+    };
     Failure::usage(format!(
-        "{} is neither a folder nor a {MANIFEST}: name the function's folder, for example {}",
-        path.display(),
-        around.unwrap_or(Path::new(".")).display()
+        "{} is neither a folder nor a {MANIFEST}: name the function's folder{example}",
+        path.display()
     ))
 }
 
@@ -259,7 +270,7 @@ fn not_there(path: &Path, error: &io::Error) -> Failure {
 }
 
 /// The manifest's name.
-const MANIFEST: &str = "pilot.toml";
+pub(super) const MANIFEST: &str = "pilot.toml";
 const MANIFEST_BYTES_MAX: u64 = 1 << 20;
 /// The files that make a folder without a manifest a function, with its runtime and its handler. The first one that exists counts.
 const APPS: [(&str, Option<&str>, Option<&str>); 6] = [
@@ -336,6 +347,10 @@ mod tests {
             dir.path().display()
         );
         assert!(problem.to_string().ends_with(&wanted), "{problem}");
+        let dir_without = folder(&[("notes.txt", "")]);
+        let problem = Project::read(&dir_without.path().join("notes.txt"), None).unwrap_err();
+        let said = problem.to_string();
+        assert!(said.ends_with("name the function's folder"), "{said}");
         // As some editors of other systems write it.
         fs::write(dir.path().join("pilot.toml"), b"\xff\xfe[\0f\0").unwrap();
         let problem = Project::read(dir.path(), None).unwrap_err().to_string();

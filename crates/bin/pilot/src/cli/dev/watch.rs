@@ -12,7 +12,7 @@ use pilot_model::FunctionName;
 
 use super::super::initscript;
 use super::super::pack::{self, Ignore, Kind};
-use super::super::project::{Project, Target};
+use super::super::project::{MANIFEST, Project, Target};
 use super::message::Message;
 
 /// The watches on a project's folders. Each change is sent once per path.
@@ -20,7 +20,8 @@ use super::message::Message;
 pub(super) struct Watch {
     watcher: RecommendedWatcher,
     watched: BTreeSet<PathBuf>,
-    manifest: Option<PathBuf>,
+    /// The manifest, or where one would be.
+    manifest: PathBuf,
     roots: Vec<Root>,
 }
 
@@ -51,7 +52,7 @@ impl Watch {
         let mut watch = Self {
             watcher,
             watched: BTreeSet::new(),
-            manifest: None,
+            manifest: PathBuf::new(),
             roots: Vec::new(),
         };
         watch.refresh(project)?;
@@ -62,13 +63,10 @@ impl Watch {
     pub(super) fn refresh(&mut self, project: &Project) -> anyhow::Result<()> {
         let mut wanted = BTreeSet::new();
         self.manifest = match &project.manifest {
-            Some(manifest) => {
-                let manifest = real(manifest)?;
-                wanted.extend(manifest.parent().map(Path::to_owned));
-                Some(manifest)
-            }
-            None => None,
+            Some(manifest) => real(manifest)?,
+            None => real(project.named())?.join(MANIFEST),
         };
+        wanted.extend(self.manifest.parent().map(Path::to_owned));
         self.roots = project
             .targets
             .iter()
@@ -118,9 +116,9 @@ impl Watch {
         Ok(())
     }
 
-    /// Whether the path is the manifest.
+    /// Whether the path is that of the manifest, which may have appeared or disappeared.
     pub(super) fn is_manifest(&self, path: &Path) -> bool {
-        self.manifest.as_deref() == Some(path)
+        self.manifest == path
     }
 
     /// Whether a change of the path may change the function's code or configuration.
@@ -216,6 +214,22 @@ mod tests {
             assert!(watch.concerns(target, &real.join("pilot.toml")));
             assert!(!watch.concerns(target, &real.join("a/__pycache__/app.pyc")));
         }
+    }
+
+    #[test]
+    fn a_manifest_that_appears_is_told_as_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().join("a");
+        fs::create_dir(&folder).unwrap();
+        fs::write(folder.join("app.py"), "").unwrap();
+        let project = Project::read(&folder, None).unwrap();
+        let (sender, inbox) = mpsc::channel();
+        let watch = Watch::start(&project, sender).unwrap();
+        fs::write(folder.join("pilot.toml"), "[functions.a]\npath = \".\"\n").unwrap();
+        let path = next_change(&inbox);
+        assert!(watch.is_manifest(&path), "{}", path.display());
+        assert!(watch.concerns(&project.targets[0], &path));
+        assert!(!watch.is_manifest(&real(&folder).unwrap().join("app.py")));
     }
 
     #[test]
