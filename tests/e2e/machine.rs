@@ -73,6 +73,34 @@ fn a_machine_that_lacks_something_is_served_on_and_what_is_not_enforced_is_said(
 }
 
 #[test]
+fn memory_is_known_and_limited_without_cgroups() {
+    needs_root!();
+    for (machine, _) in LACKING {
+        if machine == Machine::WithoutRoot && !std::path::Path::new("/usr/bin/python3").exists() {
+            skip("/usr/bin/python3, for a function without root");
+            continue;
+        }
+        let measured = daemon_with(on(machine));
+        measured.upload_code("lab", &plain(), ECHO);
+        assert_eq!(answer(&measured, "lab", json!(1)), json!(1));
+        eventually("the memory of a worker is known", || {
+            let workers = &measured.describe("lab")["workers"];
+            let idle = workers["idle"].as_u64()?;
+            (idle > 0 && workers["memory_bytes"].as_u64()? > 1 << 16).then_some(())
+        });
+    }
+    let limited = daemon_with(DaemonOptions {
+        config: Some("[limits]\nmemory_mb = 1\n".to_owned()),
+        ..on(Machine::WithoutCgroups)
+    });
+    limited.upload_code("lab", &json!({"scale": {"idle_s": 900}}), ECHO);
+    assert_eq!(answer(&limited, "lab", json!(1)), json!(1));
+    eventually("an idle worker is ended for its memory", || {
+        (limited.describe("lab")["workers"]["idle"] == 0).then_some(())
+    });
+}
+
+#[test]
 fn strict_mode_refuses_a_machine_that_lacks_something_and_names_it() {
     needs_root!();
     for (machine, lacking) in LACKING {

@@ -39,6 +39,7 @@ mod network;
 mod pace;
 mod places;
 mod process_ids;
+mod process_table;
 mod refused;
 mod rootfs;
 mod runtime_files;

@@ -11,10 +11,12 @@ use crate::channel::Channel;
 use crate::child::{Child, ChildEnd};
 use crate::control::{Control, Reply, answer, unexpected};
 use crate::kernel_memory_watch::{KernelMemoryWatch, Watched};
+use crate::memory::pss_bytes;
 use crate::message::{
     ExecSpec, Folders, InitReply, InitRequest, MakeSandbox, NAMESPACES, NETWORK, OwnUsers, USERS,
 };
 use crate::process_ids::{FirstPid, ProcessIds};
+use crate::process_table::ProcessTable;
 use crate::refused::refused;
 use crate::rootfs::RootSpec;
 use crate::spawner::Spawner;
@@ -37,6 +39,7 @@ pub(crate) struct Sandbox {
     watched: Option<Watched>,
     folders: Folders,
     process_ids: ProcessIds,
+    process_table: ProcessTable,
     /// Of the current use, or the next one.
     first_pid: FirstPid,
 }
@@ -101,6 +104,7 @@ impl Sandbox {
             watched: None,
             folders,
             process_ids,
+            process_table: spawner.process_table().clone(),
             first_pid,
         }
         .watched())
@@ -131,6 +135,7 @@ impl Sandbox {
             watched: None,
             folders,
             process_ids: self.process_ids.clone(),
+            process_table: self.process_table.clone(),
             first_pid,
         }
         .watched())
@@ -238,6 +243,15 @@ impl Sandbox {
         Some(namespace.st_ino)
     }
 
+    /// Which processes are in it.
+    pub(crate) fn members(&self) -> Members {
+        match (&self.cgroup, self.pid_namespace()) {
+            (Some(cgroup), _) => Members::OfGroup(Arc::clone(cgroup)),
+            (None, Some(namespace)) => Members::OfNamespace(namespace, self.process_table.clone()),
+            (None, None) => Members::Unknown,
+        }
+    }
+
     pub(crate) fn network_namespace(&self) -> BorrowedFd<'_> {
         self.namespaces[NETWORK].as_fd()
     }
@@ -248,6 +262,37 @@ impl Sandbox {
 
     pub(crate) fn shared_cgroup(&self) -> Option<Arc<Cgroup>> {
         self.cgroup.clone()
+    }
+}
+
+/// The processes in a sandbox, which can be asked for without the sandbox.
+#[derive(Debug)]
+pub(crate) enum Members {
+    /// Those of its cgroup.
+    OfGroup(Arc<Cgroup>),
+    /// There is no cgroup: those of its PID namespace, with the init.
+    OfNamespace(u64, ProcessTable),
+    Unknown,
+}
+
+impl Members {
+    /// Their memory (PSS), bytes. Blocks. Not to be called under a lock that ending and waking the worker need: reading the memory of a
+    /// process that forks waits until the fork is done, which may take many seconds if it waits for memory.
+    pub(crate) fn pss_bytes(&self) -> u64 {
+        let processes = match self {
+            Self::OfGroup(cgroup) => cgroup.processes(),
+            Self::OfNamespace(namespace, table) => table.in_namespace(*namespace),
+            Self::Unknown => Vec::new(),
+        };
+        processes.into_iter().map(pss_bytes).sum()
+    }
+
+    /// Peak of their memory, bytes. `None`: nobody counts it.
+    pub(crate) fn peak_bytes(&self) -> Option<u64> {
+        match self {
+            Self::OfGroup(cgroup) => cgroup.peak_bytes(),
+            Self::OfNamespace(..) | Self::Unknown => None,
+        }
     }
 }
 

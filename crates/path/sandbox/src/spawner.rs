@@ -24,6 +24,7 @@ use crate::message::{ANSWER_TIME_MAX, MakeLink, MakeSandbox, SpawnerRequest, Tre
 use crate::network;
 use crate::network::host::HostNetwork;
 use crate::process_ids::ProcessIds;
+use crate::process_table::ProcessTable;
 use crate::refused::refused;
 
 /// The daemon's end.
@@ -32,6 +33,7 @@ pub struct Spawner {
     /// Non-blocking: a spawner that does not read must not hold up the daemon's threads.
     socket: OwnedFd,
     process_ids: ProcessIds,
+    process_table: ProcessTable,
     kernel_memory_watch: KernelMemoryWatch,
     /// Owns the packet filter's table. The spawner uses it; the rules stay as long as one of the two processes lives.
     _netfilter: Option<OwnedFd>,
@@ -84,6 +86,7 @@ impl Spawner {
         Ok(Self {
             socket,
             process_ids: ProcessIds::probe(),
+            process_table: ProcessTable::default(),
             kernel_memory_watch: KernelMemoryWatch::default(),
             _netfilter: netfilter,
         })
@@ -98,6 +101,11 @@ impl Spawner {
     /// The ids of processes in its sandboxes.
     pub(crate) fn process_ids(&self) -> &ProcessIds {
         &self.process_ids
+    }
+
+    /// What finds the processes of its sandboxes, where no cgroup lists them.
+    pub(crate) fn process_table(&self) -> &ProcessTable {
+        &self.process_table
     }
 
     /// What watches the sockets of its sandboxes.

@@ -10,11 +10,9 @@ use pilot_model::{Environment, Python};
 use pilot_wire::control::{Role, TemplateSpec};
 
 use super::TemplateTree;
-use crate::cgroup::Cgroup;
 use crate::channel::Channel;
 use crate::isolation::{TEMPLATE_USER, UserNamespace};
 use crate::machine::dev_null;
-use crate::memory::pss_bytes;
 use crate::message::{ExecSpec, OwnUsers};
 use crate::places::PACKAGES_INSIDE;
 use crate::refused::refused;
@@ -94,8 +92,7 @@ impl TemplateTree {
 }
 
 pub(super) fn memory_of(sandbox: &Sandbox) -> u64 {
-    let processes = sandbox.cgroup().map(Cgroup::processes).unwrap_or_default();
-    processes.into_iter().map(pss_bytes).sum()
+    sandbox.members().pss_bytes()
 }
 
 /// The interpreter of a Python function; its absence is an error.

@@ -22,10 +22,9 @@ use super::base_sandbox::{BaseSandbox, BaseSandboxKey};
 use super::instance::{NativeInstance, NativeReach};
 use super::node::WaitingNode;
 use super::parts::NativeParts;
-use crate::cgroup::{CPU_PERIOD_US, Cgroup, Limits};
+use crate::cgroup::{CPU_PERIOD_US, Limits};
 use crate::hold::holders;
 use crate::machine::dev_null;
-use crate::memory::pss_bytes;
 use crate::message::{ExecSpec, Folders};
 use crate::network::outbound::Link;
 use crate::places::CODE_INSIDE;
@@ -444,16 +443,16 @@ impl PrewarmedRuntime for NativeRuntime {
     }
 
     fn memory_bytes(&self) -> u64 {
-        let processes = {
+        let members = {
             let state = self.state.lock();
             let sandbox = match &state.phase {
                 RuntimePhase::Prewarmed(prewarmed) => &prewarmed.sandbox,
                 RuntimePhase::Released(released) => &released.body.sandbox,
                 RuntimePhase::InUse | RuntimePhase::Ended => return 0,
             };
-            sandbox.cgroup().map(Cgroup::processes).unwrap_or_default()
+            sandbox.members()
         };
-        processes.into_iter().map(pss_bytes).sum()
+        members.pss_bytes()
     }
 }
 

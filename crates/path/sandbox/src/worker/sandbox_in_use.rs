@@ -11,7 +11,6 @@ use pilot_model::{CpuTime, Rest};
 
 use super::Body;
 use crate::cgroup::{Cgroup, CpuShare, Resident};
-use crate::memory::pss_bytes;
 use crate::pace::Paceable;
 
 /// See the module.
@@ -82,13 +81,12 @@ impl SandboxInUse {
 impl Resources for SandboxInUse {
     /// Nothing once the worker is killed or released.
     fn memory(&self) -> WorkerMemory {
-        // The group can be removed while memory is read.
-        let seen = |cgroup: Arc<Cgroup>| (cgroup.processes(), cgroup.peak_bytes());
-        let (processes, peak) = self.cgroup().map(seen).unwrap_or_default();
-        WorkerMemory {
-            pss: processes.into_iter().map(pss_bytes).sum(),
-            peak,
-        }
+        // The sandbox can end while memory is read.
+        let members = self.body.lock().as_ref().map(|body| body.sandbox.members());
+        members.map_or_else(WorkerMemory::default, |members| WorkerMemory {
+            pss: members.pss_bytes(),
+            peak: members.peak_bytes(),
+        })
     }
 
     fn rest(&self, how: Rest) -> io::Result<()> {
