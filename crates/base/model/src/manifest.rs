@@ -1,13 +1,18 @@
 //! `pilot.toml`: the functions of a project. An unknown key is an error that names the nearest known one. Nothing is guessed and
 //! nothing is ignored.
 
+mod lists;
 mod misplaced;
 mod place;
+mod syntax;
 
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
+use toml::de::DeTable;
 
+pub use self::lists::list_for_table;
+pub use self::syntax::syntax_in_words;
 use crate::config::FunctionConfig;
 use crate::ids::FunctionName;
 use crate::layer;
@@ -169,25 +174,23 @@ fn read(text: &str, file: &str) -> Result<Document, ManifestError> {
         line: error.span().map(|span| place::line_at(text, span.start)),
         problem,
     };
-    let toml = toml::Deserializer::parse(text)
-        .map_err(|error| syntax(&error, syntax_in_words(text, &error)))?;
-    serde_path_to_error::deserialize(toml).map_err(|error| {
+    let document =
+        DeTable::parse(text).map_err(|error| syntax(&error, syntax_in_words(text, &error)))?;
+    if let Some((at, problem)) = lists::first(document.get_ref()) {
+        return Err(ManifestError::Syntax {
+            file: file.to_owned(),
+            line: Some(place::line_at(text, at)),
+            problem,
+        });
+    }
+    let document = toml::Deserializer::from(document);
+    serde_path_to_error::deserialize(document).map_err(|error| {
         let (inner, path) = (error.inner(), error.path().to_string());
         let problem = in_words(&path, inner.message());
         let hint = misplaced::hint(&path, inner.message());
         let hint = hint.map_or_else(String::new, |hint| format!("; {hint}"));
         syntax(inner, problem + &hint)
     })
-}
-
-/// What is wrong with a text that is not TOML. The words of `toml` do not name a key that is there twice.
-#[must_use]
-pub fn syntax_in_words(text: &str, error: &toml::de::Error) -> String {
-    let key = error.span().and_then(|span| text.get(span));
-    match key {
-        Some(key) if error.message() == "duplicate key" => format!("the key {key} is there twice"),
-        _ => error.message().to_owned(),
-    }
 }
 
 fn at(line: Option<usize>) -> String {
@@ -223,7 +226,10 @@ pub fn in_words(key: &str, message: &str) -> String {
                 ),
                 // Of the toml crate, for an enumeration. It does not say what it found.
                 ("variant", "string only") => format!("must be {TEXT}"),
-                _ => format!("is {found}, must be {wanted}"),
+                _ => format!(
+                    "is {found}, must be {wanted}{}",
+                    without(&found, named, key)
+                ),
             }
         }
         None => unknown_word(message)
@@ -235,6 +241,27 @@ pub fn in_words(key: &str, message: &str) -> String {
     match key {
         "." | "" => problem,
         key => format!("{key}: {problem}"),
+    }
+}
+
+/// What a text has that a number has not. Empty: it was not to be a number, or nobody knows which.
+fn without(found: &str, wanted: &str, key: &str) -> String {
+    let quoted = found
+        .strip_prefix('"')
+        .and_then(|rest| rest.strip_suffix('"'));
+    let is_number = ["u", "i", "f", "a nonzero u"]
+        .iter()
+        .filter_map(|start| wanted.strip_prefix(start))
+        .any(|bits| matches!(bits, "8" | "16" | "32" | "64" | "size"));
+    match quoted {
+        Some(text) if is_number && text.parse::<f64>().is_ok() => "; without quotes".to_owned(),
+        Some(text) if is_number && syntax::is_number_with_unit(text) => {
+            format!(
+                "; without quotes and without a unit{}",
+                syntax::unit_of(key)
+            )
+        }
+        _ => String::new(),
     }
 }
 

@@ -79,7 +79,7 @@ impl ScaleSpec {
         let max = in_range(self.max.unwrap_or(64), 1, 10_000)
             .map_err(|problem| fail("scale.max", problem))?;
         let min = in_range(self.min.unwrap_or(0), 0, max)
-            .map_err(|problem| fail("scale.min", problem))?;
+            .map_err(|problem| fail("scale.min", format!("{problem}, which is scale.max")))?;
         let spare = in_range(self.spare.unwrap_or(0), 0, max)
             .map_err(|problem| fail("scale.spare", problem))?;
         let idle_s = in_range(self.idle_s.unwrap_or(60.0), 0.0, 86_400.0)

@@ -2,6 +2,7 @@
 //! over the file, and the file over the default.
 
 pub(crate) mod build;
+mod configured_tokens;
 pub(crate) mod connections;
 pub(crate) mod data;
 mod kinds;
@@ -22,12 +23,16 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use ipnet::Ipv4Net;
 use pilot_gateway::Access;
-use pilot_model::manifest::{in_words, syntax_in_words};
+use pilot_model::manifest::{in_words, list_for_table, syntax_in_words};
 use pilot_telemetry::{LogFormat, logging};
-use serde::de::{Error as _, IgnoredAny};
+use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
 
 use self::build::Build;
+use self::configured_tokens::ValidToken;
+pub(crate) use self::configured_tokens::tokens_of;
 use self::connections::ConnectionSettings;
 use self::data::{DataLimits, InitscriptLimits, StoreSettings};
 use self::limits::Limits;
@@ -115,8 +120,8 @@ struct File {
     data_dir: Option<PathBuf>,
     strict: bool,
     /// Only whether it is there: see [`tokens_of`].
-    control_token: Option<IgnoredAny>,
-    invoke_token: Option<IgnoredAny>,
+    control_token: Option<ValidToken>,
+    invoke_token: Option<ValidToken>,
     invocations: Option<Invocations>,
     public_invocations: bool,
     hosts: Vec<String>,
@@ -146,16 +151,6 @@ enum Invocations {
     Open,
     /// Those with a token.
     Token,
-}
-
-/// The tokens of the configuration file.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-pub(crate) struct ConfiguredTokens {
-    /// Gives every right. Older than `pilot token`.
-    pub(crate) control_token: Option<String>,
-    /// Permits calls of functions. Older than `pilot token`.
-    pub(crate) invoke_token: Option<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -349,39 +344,6 @@ fn is_local(address: SocketAddr) -> bool {
     address.ip().to_canonical().is_loopback()
 }
 
-/// The tokens of the configuration file. Must be called after the spawner was forked, which must not have them in its memory.
-///
-/// # Errors
-/// The file cannot be read any more, or a token cannot be used.
-pub(crate) fn tokens_of(path: &Path) -> anyhow::Result<ConfiguredTokens> {
-    let shown = path.display();
-    let text = fs::read_to_string(path).with_context(|| format!("cannot read {shown}"))?;
-    let document = toml::Deserializer::parse(&text)
-        .map_err(|error| anyhow::anyhow!("{shown}: {}", syntax_in_words(&text, &error)))?;
-    // The words of serde have the value, which is a token.
-    let tokens: ConfiguredTokens = serde_path_to_error::deserialize(document)
-        .map_err(|error| anyhow::anyhow!("{shown}: {} must be a text in quotes", error.path()))?;
-    for (key, token) in [
-        ("control_token", &tokens.control_token),
-        ("invoke_token", &tokens.invoke_token),
-    ] {
-        let fits = |token: &String| {
-            (1..=TOKEN_BYTES_MAX).contains(&token.len())
-                && token.bytes().all(|byte| byte.is_ascii_graphic())
-        };
-        if token.as_ref().is_some_and(|token| !fits(token)) {
-            bail!(
-                "{shown}: {key} must be 1 to {TOKEN_BYTES_MAX} visible ASCII characters; give such a token, or leave the key out and \
-                 use `pilot token create`"
-            );
-        }
-    }
-    Ok(tokens)
-}
-
-/// The longest token.
-const TOKEN_BYTES_MAX: usize = 256;
-
 /// The absolute path of a data directory. `named`: where it is from.
 fn absolute(dir: &Path, named: &str) -> anyhow::Result<PathBuf> {
     if dir.as_os_str().is_empty() {
@@ -391,19 +353,22 @@ fn absolute(dir: &Path, named: &str) -> anyhow::Result<PathBuf> {
 }
 
 fn parse(text: &str, path: &Path) -> anyhow::Result<File> {
-    let at = |error: &toml::de::Error, problem: String| {
-        let line = error
-            .span()
-            .map_or(1, |span| text[..span.start].matches('\n').count() + 1);
+    let at = |start: usize, problem: String| {
+        let line = text[..start].matches('\n').count() + 1;
         anyhow::anyhow!("{}:{line}: {problem}", path.display())
     };
-    let document = toml::Deserializer::parse(text)
-        .map_err(|error| at(&error, syntax_in_words(text, &error)))?;
+    let of_error = |error: &toml::de::Error, problem: String| {
+        at(error.span().map_or(0, |span| span.start), problem)
+    };
+    let document =
+        DeTable::parse(text).map_err(|error| of_error(&error, syntax_in_words(text, &error)))?;
+    if let Some((start, problem)) = lists(document.get_ref()) {
+        return Err(at(start, problem));
+    }
+    let document = toml::Deserializer::from(document);
     let file: File = serde_path_to_error::deserialize(document).map_err(|error| {
         let key = error.path().to_string();
-        let problem = two_brackets(&key);
-        let problem = problem.unwrap_or_else(|| in_words(&key, error.inner().message()));
-        at(error.inner(), problem)
+        of_error(error.inner(), in_words(&key, error.inner().message()))
     })?;
     check_tables(&file).map_err(|problem| anyhow::anyhow!("{}: {problem}", path.display()))?;
     check_numbers(&file).map_err(|problem| anyhow::anyhow!("{}: {problem}", path.display()))?;
@@ -415,14 +380,38 @@ fn parse(text: &str, path: &Path) -> anyhow::Result<File> {
     Ok(file)
 }
 
-/// Serde reads a list as a structure: the first table of `[[limits]]` would be the value of the first key.
-fn two_brackets(key: &str) -> Option<String> {
-    let (table, _) = key.split_once("[0]")?;
-    let is_one = "log limits pool build data initscripts nodes traces"
-        .split(' ')
-        .any(|one| one == table);
-    is_one.then(|| format!("{table}: has two brackets, must be one table: [{table}]"))
+/// The first list where a table must be, and where it begins in the text.
+fn lists(document: &DeTable<'_>) -> Option<(usize, String)> {
+    let of = |key: &str, value: &Spanned<DeValue<'_>>| {
+        Some((value.span().start, list_for_table(key, value.get_ref())?))
+    };
+    document.iter().find_map(|(key, value)| {
+        let key = key.get_ref().as_ref();
+        if TABLES.contains(&key) {
+            return of(key, value);
+        }
+        let inside = TABLES_OF_TABLES
+            .contains(&key)
+            .then(|| value.get_ref().as_table())??;
+        inside
+            .iter()
+            .find_map(|(name, value)| of(&format!("{key}.{}", name.get_ref()), value))
+    })
 }
+
+/// The keys whose values are tables.
+const TABLES: [&str; 8] = [
+    "log",
+    "limits",
+    "pool",
+    "build",
+    "data",
+    "initscripts",
+    "nodes",
+    "traces",
+];
+/// The keys whose values have a table for each name.
+const TABLES_OF_TABLES: [&str; 2] = ["stores", "connections"];
 
 /// Checks the numbers that have a range, and names it.
 fn check_numbers(file: &File) -> Result<(), String> {
@@ -530,7 +519,7 @@ mod tests {
         for (text, wanted) in [
             (
                 "[limits]\nmemory_mb = \"2G\"\n",
-                "f:2: limits.memory_mb: is \"2G\", must be a whole number, not below 0",
+                "f:2: limits.memory_mb: is \"2G\", must be a whole number, not below 0; without quotes and without a unit, it is in MB",
             ),
             ("\nstrict = 1\n", "f:2: strict: is 1, must be true or false"),
             (
@@ -569,6 +558,18 @@ mod tests {
             (
                 "[[limits]]\nworkers = 3\n",
                 "f:1: limits: has two brackets, must be one table: [limits]",
+            ),
+            (
+                "strict = true\nlimits = [1]\n",
+                "f:2: limits: is a list, must be a table of keys",
+            ),
+            (
+                "[stores]\nmain = [1]\n",
+                "f:2: stores.main: is a list, must be a table of keys",
+            ),
+            (
+                "control_token = abc\n",
+                "f:1: control_token: a text needs quotes: control_token = \"…\"",
             ),
             (
                 "data_dir = 5\n",
@@ -766,21 +767,18 @@ mod tests {
     }
 
     #[test]
-    fn a_token_that_cannot_be_sent_is_refused() {
+    fn the_example_of_the_documentation_is_read() {
+        let text = include_str!("../../../../docs/operations.md");
+        let (_, rest) = text.split_once("## pilotd.toml\n").unwrap();
+        let (_, rest) = rest.split_once("```toml\n").unwrap();
+        let (example, _) = rest.split_once("```").unwrap();
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("pilotd.toml");
-        for text in [
-            "control_token = \"\"",
-            "invoke_token = \"a b\"",
-            "invoke_token = 7",
-            "control_token = [\"c\"]",
-        ] {
-            fs::write(&path, text).unwrap();
-            let problem = tokens_of(&path).unwrap_err().to_string();
-            assert!(problem.contains("pilotd.toml"), "{problem}");
-            assert!(problem.contains("_token must be"), "{problem}");
-        }
-        fs::write(&path, "strict = true\ncontrol_token = \"c\"").unwrap();
-        assert_eq!(tokens_of(&path).unwrap().control_token.unwrap(), "c");
+        fs::write(&path, example).unwrap();
+        let config = DaemonConfig::load(&ServeArgs {
+            config: Some(path),
+            ..ServeArgs::default()
+        });
+        assert_eq!(config.unwrap().limits.connections, 1024);
     }
 }

@@ -30,6 +30,12 @@ pub(super) fn hint(path: &str, message: &str) -> Option<String> {
     (!tables.is_empty()).then(|| format!("it is a key of {}", tables.join(" and of ")))
 }
 
+/// Whether the value of a function's key is a table with keys of its own.
+pub(super) fn is_table(key: &str) -> bool {
+    let quoted = toml::Value::from(key);
+    !keys_of(&format!("{quoted} = {{ \"{NOBODYS}\" = 0 }}")).is_empty()
+}
+
 /// The keys that are known where this part of a function's table has an unknown one.
 fn keys_of(part: &str) -> Vec<String> {
     let error = toml::from_str::<FunctionSpec>(part).err();

@@ -713,3 +713,102 @@ fn a_word_that_is_not_valid_a_missing_key_and_a_table_for_a_list_are_said_plainl
         assert!(problem.contains(wanted), "{problem}");
     }
 }
+
+#[test]
+fn a_value_without_quotes_and_a_number_with_a_unit_are_said_in_plain_words() {
+    for (line, wanted) in [
+        (
+            "network = none",
+            "network: a text needs quotes: network = \"…\"",
+        ),
+        (
+            "listen = 127.0.0.1:8080",
+            "listen: a text needs quotes: listen = \"…\"",
+        ),
+        ("level = info", "level: a text needs quotes: level = \"…\""),
+        (
+            "path = ./x # here",
+            "path: a text needs quotes: path = \"…\"",
+        ),
+        (
+            "handler = “app.run”",
+            "handler: a text needs straight quotes: handler = \"…\"",
+        ),
+        (
+            "by_reference = True",
+            "by_reference: true and false have small letters",
+        ),
+        (
+            "memory_mb = 256MB",
+            "memory_mb: a number has no unit, it is in MB",
+        ),
+        (
+            "timeout_s = 1.5 s",
+            "timeout_s: a number has no unit, it is in seconds",
+        ),
+        ("timeout_s =", "timeout_s has no value"),
+        ("layers = [a, b]", "a text needs quotes, for example \"a\""),
+        (
+            "memory_mb = \"256MB\"",
+            "functions.a.memory_mb: is \"256MB\", must be a whole number, not below 0; without quotes and without a unit, it is in MB",
+        ),
+        (
+            "timeout_s = \"30\"",
+            "functions.a.timeout_s: is \"30\", must be a number; without quotes",
+        ),
+        (
+            "timeout_s = \"long\"",
+            "functions.a.timeout_s: is \"long\", must be a number",
+        ),
+    ] {
+        let problem = problem_of(&format!("[functions.a]\n{line}\n"));
+        assert_eq!(problem, format!("pilot.toml:2: {wanted}"), "{line}");
+    }
+}
+
+#[test]
+fn a_list_where_a_table_must_be_is_refused() {
+    for (text, wanted) in [
+        (
+            "[[functions.a]]\nmemory_mb = 1\n",
+            "pilot.toml:1: functions.a: has two brackets, must be one table: [functions.a]",
+        ),
+        (
+            "[functions.a]\n[[functions.a.scale]]\nmin = 1\n",
+            "pilot.toml:2: functions.a.scale: has two brackets, must be one table: [functions.a.scale]",
+        ),
+        (
+            "[functions.a]\nscale = [1, 2]\n",
+            "pilot.toml:2: functions.a.scale: is a list, must be a table of keys",
+        ),
+        (
+            "[functions.a]\ncors = [[\"*\"]]\n",
+            "pilot.toml:2: functions.a.cors: is a list, must be a table of keys",
+        ),
+        (
+            "layers.b = [\"x\"]\n[functions.a]\n",
+            "pilot.toml:1: layers.b: is a list, must be a table of keys",
+        ),
+    ] {
+        assert_eq!(problem_of(text), wanted);
+    }
+    let lists = "[functions.a]\nsecrets = [\"KEY\"]\n[[functions.a.triggers]]\nschedule = \"rate(1 hour)\"\n";
+    assert!(Manifest::parse(lists, "pilot.toml").is_ok());
+}
+
+#[test]
+fn numbers_that_do_not_fit_say_what_bounds_them() {
+    for (line, wanted) in [
+        (
+            "scale = { min = 3, max = 2 }",
+            "functions.a.scale.min: is 3, must be from 0 to 2, which is scale.max",
+        ),
+        (
+            "scale.policy = { name = \"cusum\", h = \"6\" }",
+            "functions.a.scale.policy.h: is \"6\", must be a number from 0 to 1000000",
+        ),
+    ] {
+        let problem = problem_of(&format!("[functions.a]\n{line}\n"));
+        assert_eq!(problem, format!("pilot.toml:2: {wanted}"));
+    }
+}

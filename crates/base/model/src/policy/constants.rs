@@ -33,6 +33,16 @@ impl fmt::Display for ConstantSpec {
     }
 }
 
+impl ConstantSpec {
+    /// For messages: a word has quotes, so that "6" is not taken for a number.
+    fn in_words(&self) -> String {
+        match self {
+            Self::Number(number) => number.to_string(),
+            Self::Word(word) => format!("\"{}\"", word.escape_default()),
+        }
+    }
+}
+
 /// What reading and printing require of a policy's constants.
 pub(super) trait Constants {
     /// Their names.
@@ -293,7 +303,8 @@ impl Constant for f64 {
             // No range contains NaN.
             ConstantSpec::Number(number) if bounds.contains(number) => Ok(*number),
             other => Err(format!(
-                "is {other}, must be a number from {least} to {most}"
+                "is {}, must be a number from {least} to {most}",
+                other.in_words()
             )),
         }
     }
@@ -323,7 +334,8 @@ impl Constant for u32 {
                 Ok(whole)
             }
             other => Err(format!(
-                "is {other}, must be a whole number from {least} to {most}"
+                "is {}, must be a whole number from {least} to {most}",
+                other.in_words()
             )),
         }
     }

@@ -91,7 +91,11 @@ impl Build {
                 "from 16 to 1073741824",
                 (16..=1 << 30).contains(&self.disk_mb),
             ),
-            ("build.pids", "at least 16", self.pids >= 16),
+            (
+                "build.pids",
+                "from 16 to 4194304",
+                (16..=1 << 22).contains(&self.pids),
+            ),
             (
                 "build.time_s",
                 "from 1 to 86400",
@@ -137,7 +141,8 @@ mod tests {
                 "build.total_memory_mb must be from 64 to 1073741824",
             ),
             ("disk_mb = 1", "build.disk_mb must be from 16 to 1073741824"),
-            ("pids = 1", "build.pids must be at least 16"),
+            ("pids = 1", "build.pids must be from 16 to 4194304"),
+            ("pids = 4194305", "build.pids must be from 16 to 4194304"),
             ("time_s = 0", "build.time_s must be from 1 to 86400"),
             ("hosts = [\"https://a.example/x\"]", "is not a host"),
             ("sources = \"none\"", "wheels-only"),

@@ -210,7 +210,11 @@ fn check_sizes(limits: &Limits) -> Result<(), String> {
                 .volume_mb
                 .is_none_or(|limit| limit == 0 || (16..=1 << 30).contains(&limit)),
         ),
-        ("limits.pids", "at least 4", limits.pids >= 4),
+        (
+            "limits.pids",
+            "from 4 to 4194304",
+            (4..=1 << 22).contains(&limits.pids),
+        ),
         ("limits.functions", "at least 1", limits.functions >= 1),
         (
             "limits.disk_mb",
@@ -229,7 +233,11 @@ fn check_counts(limits: &Limits) -> Result<(), String> {
             "from 1 to 1048576",
             (1..=1 << 20).contains(&limits.usage_mb),
         ),
-        ("limits.connections", "at least 1", limits.connections >= 1),
+        (
+            "limits.connections",
+            "from 1 to 16777216",
+            (1..=1 << 24).contains(&limits.connections),
+        ),
         (
             "limits.connections_per_address",
             "at least 1",
@@ -239,8 +247,8 @@ fn check_counts(limits: &Limits) -> Result<(), String> {
         ),
         (
             "limits.control_connections",
-            "at least 1",
-            limits.control_connections >= 1,
+            "from 1 to 16777216",
+            (1..=1 << 24).contains(&limits.control_connections),
         ),
         (
             "limits.max_wait_s",
@@ -270,4 +278,31 @@ fn check_counts(limits: &Limits) -> Result<(), String> {
             (65_536..2_000_000_000).contains(&limits.id_base),
         ),
     ])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_that_the_kernel_does_not_take_are_refused_with_the_range() {
+        let check = |text: &str| toml::from_str::<Limits>(text).unwrap().check();
+        for text in ["pids = 4194304", "connections = 16777216"] {
+            assert_eq!(check(text), Ok(()), "{text}");
+        }
+        for (text, wanted) in [
+            ("pids = 3", "limits.pids must be from 4 to 4194304"),
+            ("pids = 4194305", "limits.pids must be from 4 to 4194304"),
+            (
+                "connections = 9223372036854775807",
+                "limits.connections must be from 1 to 16777216",
+            ),
+            (
+                "control_connections = 0",
+                "limits.control_connections must be from 1 to 16777216",
+            ),
+        ] {
+            assert_eq!(check(text), Err(wanted.to_owned()));
+        }
+    }
 }
