@@ -1,10 +1,13 @@
 //! `pilot cost` and `pilot profile`: from a call to a bill.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use pilot_harness::{Daemon, Need, eventually_within, skip};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use pilot_harness::{Daemon, Need, eventually, eventually_within, needs_root, skip};
 use serde_json::{Value, json};
 
 use crate::{ECHO, answer, daemon, lab, plain};
@@ -598,4 +601,40 @@ fn a_quota_is_profiled_from_inside() {
         let told = String::from_utf8(refused.stderr).unwrap();
         assert!(told.contains("the kernel takes periods of"), "{told}");
     }
+}
+
+#[test]
+fn a_profile_that_is_told_to_end_leaves_no_group() {
+    needs_root!();
+    for (signal, code) in [(Signal::SIGINT, 130), (Signal::SIGTERM, 143)] {
+        let mut profile = Command::new(env!("CARGO_BIN_EXE_pilot"))
+            .args(["profile", "sched", "--quota", "20000", "--seconds", "600"])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let name = format!("pilot-profile-{}", profile.id());
+        let group = eventually("the loop is in its group", || {
+            let group = found_below(Path::new("/sys/fs/cgroup"), &name, 4)?;
+            let processes = fs::read_to_string(group.join("cgroup.procs")).ok()?;
+            (!processes.is_empty()).then_some(group)
+        });
+        kill(Pid::from_raw(profile.id().cast_signed()), signal).unwrap();
+        assert_eq!(profile.wait().unwrap().code(), Some(code), "{signal}");
+        assert!(!group.exists(), "{signal}: {} is left", group.display());
+    }
+}
+
+/// The folder of this name, at most so many folders below.
+fn found_below(folder: &Path, name: &str, depth: usize) -> Option<PathBuf> {
+    let here = folder.join(name);
+    if here.is_dir() {
+        return Some(here);
+    }
+    let below = depth.checked_sub(1)?;
+    let entries = fs::read_dir(folder).ok()?.flatten();
+    let folders = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    folders
+        .map(|entry| entry.path())
+        .find_map(|inside| found_below(&inside, name, below))
 }

@@ -182,7 +182,11 @@ fn report_failure(error: &anyhow::Error) -> ExitCode {
     if !matches!(
         failure,
         Some(
-            Failure::Reported | Failure::InputReported | Failure::Interrupted | Failure::ReaderGone
+            Failure::Reported
+                | Failure::InputReported
+                | Failure::Interrupted
+                | Failure::Terminated
+                | Failure::ReaderGone
         )
     ) {
         output::error(&format!("{error:#}"));

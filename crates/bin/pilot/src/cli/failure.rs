@@ -12,11 +12,13 @@ pub(super) enum Failure {
     /// No daemon answers at the endpoint.
     #[error(
         "no daemon at {endpoint}: {}, or name another one with --endpoint or PILOT_ENDPOINT (unix:DATA_DIR, http://HOST:PORT or https://HOST:PORT)",
-        remedy(endpoint)
+        remedy(endpoint, *has_address)
     )]
     Unreachable {
         /// The endpoint.
         endpoint: String,
+        /// Whether the name of its host has an address.
+        has_address: bool,
     },
     /// No server answers that is to be measured.
     #[error("{problem}")]
@@ -58,6 +60,9 @@ pub(super) enum Failure {
     /// The user has interrupted the command (Ctrl-C). It has printed what it has so far.
     #[error("interrupted")]
     Interrupted,
+    /// The command was told to end (SIGTERM).
+    #[error("terminated")]
+    Terminated,
     /// The reader of the output has closed it (`pilot list | head -1`). Not a failure.
     #[error("the reader of the output has closed it")]
     ReaderGone,
@@ -84,13 +89,15 @@ impl Failure {
             Self::Usage { .. } | Self::InputReported => 2,
             Self::Unreachable { .. } | Self::NoServer { .. } => 3,
             Self::Interrupted => interrupt::EXIT_CODE,
+            Self::Terminated => interrupt::EXIT_CODE_TERMINATED,
         }
     }
 }
 
 /// How there would be a daemon at the endpoint.
-fn remedy(endpoint: &str) -> &'static str {
+fn remedy(endpoint: &str, has_address: bool) -> &'static str {
     match endpoint.starts_with("unix:") {
+        false if !has_address => "the name of the host has no address: check it",
         true => "start one with `pilot serve`",
         false => {
             "check the address, and that a daemon listens there (`pilot serve --control-listen`)"
@@ -107,15 +114,22 @@ mod tests {
 
     #[test]
     fn an_unreachable_daemon_is_told_apart_by_its_exit_code_and_says_what_to_do() {
-        for (endpoint, remedy) in [
-            ("unix:/d/control.sock", "start one with `pilot serve`"),
+        for (endpoint, has_address, remedy) in [
+            ("unix:/d/control.sock", true, "start one with `pilot serve`"),
+            (
+                "http://nosuch.invalid",
+                false,
+                "the name of the host has no address: check it",
+            ),
             (
                 "http://192.0.2.1:1",
+                true,
                 "check the address, and that a daemon listens there (`pilot serve --control-listen`)",
             ),
         ] {
             let failure = Failure::Unreachable {
                 endpoint: endpoint.to_owned(),
+                has_address,
             };
             assert_eq!(failure.exit_code(), 3);
             assert_eq!(

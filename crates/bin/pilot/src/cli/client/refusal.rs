@@ -36,9 +36,13 @@ pub(super) fn not_sent(endpoint: &str, error: ureq::Error) -> anyhow::Error {
         return anyhow::anyhow!(problem);
     }
     // The resolver's errors have no kind of their own.
-    if unreachable || !has_address(endpoint) {
-        let endpoint = endpoint.to_owned();
-        return Failure::Unreachable { endpoint }.into();
+    let has_address = has_address(endpoint);
+    if unreachable || !has_address {
+        return Failure::Unreachable {
+            endpoint: endpoint.to_owned(),
+            has_address,
+        }
+        .into();
     }
     anyhow::Error::new(error).context(format!("the daemon at {} hung up", endpoint))
 }

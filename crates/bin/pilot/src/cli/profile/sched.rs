@@ -1,15 +1,17 @@
 //! `pilot profile sched`: Algorithm 1 in a group with a quota.
 
 use std::io::{Read as _, Write as _};
+use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context, bail};
 use clap::Args;
 use pilot_meter::infer::Throttle;
 
 use super::super::failure::Failure;
-use super::super::output;
+use super::super::{interrupt, output};
 use super::group::Group;
 use super::{LimitArgs, Log, SECONDS_MAX, infer};
 
@@ -37,42 +39,86 @@ pub(super) fn run(args: &SchedArgs) -> anyhow::Result<()> {
         );
         return Err(Failure::usage(problem).into());
     }
+    // First, so that no signal leaves the group behind. A group can be removed only when its processes have ended.
+    let spinning = Spinning::default();
+    let told = Arc::clone(&spinning.0);
+    interrupt::on_end(move |code| lock(&told).end(code))?;
     let group = Group::make(period, quota).map_err(Failure::usage)?;
-    let mut spinning = Spinning::start(args.seconds)?;
-    group
-        .add(spinning.0.id())
-        .map_err(|problem| anyhow::anyhow!(problem))?;
-    let log = spinning.measure()?;
+    let log = spinning.measured(&group, args.seconds);
+    let told_to_end = lock(&spinning.0).told_to_end();
+    drop(spinning);
+    if let Some(failure) = told_to_end {
+        return Err(failure.into());
+    }
+    let log = log?;
     let throttled = group.throttled();
     log.write(args.output.as_ref())?;
     output::note(&summary(&log, args.seconds, throttled));
     Ok(())
 }
 
-/// The process with the loop. It ends with this value.
-struct Spinning(Child);
+/// The process with the loop. It ends with this value, or when the command is told to end.
+#[derive(Default)]
+struct Spinning(Arc<Mutex<Running>>);
+
+/// Held for a moment, and never while the loop runs.
+#[derive(Default)]
+struct Running {
+    child: Option<Child>,
+    /// The exit code of the signal that ended it.
+    ended: Option<u8>,
+}
+
+fn lock(running: &Mutex<Running>) -> MutexGuard<'_, Running> {
+    running.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Running {
+    fn end(&mut self, code: u8) {
+        self.ended = Some(code);
+        if let Some(child) = &mut self.child {
+            let _ = child.kill();
+        }
+    }
+
+    fn told_to_end(&self) -> Option<Failure> {
+        self.ended.map(|code| match code {
+            interrupt::EXIT_CODE_TERMINATED => Failure::Terminated,
+            _ => Failure::Interrupted,
+        })
+    }
+}
 
 impl Spinning {
-    fn start(seconds: u64) -> anyhow::Result<Self> {
-        let child = Command::new("/proc/self/exe")
+    /// Starts the loop, and reads its log when it has ended.
+    fn measured(&self, group: &Group, seconds: u64) -> anyhow::Result<Log> {
+        let mut child = Command::new("/proc/self/exe")
             .args(["profile", "spin", "--seconds", &seconds.to_string()])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            .spawn();
-        child.map(Self).context("cannot start the loop")
-    }
-
-    fn measure(&mut self) -> anyhow::Result<Log> {
-        let stdin = self.0.stdin.take();
+            // Ctrl-C is for this process, which ends the loop.
+            .process_group(0)
+            .spawn()
+            .context("cannot start the loop")?;
+        let (pid, stdin, stdout) = (child.id(), child.stdin.take(), child.stdout.take());
+        {
+            let mut running = lock(&self.0);
+            running.child = Some(child);
+            if let Some(code) = running.ended {
+                running.end(code);
+            }
+        }
+        group.add(pid).map_err(|problem| anyhow::anyhow!(problem))?;
         let mut stdin = stdin.context("the loop has no standard input")?;
         stdin.write_all(b"\n").context("the loop has ended")?;
         let mut text = Vec::new();
-        let stdout = self.0.stdout.take().context("the loop has no output")?;
+        let stdout = stdout.context("the loop has no output")?;
         stdout
             .take(LOG_BYTES_MAX)
             .read_to_end(&mut text)
             .context("the loop's log cannot be read")?;
-        let status = self.0.wait()?;
+        let status = lock(&self.0).child.as_mut().map(Child::wait);
+        let status = status.context("the loop has no process")??;
         if !status.success() {
             bail!("the loop ended with {status}");
         }
@@ -82,9 +128,11 @@ impl Spinning {
 
 impl Drop for Spinning {
     fn drop(&mut self) {
-        // It has usually ended; then both do nothing.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        if let Some(child) = &mut lock(&self.0).child {
+            // It has usually ended; then both do nothing.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
     }
 }
 
