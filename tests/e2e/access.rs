@@ -728,3 +728,24 @@ fn a_web_page_of_another_site_can_neither_deploy_nor_invoke() {
     }
     assert!(daemon.cli_ok(&["list"]).contains("lab"));
 }
+
+#[test]
+fn a_token_that_cannot_be_shown_is_named_with_what_revokes_it() {
+    let daemon = daemon();
+    for form in [&[][..], &["--json"]] {
+        let full = fs::File::options().write(true).open("/dev/full").unwrap();
+        let output = Command::new(env!("CARGO_BIN_EXE_pilot"))
+            .args(["token", "create", "lost", "--role", "invoke"])
+            .args(form)
+            .env("PILOT_ENDPOINT", daemon.control_endpoint())
+            .stdout(full)
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(1));
+        let said = said(&output);
+        assert!(said.contains("cannot write to standard output: "), "{said}");
+        let (_, revoke) = said.split_once("revoke it: pilot ").unwrap();
+        let revoke: Vec<&str> = revoke.lines().next().unwrap().split(' ').collect();
+        daemon.cli_ok(&revoke);
+    }
+}

@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anstyle::{AnsiColor, Style};
+use anyhow::Context;
 use pilot_model::FunctionName;
 use pilot_model::log_line::{safe_json, visible, visible_lines, without_controls};
 use serde::Serialize;
@@ -128,7 +129,7 @@ pub(super) fn detail(text: &str) {
 fn written(result: io::Result<()>) -> anyhow::Result<()> {
     match result {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(Failure::ReaderGone.into()),
-        other => Ok(other?),
+        other => other.context("cannot write to standard output"),
     }
 }
 

@@ -8,6 +8,7 @@ use pilot_model::access::Role;
 use pilot_model::api::{CreatedToken, TokenInfo, TokenRequest};
 
 use super::client::Client;
+use super::connection::command_for;
 use super::output::{self, Align, Table};
 use super::usage::not_empty;
 
@@ -80,8 +81,18 @@ fn create(client: &Client, args: &CreateArgs) -> anyhow::Result<()> {
     };
     let created: CreatedToken = client.post(TOKENS, &request)?;
     client.warn_of_unknown(&args.functions);
-    if args.json {
-        return output::print_json(&created);
+    print(&created, args.json).inspect_err(|_| {
+        let name = &args.name;
+        let revoke = command_for(Some(client.endpoint()), &format!("token revoke {name}"));
+        output::note(&format!(
+            "token '{name}' was created, but it could not be shown; revoke it: {revoke}"
+        ));
+    })
+}
+
+fn print(created: &CreatedToken, json: bool) -> anyhow::Result<()> {
+    if json {
+        return output::print_json(created);
     }
     output::note(
         "keep it: it is not shown again. Clients send it as PILOT_TOKEN or --token, in Authorization: Bearer, or as AWS_SESSION_TOKEN",
