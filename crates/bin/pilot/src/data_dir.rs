@@ -59,12 +59,7 @@ pub(crate) fn check(path: &Path) -> anyhow::Result<Rights> {
         AccessFlags::R_OK | AccessFlags::W_OK | AccessFlags::X_OK,
     )
     .map_err(io::Error::from)
-    .with_context(|| {
-        format!(
-            "this user cannot read and write the data directory {shown}; run the daemon as its owner, or choose another one with \
-             --data-dir"
-        )
-    })?;
+    .map_err(|error| refused(path, error))?;
     if found.mode() & 0o077 == 0 {
         return Ok(Rights::Narrow);
     }
@@ -80,6 +75,21 @@ pub(crate) fn check(path: &Path) -> anyhow::Result<Rights> {
         );
     }
     Ok(Rights::Wide)
+}
+
+/// Why the daemon cannot use an existing folder.
+fn refused(path: &Path, error: io::Error) -> anyhow::Error {
+    let shown = path.display();
+    let problem = match error.kind() {
+        io::ErrorKind::ReadOnlyFilesystem => format!(
+            "the data directory {shown} is on a file system that is read-only: mount it for writing, or choose another one with --data-dir"
+        ),
+        _ => format!(
+            "this user cannot read and write the data directory {shown}; run the daemon as its owner, or choose another one with \
+             --data-dir"
+        ),
+    };
+    anyhow::Error::new(error).context(problem)
 }
 
 /// Whether it is empty, or a daemon has used it.
@@ -123,5 +133,20 @@ mod tests {
         let problem = prepare(folder.path()).unwrap_err();
         assert!(problem.to_string().contains("--data-dir"), "{problem:#}");
         assert_eq!(mode(folder.path()), 0o755);
+    }
+
+    #[test]
+    fn a_file_system_that_is_read_only_is_not_blamed_on_the_user() {
+        let said = |number| {
+            let error = io::Error::from_raw_os_error(number);
+            format!("{:#}", refused(Path::new("/data"), error))
+        };
+        let read_only = said(nix::libc::EROFS);
+        assert!(
+            read_only.contains("/data is on a file system that is read-only"),
+            "{read_only}"
+        );
+        assert!(!read_only.contains("owner"), "{read_only}");
+        assert!(said(nix::libc::EACCES).contains("run the daemon as its owner"));
     }
 }
