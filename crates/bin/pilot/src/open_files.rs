@@ -25,8 +25,7 @@ fn are_enough(file_max: Option<u64>, memory_bytes: u64) -> Result<String, String
     match file_max > by_functions {
         true => Ok("functions cannot use up fs.file-max".to_owned()),
         false => Err(format!(
-            "the machine allows {file_max} (fs.file-max), and functions have the memory for {by_functions}: with so many open, only root \
-             can open a file"
+            "functions could open all {file_max} files that this machine allows (fs.file-max), then only root can open more"
         )),
     }
 }

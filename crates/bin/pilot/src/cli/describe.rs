@@ -135,7 +135,7 @@ fn configuration(description: &FunctionDescription, endpoint: &str) -> String {
     line(
         "scale",
         format!(
-            "{} to {}, {} spare, reaped after {} idle",
+            "{} to {}, {} spare, idle workers end after {}",
             scale.min,
             scale.max,
             scale.spare,
@@ -355,8 +355,13 @@ fn seconds(seconds: f64) -> String {
 /// How asynchronous invocations are repeated, and where their records go.
 fn of_events(config: &AsyncConfig) -> String {
     let mut text = format!(
-        "{} retries, at most {} old",
+        "{} {}, at most {} old",
         config.retries,
+        if config.retries == 1 {
+            "retry"
+        } else {
+            "retries"
+        },
         humantime::format_duration(config.max_age)
     );
     for (what, destination) in [

@@ -120,8 +120,8 @@ fn notes(calls: &Calls, trace: Option<&Path>) -> Vec<String> {
     let mut notes: Vec<String> = unended.into_iter().collect();
     if calls.parallel > 0 {
         notes.push(format!(
-            "{} calls used more than one CPU at once, for which the model does not hold",
-            calls.parallel
+            "{} used more than one CPU at once, for which the model does not hold",
+            output::count(calls.parallel, "call")
         ));
     }
     if calls.several_sizes {
@@ -135,8 +135,8 @@ fn notes(calls: &Calls, trace: Option<&Path>) -> Vec<String> {
     }
     if calls.counted < CALLS_FEW {
         notes.push(format!(
-            "{} calls are few: others may need more CPU time or memory",
-            calls.counted
+            "there are only {}: others may need more CPU time or memory",
+            output::count(calls.counted, "call")
         ));
     }
     notes
@@ -164,8 +164,8 @@ fn render(report: &Report) -> String {
         text.push_str(&sizes(setting));
     }
     text.push_str(&format!(
-        "{DIM}Sizes at which calls become a tenth shorter; TO is the last size before the next one, and the sizes between\n\
-         buy nothing. IDEAL: with exactly that share of a CPU at every instant. US dollars for a million warm calls.{DIM:#}\n"
+        "{DIM}Sizes at which calls become a tenth shorter. Each row covers the sizes up to TO; within a row, a larger size\n\
+         saves less than a tenth. IDEAL: with exactly that share of a CPU at every instant. US dollars for a million warm calls.{DIM:#}\n"
     ));
     for note in &report.notes {
         text.push_str(&format!("{WARN}{note}{WARN:#}\n"));
