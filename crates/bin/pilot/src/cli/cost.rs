@@ -135,7 +135,11 @@ fn export(client: &Client, args: &ExportArgs) -> anyhow::Result<()> {
         UsageRecords::Invocations
     };
     let mut records = client.usage(args.name.as_ref(), args.since, which)?;
-    let Some(path) = &args.output else {
+    let path = args.output.as_ref();
+    let Some(path) = path.filter(|path| path.as_os_str() != "-") else {
+        if args.parquet {
+            return Err(Failure::usage("--parquet needs a file: name it with --output").into());
+        }
         let mut piece = vec![0; 64 << 10];
         loop {
             let length = records

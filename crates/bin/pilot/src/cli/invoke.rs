@@ -117,7 +117,7 @@ pub(super) fn run(client: &Client, args: &InvokeArgs) -> anyhow::Result<()> {
 fn event(args: &InvokeArgs) -> anyhow::Result<Vec<u8>> {
     let stdin = Path::new("-");
     let file = args.body.as_ref().or(args.file.as_ref());
-    let (event, source) = match (&args.data, file) {
+    let (mut event, source) = match (&args.data, file) {
         (Some(data), _) if data != "-" => (data.clone().into_bytes(), "--data".to_owned()),
         (None, Some(path)) if path != stdin => {
             let event = fs::read(path)
@@ -137,6 +137,10 @@ fn event(args: &InvokeArgs) -> anyhow::Result<Vec<u8>> {
     if args.body.is_some() {
         return Ok(event);
     }
+    // Some editors begin files with it. It is no part of a JSON text (RFC 8259, section 8.1).
+    if event.starts_with(BYTE_ORDER_MARK) {
+        event.drain(..BYTE_ORDER_MARK.len());
+    }
     serde_json::from_slice::<serde::de::IgnoredAny>(&event).map_err(|error| {
         Failure::usage(format!(
             "{source} is not JSON: {error}; for other bodies call the function's URL (`pilot describe` shows it)"
@@ -144,6 +148,8 @@ fn event(args: &InvokeArgs) -> anyhow::Result<Vec<u8>> {
     })?;
     Ok(event)
 }
+
+const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 
 /// Prints the response. On a terminal, control characters in it are visible; pipes and files get its bytes.
 fn print(args: &InvokeArgs, body: &[u8]) -> anyhow::Result<()> {

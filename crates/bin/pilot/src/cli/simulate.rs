@@ -3,8 +3,10 @@
 //! A cell is one profile with one start cost. Every policy is simulated in every cell. `simulate/resolve.rs` turns the arguments
 //! into a list of runs, this file runs them in parallel, and `simulate/table.rs` prints them.
 
+use std::num::NonZero;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
 use pilot_forecast::simulate::{Cell, Comparison, Simulation, WEIGHTS};
@@ -68,10 +70,9 @@ pub(super) fn run(args: &SimulateArgs) -> anyhow::Result<()> {
             }
         }
     }
-    let jobs = args
-        .jobs
-        .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, std::num::NonZero::get));
-    let (cells, took) = simulate(&runs, jobs.clamp(1, runs.len()));
+    let jobs = args.jobs.or_else(|| available_parallelism().ok());
+    let jobs = jobs.map_or(1, NonZero::get).min(runs.len());
+    let (cells, took) = simulate(&runs, jobs);
     let speed = Speed::of(&cells, took);
     let comparison = Comparison::new(cells);
     if args.json {

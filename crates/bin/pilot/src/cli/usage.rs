@@ -52,6 +52,12 @@ fn with_negative_numbers(command: Command) -> Command {
 }
 
 fn in_words<P: Parser>(error: clap::Error, arguments: Vec<OsString>) -> clap::Error {
+    if context(&error, ContextKind::InvalidSubcommand) == Some("help") {
+        return clap::Error::raw(
+            ErrorKind::InvalidSubcommand,
+            "there is no command 'help': `pilot --help` lists the commands, and `pilot COMMAND --help` describes one\n",
+        );
+    }
     let (Some(problem), Some(argument), Some(value)) = (
         number_problem(&error),
         context(&error, ContextKind::InvalidArg),
@@ -140,6 +146,29 @@ mod tests {
     fn parsed(line: &[&str]) -> Result<Typed, String> {
         let arguments = ["typed"].iter().chain(line).map(OsString::from);
         parse(arguments).map_err(|error| error.to_string())
+    }
+
+    #[derive(Debug, Parser)]
+    struct WithCommands {
+        #[command(subcommand)]
+        _what: Commands,
+    }
+
+    #[derive(Debug, clap::Subcommand)]
+    #[command(disable_help_subcommand = true)]
+    enum Commands {
+        List,
+    }
+
+    #[test]
+    fn who_asks_for_a_command_help_is_told_what_there_is() {
+        let parsed = |line: &[&str]| {
+            let arguments = ["typed"].iter().chain(line).map(OsString::from);
+            parse::<WithCommands>(arguments).map_err(|error| error.to_string())
+        };
+        assert!(parsed(&["list"]).is_ok());
+        let said = parsed(&["help", "list"]).unwrap_err();
+        assert!(said.contains("`pilot COMMAND --help`"), "{said}");
     }
 
     #[test]

@@ -61,7 +61,7 @@ fn render(document: &Value) -> String {
     let mut html = format!(
         "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width\">\
          <title>{title}</title><style>{STYLE}</style></head><body><h1>{title}</h1><p>{about}</p>\
-         <p>Calls that can answer 401 need the header <code>Authorization: Bearer TOKEN</code> if the daemon has a control token. \
+         <p>Over TCP, calls that can answer 401 need the header <code>Authorization: Bearer TOKEN</code>; over the control socket, they need none. \
          The same as OpenAPI: <a href=\"/_pilot/v1/openapi.json\">openapi.json</a>.</p>",
         title = text(&document["info"]["title"]),
         about = text(&document["info"]["description"]),

@@ -380,7 +380,7 @@ pub(super) fn check_connections(text: &str) -> Result<usize, String> {
 pub(super) fn check_seconds(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(seconds) if (0.001..=86_400.0).contains(&seconds) => Ok(seconds),
-        _ => Err("must be a number of seconds, up to 86400".to_owned()),
+        _ => Err("must be a number of seconds, above 0 and up to 86400".to_owned()),
     }
 }
 

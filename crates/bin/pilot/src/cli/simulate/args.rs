@@ -1,5 +1,6 @@
 //! The options of `pilot simulate`, as typed. `resolve` resolves them.
 
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -54,7 +55,7 @@ pub(in crate::cli) struct SimulateArgs {
     pub(super) data: Option<PathBuf>,
     /// Number of simulations at the same time [default: one per CPU]
     #[arg(long, value_name = "N")]
-    pub(super) jobs: Option<usize>,
+    pub(super) jobs: Option<NonZeroUsize>,
     /// Print as JSON
     #[arg(long)]
     pub(super) json: bool,
