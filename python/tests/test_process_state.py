@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import Any
 
 import pytest
@@ -44,7 +45,35 @@ CHANGES = {
     "import sys\nclass Own:\n    def find_spec(*_): pass\nsys.meta_path.insert(0, Own())\n": "the importers",
     "import builtins\nbuiltins.unicode = str\n": "the names of builtins",
     "import builtins\nopened = open\nbuiltins.open = lambda *given, **more: opened(*given, **more)\n": "the names of builtins",
+    "import warnings\nwarnings.showwarning = lambda *_: None\n": "how warnings are shown",
+    "import logging\nlogging.disable(logging.INFO)\n": "logging.disable",
+    "import sys\nsys.setrecursionlimit(3000)\n": "the recursion limit",
+    "import sys\nsys.tracebacklimit = 3\n": "sys.tracebacklimit",
+    "import threading\nthreading.stack_size(1 << 20)\n": "the stack size of threads",
+    "import gc\ngc.set_threshold(50_000)\n": "the garbage collector",
+    "import gc\ngc.callbacks.append(lambda *_: None)\n": "the garbage collector",
+    "import locale\nlocale.setlocale(locale.LC_TIME, 'C.UTF-8')\n": "the locale",
+    "import os\nos.umask(0o007)\n": "the umask",
+    "import json\njson.JSONEncoder.default = lambda self, value: str(value)\n": "how json writes and reads",
+    "import json\ndump = json.dump\njson.dump = lambda *given: dump(*given)\n": "how json writes and reads",
+    "import json.encoder\njson.encoder.c_make_encoder = None\n": "how json writes and reads",
+    "import sqlite3, decimal\nsqlite3.register_adapter(decimal.Decimal, str)\n": "how sqlite3 stores and reads values",
+    "import sqlite3, datetime\nsqlite3.register_adapter(datetime.date, str)\n": "how sqlite3 stores and reads values",
+    "import sqlite3\nsqlite3.register_converter('date', bytes.decode)\n": "how sqlite3 stores and reads values",
+    "import xml.etree.ElementTree as t\nt.register_namespace('dcterms', 'http://purl.org/dc/terms/')\n": (
+        "the prefixes of XML namespaces"
+    ),
+    "import mimetypes\nmimetypes.add_type('application/x-own', '.own')\n": "the types of files",
+    "import mimetypes\nmimetypes.add_type('application/x-own', '.txt')\n": "the types of files",
+    "import csv\ncsv.field_size_limit(1 << 30)\n": "csv.field_size_limit",
+    "import socket\nsocket.setdefaulttimeout(5)\n": "the timeout of new sockets",
+    "import ssl\nssl._create_default_https_context = ssl._create_unverified_context\n": "how HTTPS checks servers",
+    "import multiprocessing\nmultiprocessing.set_start_method('spawn')\n": "the start method of multiprocessing",
+    "import decimal\ndecimal.getcontext().prec = 6\n": "the contexts of decimal",
+    "import decimal\ndecimal.DefaultContext.rounding = decimal.ROUND_DOWN\n": "the contexts of decimal",
 }
+if hasattr(sys, "set_int_max_str_digits"):
+    CHANGES["import sys\nsys.set_int_max_str_digits(0)\n"] = "the limit for digits of integers"
 
 
 @pytest.mark.parametrize("source", CHANGES)
@@ -73,7 +102,8 @@ def test_it_is_the_package_that_is_named_and_not_the_one_that_imports_it(functio
 
 
 HARMLESS = """
-import asyncio, collections, copyreg, pickle, sys, warnings
+import asyncio, atexit, collections, copyreg, csv, decimal, json, mimetypes, multiprocessing, pickle, socket, sqlite3, ssl, sys, warnings
+import xml.etree.ElementTree
 warnings.filterwarnings("ignore", message="numpy.dtype size changed")
 class Finder:
     def find_spec(*_): pass
@@ -82,9 +112,25 @@ class Own: pass
 copyreg.pickle(Own, lambda _: (Own, ()))
 __import__("builtins").__pybind11_internals_v4__ = object()
 asyncio.get_event_loop_policy()
+atexit.register(print)
+decimal.getcontext().sqrt(decimal.Decimal(2))
+mimetypes.add_type("text/plain", ".txt")
+multiprocessing.get_context()
+sqlite3.register_adapter(Own, str)
+json.dumps([1.5])
+socket.setdefaulttimeout(None)
 """
 
 
 def test_what_most_packages_change_costs_no_function_its_environment(functions: Functions) -> None:
     above, spec = above_and_spec(functions, WITHOUT, changer=HARMLESS)
     assert "own_imports" not in reported(above, spec)
+
+
+def test_the_look_at_the_process_makes_no_context_of_decimal(functions: Functions) -> None:
+    """One that is made before its default is set would not follow it."""
+    code = "import other\nimport decimal\ndecimal.DefaultContext.prec = 6\nprecision = decimal.getcontext().prec\n"
+    above, spec = above_and_spec(functions, code + "def handler(event, context): return precision\n", other="import decimal\n")
+    worker = above.template(spec).worker()
+    worker.ready()
+    assert worker.result(None) == 6

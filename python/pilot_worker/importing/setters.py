@@ -42,6 +42,16 @@ def _standard() -> FrozenSet[str]:
 STANDARD = _standard()
 
 
+def is_standard(value: object) -> bool:
+    return root_of(value) in STANDARD
+
+
+def root_of(value: object) -> str:
+    """The package of a class, a function, or the class of another object."""
+    name = value.__module__ if isinstance(value, (type, FunctionType)) else type(value).__module__
+    return name.partition(".")[0] if isinstance(name, str) else ""
+
+
 class _State:
     def __init__(self) -> None:
         self.packages: Dict[str, str] = {}  # by variable: the package that has set it last
