@@ -268,15 +268,16 @@ async def app(scope, receive, send):
     await send({"type": "http.response.body", "body": f"{size} {check}".encode()})
 "#;
 
+/// As Django and Bottle do, it reads no more than `CONTENT_LENGTH`.
 const UPLOADED_WSGI: &str = r#"
 import zlib
 def app(environ, start_response):
     if environ["PATH_INFO"] == "/no":
         start_response("413 Too Large", [])
         return [b"too much"]
-    check, size = 1, 0
+    check, size, length = 1, 0, int(environ.get("CONTENT_LENGTH", 0))
     try:
-        while data := environ["wsgi.input"].read(100_000):
+        while data := environ["wsgi.input"].read(min(length - size, 100_000)):
             check = zlib.adler32(data, check); size += len(data)
     except OSError as error:
         print("the client is gone:", error, flush=True)
@@ -315,7 +316,10 @@ fn chunked(path: &str, body: &[u8]) -> Vec<u8> {
 fn bodies_of_any_size_reach_an_application_while_they_are_sent() {
     let body = large_body();
     let wanted = digest(&body);
-    for (interface, code) in [("asgi", UPLOADED_ASGI), ("wsgi", UPLOADED_WSGI)] {
+    for (interface, code, unknown) in [
+        ("asgi", UPLOADED_ASGI, "none"),
+        ("wsgi", UPLOADED_WSGI, "20000000"),
+    ] {
         for concurrency in [1, 4] {
             let daemon = lab(
                 code,
@@ -330,7 +334,7 @@ fn bodies_of_any_size_reach_an_application_while_they_are_sent() {
             connection.send_raw(&chunked("/fn/lab/", &body));
             let told = connection.receive("POST").ok();
             assert_eq!(told.text(), wanted, "{interface}");
-            assert_eq!(told.header("x-length"), Some("none"));
+            assert_eq!(told.header("x-length"), Some(unknown));
             // Answered unread: the worker serves on.
             let refused = daemon.send(&post("/fn/lab/no"));
             assert_eq!((refused.status, refused.text().as_str()), (413, "too much"));
@@ -353,6 +357,28 @@ fn bodies_of_any_size_reach_an_application_while_they_are_sent() {
                 assert_eq!(daemon.send(&request).ok().text(), digest(&body[..len]));
             }
         }
+    }
+}
+
+#[test]
+fn a_body_of_unknown_length_that_wsgi_has_no_memory_for_is_refused_and_others_are_served() {
+    let daemon = lab(
+        UPLOADED_WSGI,
+        json!({"interface": "wsgi", "memory_mb": 64}),
+    );
+    let body = [large_body(), large_body()].concat();
+    let small = &body[..7_000_000];
+    for _ in 0..3 {
+        let mut connection = daemon.connect();
+        connection.send_raw(&chunked("/fn/lab/", &body));
+        let refused = connection.receive("POST");
+        assert_eq!(refused.status, 413, "{}", refused.text());
+        assert_eq!(refused.json()["errorType"], "RequestTooLargeException");
+        let mut connection = daemon.connect();
+        connection.send_raw(&chunked("/fn/lab/", small));
+        let told = connection.receive("POST").ok();
+        assert_eq!(told.text(), digest(small));
+        assert_eq!(told.start_kind(), "warm", "the worker has not ended");
     }
 }
 

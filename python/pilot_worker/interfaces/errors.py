@@ -36,6 +36,13 @@ class Fault(Exception):
         self.trace = trace or []
 
 
+class RequestTooLarge(Fault):
+    """The request cannot be passed to the function. The client gets status 413."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__("RequestTooLargeException", message)
+
+
 def stack(trace: Optional[TracebackType]) -> List[str]:
     """The user's frames in Lambda's format, without the markers that newer Pythons draw under a line."""
     try:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import io
+import os
 import socket
 import struct
+import threading
+
+from . import errors
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -69,6 +73,45 @@ class Reader(io.RawIOBase):
 
     def close(self) -> None:
         self._socket.close()
+        super().close()
+
+
+class Whole(io.FileIO):
+    """A body of unknown length that was read to its end. It counts as the worker's memory until it is closed."""
+
+    _all_len = 0  # of all that are open
+    _lock = threading.RLock()  # guards it. The garbage collector may close another one meanwhile
+
+    def __init__(self, source: Reader, all_len_max: int) -> None:
+        """RequestTooLarge if this one and the others that are open would have more bytes."""
+        self.size = 0
+        super().__init__(os.memfd_create("body"), "r+")
+        piece = memoryview(bytearray(_READ_LEN))
+        try:
+            count = source.readinto(piece)
+            while count:
+                self._grow(count, all_len_max)
+                self.write(piece[:count])
+                count = source.readinto(piece)
+        except BaseException:
+            self.close()
+            raise
+        self.seek(0)
+
+    def _grow(self, count: int, all_len_max: int) -> None:
+        with self._lock:
+            if Whole._all_len + count > all_len_max:
+                raise errors.RequestTooLarge(
+                    "a body without Content-Length is read to its end before the application is called, and such bodies may "
+                    f"have {all_len_max} bytes together, which is half of memory_mb: send Content-Length"
+                )
+            Whole._all_len += count
+        self.size += count
+
+    def close(self) -> None:
+        with self._lock:
+            Whole._all_len -= self.size
+            self.size = 0
         super().close()
 
 

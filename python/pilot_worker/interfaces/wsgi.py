@@ -2,6 +2,9 @@
 
 Chunks of the iterable are sent as they come. If the first chunk is the only one, or has the whole Content-Length, one send is
 enough.
+
+Most applications read as much of a request's body as CONTENT_LENGTH says, and without it nothing. So a body whose length the
+client does not say is read to its end before the application is called.
 """
 
 from __future__ import annotations
@@ -20,17 +23,20 @@ from .events import decode_meta
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
+    from typing import IO, Any, Callable, Dict, Iterable, List, Optional, Tuple
 
-    from ..inputs.received import Input
     from ..protocol.channel import Channel
     from .handler import Function
+
+
+_MEMORY_MB = 256  # if the specification does not say it
+_READ_LEN = 64 * 1024
 
 
 class WsgiCall:
     """Serves one frame at a time. Any thread may call it."""
 
-    __slots__ = ("request_id", "_application", "_info", "_is_concurrent", "_channel", "_flows", "_unquote")
+    __slots__ = ("request_id", "_application", "_info", "_is_concurrent", "_channel", "_flows", "_unquote", "_whole_len_max")
 
     def __init__(self, function: Function, channel: Channel) -> None:
         output.one_at_a_time = function.spec.concurrency == 1
@@ -41,18 +47,25 @@ class WsgiCall:
         self._channel = channel
         self._flows = flow.Flows() if self._is_concurrent else None
         self._unquote = namesakes.standard("urllib.parse").unquote_to_bytes
+        # Half of the memory: the application needs some, too.
+        self._whole_len_max = int(function.spec.function.get("memory_mb", _MEMORY_MB)) << 19
 
     def __call__(self, kind: int, stream: int, meta_bytes: bytes, body: bytes) -> None:
         meta = decode_meta(stream, meta_bytes)
         self.request_id = request_id = meta["id"]
         output.request_id.set(request_id)
         answer = _Answer(stream, meta.get("method", ""), self._channel, self._flows)
+        sent: Optional[IO[bytes]] = None
         try:
             if kind != wire.HTTP:
                 raise errors.Fault("Runtime.BadRequest", f"a WSGI application cannot answer a frame of kind {kind}")
-            self._respond(answer, self._environ(meta, body))
+            sent, length = self._body(meta, body)
+            self._respond(answer, self._environ(meta, sent, length))
         except (SystemExit, ChannelClosed):
             raise
+        except errors.RequestTooLarge as error:
+            answer.head(413, [("content-type", "application/json")])
+            answer.send(errors.body(error, request_id), is_last=True)
         except BaseException as error:  # every error of the application
             output.flush()
             self._channel.send(answer.failed(error, request_id))
@@ -60,6 +73,8 @@ class WsgiCall:
             answer.close()
             if "inputs" in meta:
                 inputs.end(meta)
+                if isinstance(sent, io.BufferedReader) and isinstance(sent.raw, io.FileIO):
+                    sent.close()  # or the application may keep its memory
 
     def told(self, kind: int, stream: int, body: bytes) -> None:
         """A frame about a response. With concurrency above 1 only."""
@@ -87,14 +102,26 @@ class WsgiCall:
             if close is not None:
                 close()
 
-    def _environ(self, meta: Dict[str, Any], body: bytes) -> Dict[str, Any]:
-        client = meta.get("client") or ["", 0]
-        scheme = meta.get("scheme", "http")
+    def _body(self, meta: Dict[str, Any], body: bytes) -> Tuple[IO[bytes], str]:
+        """`wsgi.input` and CONTENT_LENGTH."""
         rest = None
         if "inputs" in meta:
             from . import upload
 
             rest = upload.take(meta["inputs"])
+        if rest is None:
+            return io.BytesIO(body), str(len(body))
+        sent = upload.Reader(body, rest)
+        for name, value in meta.get("headers", ()):
+            if name == "content-length":
+                return io.BufferedReader(sent, _READ_LEN), value
+        with sent:
+            whole = upload.Whole(sent, self._whole_len_max)
+        return io.BufferedReader(whole, _READ_LEN), str(whole.size)
+
+    def _environ(self, meta: Dict[str, Any], sent: IO[bytes], length: str) -> Dict[str, Any]:
+        client = meta.get("client") or ["", 0]
+        scheme = meta.get("scheme", "http")
         context = LambdaContext(self._info, meta)
         query = meta.get("query", "")
         uri = meta.get("root_path", "") + meta["path"]
@@ -113,7 +140,8 @@ class WsgiCall:
             "REMOTE_PORT": str(client[1]),
             "wsgi.version": (1, 0),
             "wsgi.url_scheme": scheme,
-            "wsgi.input": io.BytesIO(body) if rest is None else _buffered(body, rest),
+            "CONTENT_LENGTH": length,
+            "wsgi.input": sent,
             "wsgi.input_terminated": True,
             "wsgi.errors": sys.stderr,
             "wsgi.multithread": self._is_concurrent,
@@ -123,13 +151,11 @@ class WsgiCall:
         }
         if "inputs" in meta or "failed_inputs" in meta:
             environ["pilot.inputs"] = context.inputs
-        if rest is None:
-            environ["CONTENT_LENGTH"] = str(len(body))
         for name, value in meta.get("headers", ()):
             if "_" in name:  # a client could replace X-Forwarded-For by X_Forwarded_For
                 continue
             key = name.upper().replace("-", "_")
-            if key == "CONTENT_TYPE" or (key == "CONTENT_LENGTH" and rest is not None):
+            if key == "CONTENT_TYPE":
                 environ[key] = value
             elif key != "CONTENT_LENGTH":
                 key = "HTTP_" + key
@@ -143,12 +169,6 @@ class WsgiCall:
         environ["SERVER_NAME"] = name or "localhost"
         environ["SERVER_PORT"] = port if port.isdecimal() and len(port) <= 5 else "443" if scheme == "https" else "80"
         return environ
-
-
-def _buffered(beginning: bytes, rest: Input) -> io.BufferedReader:
-    from . import upload
-
-    return io.BufferedReader(upload.Reader(beginning, rest), 64 * 1024)
 
 
 class _Answer(HttpAnswer):
