@@ -17,9 +17,11 @@ from pilot_worker.forking import huge_pages
 
 MB = 1 << 20
 
-# More than may have a second copy while a worker lives.
+# More than may have a second copy while a worker lives. The test says when the import ends.
 QUICK = """
-import mmap, os
+import mmap, os, time
+while not os.path.exists(os.path.join(os.path.dirname(__file__), "go")):
+    time.sleep(0.002)
 heap = mmap.mmap(-1, 256 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x8000)  # MAP_POPULATE
 def handler(event, context):
     return os.getppid()
@@ -132,6 +134,7 @@ def test_the_rest_of_a_large_heap_waits_until_no_worker_has_its_old_pages(functi
     # The worker is asked for before its template is ready: a template of which nobody wants anything makes its memory huge.
     template.report = {"native": True}
     first = template.worker()
+    (functions.directory / "go").touch()
     template.message("ready")
     first.ready()
     pid = first.result({})

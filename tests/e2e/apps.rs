@@ -362,10 +362,7 @@ fn bodies_of_any_size_reach_an_application_while_they_are_sent() {
 
 #[test]
 fn a_body_of_unknown_length_that_wsgi_has_no_memory_for_is_refused_and_others_are_served() {
-    let daemon = lab(
-        UPLOADED_WSGI,
-        json!({"interface": "wsgi", "memory_mb": 64}),
-    );
+    let daemon = lab(UPLOADED_WSGI, json!({"interface": "wsgi", "memory_mb": 64}));
     let body = [large_body(), large_body()].concat();
     let small = &body[..7_000_000];
     for _ in 0..3 {
