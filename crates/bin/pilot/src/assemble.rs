@@ -26,7 +26,7 @@ use pilot_model::ports::{
     Clock, ControlPlane, Engine, EventSink, InitRunner, Local, Observed, Placement, Platform,
     Secrets,
 };
-use pilot_model::{EngineKind, Instant, Traces};
+use pilot_model::{EngineKind, FunctionName, Instant, Traces};
 use pilot_pool::{EngineTable, KeyedParts, KeyedPool, KeyedSettings, machine_memory};
 use pilot_protocols::MemoryBudget;
 use pilot_queue::{Queue, QueueConfig};
