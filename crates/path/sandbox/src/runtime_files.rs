@@ -269,8 +269,8 @@ mod tests {
         let files = RuntimeFiles::unpack(folder.path()).unwrap();
         assert!(files.python().exists());
         let is_there = |name: &&str| folder.path().join(name).exists();
-        assert!(!others.iter().any(|name| is_there(name)));
-        assert!(kept.iter().all(|name| is_there(name)));
+        assert!(!others.iter().any(&is_there));
+        assert!(kept.iter().all(is_there));
     }
 
     #[test]
