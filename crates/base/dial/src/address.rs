@@ -34,8 +34,8 @@ pub fn check_url(url: &str, schemes: [&str; 2]) -> Result<(), String> {
     ))
 }
 
-/// A URL for a message: escaped, not too long, and without what may be a secret, which is all before the last `@` but the user, and
-/// the query. It need not be a URL that a parser takes.
+/// A URL for a message: escaped, not too long, and without what may be a secret: the query, and all before the last `@` but the
+/// user's name. It need not be a URL that a parser takes.
 #[must_use]
 pub fn shown_url(url: &str) -> String {
     let at = url.find("://").map_or(0, |at| at + "://".len());

@@ -108,7 +108,7 @@ pub(crate) trait Store: Send + Sync + Debug {
         Ok(())
     }
 
-    /// Whether a key can be one of the location that it was made of. Only the location says what is asked for, and no value in it.
+    /// Whether a key can be one of the location that it was made of. The location says what is asked for, and no value in it.
     ///
     /// # Errors
     /// What is wrong with the key.

@@ -1,7 +1,7 @@
 //! Folders of the daemon's machine.
 //!
-//! A file that is written to while it is read would be a mix of two contents. So its length and times are compared at the end, and if they
-//! differ, the fetch begins again. A file that another one takes the place of, as by rename(2), is read to its end.
+//! A file that is written to while it is read would be a mix of two contents. So its length and times are compared at the end,
+//! and if they differ, the fetch begins again. A file that another one takes the place of, as by rename(2), is read to its end.
 
 mod calls;
 
@@ -136,8 +136,8 @@ impl FileState {
         }
     }
 
-    /// False: the file was changed a moment ago. The clock of a file system has ticks, so that a change in the same tick would show the
-    /// same time.
+    /// False: the file was changed a moment ago. The clock of a file system has ticks, so that a change in the same tick would
+    /// show the same time.
     fn is_settled(&self, now: SystemTime) -> bool {
         let changed = u64::try_from(self.changed.0).ok();
         let changed = changed.map(|changed| UNIX_EPOCH + Duration::from_secs(changed));

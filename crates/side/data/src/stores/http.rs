@@ -67,8 +67,8 @@ impl HttpStore {
         url.map_err(|error| StoreError::new(Kind::Key, &error.to_string()))
     }
 
-    /// Asks, with conditions or none. A redirect takes them to another resource, whose tags say nothing about this object: if it heeds
-    /// them, it is asked again without any.
+    /// Asks, with conditions or none. A redirect takes them to another resource, whose tags say nothing about this object: if
+    /// it heeds them, it is asked again without any.
     async fn ask(
         &self,
         key: &str,
@@ -244,8 +244,8 @@ fn encoding(headers: &HeaderMap) -> Option<String> {
     codings.find(|coding| !matches!(coding.to_ascii_lowercase().as_str(), "" | "identity"))
 }
 
-/// Only a tag: `If-Modified-Since` is no comparison for equality (RFC 9110, section 13.1.3), so an older file that took the place of a
-/// newer one would go unnoticed.
+/// Only a tag: `If-Modified-Since` is no comparison for equality (RFC 9110, section 13.1.3), so an older file that took the
+/// place of a newer one would go unnoticed.
 fn validator(headers: &HeaderMap) -> Option<Validator> {
     let text = |name: HeaderName| headers.get(name)?.to_str().ok();
     let directives = headers.get_all(CACHE_CONTROL).iter();

@@ -1,5 +1,5 @@
-//! A store as one function has it: the objects that the function reads at the same time take at most half of the store's places, so that
-//! stores that do not answer one function are there for others.
+//! A store as one function has it: the objects that the function reads at the same time take at most half of the store's
+//! places. So a store that does not answer one function is there for others.
 
 use std::sync::Arc;
 

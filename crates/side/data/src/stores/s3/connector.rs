@@ -1,8 +1,8 @@
 //! How `object_store` reaches a server: by a client that follows no redirect to another server, and that reads only the beginning of a
 //! refusal. `object_store` itself keeps a refusal as a whole, and reserves memory for as much of it as the server announces.
 //!
-//! What `object_store` does not look at is looked at here. It takes every status of success for the whole object. And it goes on with an
-//! object that broke off if the tags are alike, also weak ones, which versions that differ may share.
+//! What `object_store` does not look at is looked at here. It takes every status of success for the whole object. And it goes
+//! on with an object that broke off if the tags are alike, also weak ones, which versions that differ may share.
 
 use std::future::Future;
 use std::pin::Pin;
