@@ -266,7 +266,7 @@ class Invocation {
     const problems = failed.filter(isMessage);
     const script = inputs.find(({ name }) => init.isScript(name));
     if (script !== undefined) {
-      this.#arriving = init.follow(script.path, (input) => dropIns.begin([input]));
+      this.#arriving = init.follow(script.path, (input) => dropIns.begin([input], this.#requestId));
     }
     if (this.#messages.length > 0 || problems.length > 0 || this.#arriving !== null) {
       init.begin(this.#requestId, this.#messages, problems, this.#arriving);
@@ -275,7 +275,7 @@ class Invocation {
     if (invoking !== undefined) {
       calls.begin(this.#requestId, invoking.path, Inputs.all(this.inputs));
     }
-    dropIns.begin([...Inputs.all(this.inputs), ...this.#messages]);
+    dropIns.begin([...Inputs.all(this.inputs), ...this.#messages], this.#requestId);
   }
 
   /** The invocation has ended: its inputs and messages are gone. */

@@ -35,6 +35,8 @@ class Input {
   constructor({ name, len, path, store }) {
     this.name = name;
     this.store = store;
+    /** The id of the request that has it, for drop-ins. */
+    this.invocation = '';
     this.#size = len;
     this.#path = path;
   }

@@ -4,6 +4,7 @@ const assert = require('node:assert');
 const { beforeEach, test } = require('node:test');
 
 const redis = require('../lib/drop_ins/redis.js');
+const { NO_REQUEST } = require('../lib/output.js');
 
 /** @typedef {import('../lib/input.js').Input} Input */
 
@@ -13,8 +14,7 @@ const OTHER = { ...STORE, host: 'other' };
 
 /** What the server was asked. @type {any[]} */
 let asked = [];
-/** @type {Map<string, Input[]>} */
-const given = new Map();
+const { given } = redis;
 
 /** What the drop-in uses of node-redis's client. */
 class Client {
@@ -34,7 +34,7 @@ class Client {
     asked.push(...commands.map(({ args }) => args));
   }
 }
-redis.patch({ default: Client }, given);
+redis.patch({ default: Client });
 
 beforeEach(() => {
   asked = [];
@@ -43,10 +43,10 @@ beforeEach(() => {
 
 /** An invocation begins with these inputs, and the one before has ended. */
 function begin() {
-  const input = /** @type {Input} */ (/** @type {unknown} */ ({ buffer: () => Buffer.from('input') }));
   given.clear();
   for (const store of [STORE, NUMBER, OTHER]) {
-    redis.places(store).forEach((place) => given.set(place, [input]));
+    const input = { store, invocation: NO_REQUEST, buffer: () => Buffer.from('input') };
+    given.add(/** @type {Input} */ (/** @type {unknown} */ (input)));
   }
 }
 

@@ -6,6 +6,7 @@ const { beforeEach, test } = require('node:test');
 const { text } = require('node:stream/consumers');
 
 const sqs = require('../lib/drop_ins/sqs.js');
+const { NO_REQUEST } = require('../lib/output.js');
 
 /** @typedef {import('../lib/input.js').Input} Input */
 
@@ -33,8 +34,8 @@ const digest = (json) => createHash('sha256').update(json).digest('hex');
  */
 function added(store, answer) {
   const bytes = Buffer.from(JSON.stringify(answer));
-  const input = { name: 'init.0', size: bytes.length, store: { kind: 'sqs', url: QUEUE, ...store }, buffer: () => bytes };
-  sqs.add(/** @type {Input} */ (/** @type {unknown} */ (input)));
+  const input = { name: 'init.0', invocation: NO_REQUEST, size: bytes.length, store: { kind: 'sqs', url: QUEUE, ...store }, buffer: () => bytes };
+  sqs.given.add(/** @type {Input} */ (/** @type {unknown} */ (input)));
   return /** @type {Input} */ (/** @type {unknown} */ (input));
 }
 
@@ -47,7 +48,8 @@ function added(store, answer) {
  */
 async function ask(action, asked = {}, { queue = QUEUE, hostname = HOST } = {}) {
   const body = JSON.stringify({ QueueUrl: queue, ...asked });
-  const response = sqs.answer(`${action}Command`, { protocol: 'http:', hostname, port: 9324, headers: {}, body });
+  const request = { protocol: 'http:', hostname, port: 9324, headers: {}, body };
+  const response = sqs.given.call(sqs.writtenBy(`${action}Command`, request), () => sqs.answer(`${action}Command`, request));
   if (response === null) {
     return 'server';
   }
@@ -60,7 +62,7 @@ test('a message is an answer once, and not after its invocation', async () => {
   received(['two']);
   assert.deepStrictEqual([await ask('ReceiveMessage'), await ask('ReceiveMessage')], [['one'], ['two']]);
   assert.strictEqual(await ask('ReceiveMessage'), 'server');
-  sqs.remove(received(['three']));
+  sqs.given.remove(received(['three']));
   assert.strictEqual(await ask('ReceiveMessage'), 'server');
 });
 

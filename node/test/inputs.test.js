@@ -9,6 +9,7 @@ const path = require('node:path');
 const { afterEach, test } = require('node:test');
 
 const dropIns = require('../lib/drop_ins/index.js');
+const output = require('../lib/output.js');
 const { Inputs } = require('../lib/inputs.js');
 const { cleanUp, serving } = require('./harness.js');
 
@@ -290,7 +291,7 @@ test('requests are recognised by their URL in every form, and by nothing else', 
     return response.headers?.['x-pilot-input'] ?? null;
   };
   assert.strictEqual(await input(local), null, 'no invocation runs');
-  dropIns.begin(inputs);
+  dropIns.begin(inputs, output.request());
   for (const [request, expected] of /** @type {[any, string | null][]} */ ([
     [local, 'i0'],
     [{ ...local, hostname: 'photos.store.local', path: '/a%20b/%28c%29%27.png' }, 'i0'],

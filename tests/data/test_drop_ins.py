@@ -6,11 +6,12 @@ import hashlib
 import json
 import os
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import KEY_ID, SECRET, Bucket, Redis
+from conftest import KEY_ID, SECRET, Bucket, Redis, eventually
 from pilot_daemon import Daemon
 from test_inputs import MIB, invoke
 
@@ -48,6 +49,8 @@ FUNCTIONS = [
     ("values", "app.values", "", "", VALUE),
     ("values-fresh", "app.values", 'template = "off"', "", VALUE),
     ("cost", "cost.handler", "", "", BOTH),
+    ("beside", "app.beside", "concurrency = 2\nscale = { max = 1 }", CREDENTIALS, OBJECT),
+    ("count", "app.count", "scale = { max = 1 }", "", VALUE),
 ]
 
 
@@ -155,6 +158,39 @@ def test_another_object_and_what_the_function_wrote_come_from_the_store(clients:
     bucket.put("clients/other", b"other")
     other = answer(clients, "masked", key="clients/other", mask="clients/own", how="get")
     assert (other["input"], other["body"]) == (None, sha256(b"other"))
+
+
+def wait_until_held(redis: Redis) -> None:
+    eventually("the handler", lambda: redis.ask(b"LPOP", b"clients:begun") != b"$-1\r\n")
+
+
+def test_an_invocation_is_answered_from_its_own_inputs_only(clients: Daemon, bucket: Bucket, redis: Redis) -> None:
+    bucket.put("clients/theirs", b"before")
+    bucket.put("clients/own", b"own")
+    with ThreadPoolExecutor() as pool:
+        held = pool.submit(answer, clients, "beside", key="clients/theirs", read="clients/theirs", hold=True)
+        wait_until_held(redis)
+        bucket.put("clients/theirs", b"after")
+        later = answer(clients, "beside", key="clients/own", read="clients/theirs")
+        redis.ask(b"RPUSH", b"clients:go", b"1")
+        assert (later["input"], later["body"]) == (None, sha256(b"after"))
+        assert (held.result()["input"], held.result()["body"]) == ("image", sha256(b"before"))
+
+
+def test_an_input_that_was_read_before_the_worker_wrote_the_object_is_no_answer(clients: Daemon, redis: Redis) -> None:
+    def reads() -> list[str]:
+        found = redis.ask(b"INFO", b"commandstats").decode()
+        return [line.partition(",")[0] for line in found.splitlines() if line.startswith("cmdstat_getrange:")]
+
+    redis.put("clients:count", b"0")
+    with ThreadPoolExecutor() as pool:
+        first = pool.submit(answer, clients, "count", key="clients:count", hold=True)
+        wait_until_held(redis)
+        before = reads()
+        second = pool.submit(answer, clients, "count", key="clients:count")
+        eventually("the second input", lambda: reads() != before)
+        redis.ask(b"RPUSH", b"clients:go", b"1")
+        assert [first.result(), second.result()] == [1, 2]
 
 
 def test_an_optional_input_that_failed_comes_from_the_store(clients: Daemon, bucket: Bucket) -> None:

@@ -8,7 +8,7 @@ const consumers = require('node:stream/consumers');
 const answers = require('./http_answers.js');
 const requests = require('./http_request.js');
 
-const { WITHOUT_BODY, forgetChanged, given, headersOf, joined, originOf, placeOf, reason, take } = answers;
+const { WITHOUT_BODY, given, headersOf, joined, originOf, placeOf, reason, take, writtenBy } = answers;
 
 /** @typedef {import('../input.js').Input} Input */
 /** @typedef {(...values: any[]) => any} Send */
@@ -21,14 +21,8 @@ const CHANGING = ['dispatcher', 'path', 'maxRedirections', 'throwOnError', 'upgr
 /** Modules that are patched. @type {WeakSet<object>} */
 const patched = new WeakSet();
 
-/**
- * A response of a script whose invocation begins.
- * @param {Input} input
- */
-function add(input) {
-  requests.patchLoaded();
-  answers.add(input);
-}
+/** A response of a script is here: patches the modules that were loaded without `require`. */
+const prepareLoaded = () => requests.patchLoaded();
 
 /** Patches the client that is there without being loaded. */
 function prepare() {
@@ -71,28 +65,40 @@ function answering(fetch, classes) {
   return Object.defineProperty(
     async function answerOrFetch(/** @type {unknown[]} */ ...values) {
       const [resource, options] = values;
-      const answer = given.size === 0 ? undefined : fetched(resource, options, classes());
-      return answer ?? fetch(...values);
+      const place = placeOfFetch(resource, options);
+      const answer = given.size === 0 ? undefined : fetched(place, resource, options, classes());
+      return given.call(writtenBy(place), () => answer ?? fetch(...values));
     },
     'name',
     { value: 'fetch' },
   );
 }
 
+/** @param {any} resource */
+const isRequestOf = (resource) => typeof resource?.url === 'string' && typeof resource.method === 'string';
+
+/** @param {any} resource */
+const urlOf = (resource) => (isRequestOf(resource) ? resource.url : String(resource));
+
+/**
+ * @param {any} resource
+ * @param {any} options
+ */
+function placeOfFetch(resource, options) {
+  return placeOf(String(options?.method ?? (isRequestOf(resource) ? resource.method : 'GET')), urlOf(resource));
+}
+
 /**
  * The response, or undefined if the server must be asked.
+ * @param {string} place
  * @param {any} resource
  * @param {any} options
  * @param {any} classes
  */
-function fetched(resource, options, { Headers, Response }) {
-  const isRequest = typeof resource?.url === 'string' && typeof resource.method === 'string';
-  const method = options?.method ?? (isRequest ? resource.method : 'GET');
-  const url = isRequest ? resource.url : String(resource);
-  const place = placeOf(String(method), url);
-  forgetChanged(place);
+function fetched(place, resource, options, { Headers, Response }) {
+  const isRequest = isRequestOf(resource);
   const cache = options?.cache ?? (isRequest ? resource.cache : undefined) ?? 'default';
-  if (!given.has(place) || options?.dispatcher !== undefined || options?.integrity || cache !== 'default') {
+  if (given.of(place).length === 0 || options?.dispatcher !== undefined || options?.integrity || cache !== 'default') {
     return undefined;
   }
   // A request of its own may be aborted, and its body can be read once.
@@ -116,7 +122,7 @@ function fetched(resource, options, { Headers, Response }) {
     statusText: reason(status),
     headers: headersOf(input),
   });
-  return Object.defineProperty(response, 'url', { value: url.replace(/#.*$/s, ''), configurable: true });
+  return Object.defineProperty(response, 'url', { value: urlOf(resource).replace(/#.*$/s, ''), configurable: true });
 }
 
 /**
@@ -132,22 +138,34 @@ const isDecoded = ({ store }) => !joined(store.headers).has('content-encoding');
 function requesting(request) {
   return async function answerOrRequest(/** @type {any[]} */ ...values) {
     const [url, options] = values;
-    const answer = given.size === 0 || values.length > 2 ? undefined : requested(url, options ?? {});
-    return answer ?? request(...values);
+    const place = placeOfRequest(url, options ?? {});
+    const answer = given.size === 0 || values.length > 2 ? undefined : requested(place, url, options ?? {});
+    return given.call(writtenBy(place), () => answer ?? request(...values));
   };
 }
 
+/** @param {any} url */
+const isText = (url) => typeof url === 'string' || url instanceof URL;
+
 /**
+ * Of which only the server is known, if the options have another path.
  * @param {any} url
  * @param {any} options
  */
-function requested(url, options) {
-  const isText = typeof url === 'string' || url instanceof URL;
+function placeOfRequest(url, options) {
   const method = String(options.method ?? 'GET');
-  const place = placeOf(method, String(isText ? url : url?.origin));
-  forgetChanged(isText && !options.path ? place : `${method.toUpperCase()}${originOf(place)}`);
+  const place = placeOf(method, String(isText(url) ? url : url?.origin));
+  return isText(url) && !options.path ? place : `${method.toUpperCase()}${originOf(place)}`;
+}
+
+/**
+ * @param {string} place
+ * @param {any} url
+ * @param {any} options
+ */
+function requested(place, url, options) {
   const headers = pairsOf(options.headers);
-  if (!isText || !given.has(place) || headers === null || CHANGING.some((key) => options[key])) {
+  if (!isText(url) || given.of(place).length === 0 || headers === null || CHANGING.some((key) => options[key])) {
     return undefined;
   }
   const body = bytesOf(options.body);
@@ -215,4 +233,4 @@ function bytesOf(body) {
   return ArrayBuffer.isView(body) ? Buffer.from(body.buffer, body.byteOffset, body.byteLength) : null;
 }
 
-module.exports = { add, patch, prepare, remove: answers.remove };
+module.exports = { given, patch, prepare, prepareLoaded };

@@ -7,6 +7,8 @@
 
 const { createHash } = require('node:crypto');
 
+const { Given } = require('./given.js');
+
 /** @typedef {import('../input.js').Input} Input */
 
 // Clients, proxies and tracers add them, and no answer depends on them, unless it says so (`Vary`). All others decide.
@@ -24,36 +26,8 @@ const REPEATED = new Set([408, 413, 425, 429]);
 const DEFAULT_PORTS = /** @type {Record<string, string>} */ ({ 'http:': ':80', 'https:': ':443' });
 const WITHOUT_BODY = new Set([204, 205, 304]);
 
-/** The responses to the scripts of the running invocations, by method and URL. The oldest is first. @type {Map<string, Input[]>} */
-const given = new Map();
-
-/**
- * A response of a script whose invocation begins.
- * @param {Input} input
- */
-function add(input) {
-  const { method, url } = input.store;
-  if (!isAnswer(input.store)) {
-    return;
-  }
-  const place = placeOf(method, url);
-  given.set(place, [...(given.get(place) ?? []), input]);
-}
-
-/**
- * It has answered, or its invocation has ended.
- * @param {Input} input
- */
-function remove(input) {
-  const { method, url } = input.store;
-  const place = placeOf(method, url);
-  const others = (given.get(place) ?? []).filter((other) => other !== input);
-  if (others.length > 0) {
-    given.set(place, others);
-  } else {
-    given.delete(place);
-  }
-}
+/** The responses to the scripts of the running invocations, by method and URL. The oldest is first. */
+const given = new Given((store) => (isAnswer(store) ? [placeOf(store.method, store.url)] : []), writes);
 
 /**
  * A URL without what makes no difference: the case of the host, a default port, and a fragment.
@@ -130,30 +104,34 @@ function isSame(asked, store, hasBody) {
   return unknown.every((name) => asked.has(name) && asked.get(name) === sent.get(name));
 }
 
-/**
- * The function makes a request: if it may change something, the server says from now on what is at, above and below its URL.
- * @param {string} place
- */
-function forgetChanged(place) {
-  const [method, url] = parts(place);
-  if (SAFE.has(method)) {
-    return;
-  }
-  for (const other of [...given.keys()]) {
-    const [reading, read] = parts(other);
-    if (SAFE.has(reading) && (read.startsWith(url) || url.startsWith(read))) {
-      given.delete(other);
-    }
-  }
+/** @param {string} place */
+function writes(place) {
+  const [method, folders] = parts(place);
+  return SAFE.has(method) ? [`below ${folders.at(-1)}`, ...folders.map((folder) => `at ${folder}`)] : [];
 }
 
 /**
- * The method and the URL without its query, as a folder.
+ * What a request may change: what is at, above and below its URL.
  * @param {string} place
+ */
+function writtenBy(place) {
+  const [method, folders] = parts(place);
+  return SAFE.has(method) || folders.length === 0 ? [] : [`at ${folders.at(-1)}`, ...folders.map((folder) => `below ${folder}`)];
+}
+
+/**
+ * The method, and the URL without its query as a folder, after what is above it.
+ * @param {string} place
+ * @returns {[string, string[]]}
  */
 function parts(place) {
   const at = place.indexOf(' ');
-  return [place.slice(0, at), `${place.slice(at + 1).replace(/\?.*$/s, '').replace(/\/+$/, '')}/`];
+  const folder = `${place.slice(at + 1).replace(/\?.*$/s, '').replace(/\/+$/, '')}/`;
+  const folders = [];
+  for (let end = folder.indexOf('/', folder.indexOf('://') + 3); end >= 0; end = folder.indexOf('/', end + 1)) {
+    folders.push(folder.slice(0, end + 1));
+  }
+  return [place.slice(0, at), folders];
 }
 
 /**
@@ -168,17 +146,18 @@ const originOf = (place) => placeOf('', place.replace(/^\S* (.*?:\/\/[^/?#]*).*$
  * @param {Map<string, string>} asked the headers
  * @param {Uint8Array} body
  * @param {(input: Input) => boolean} [fits]
+ * @param {string} [requestId] that of the invocation
  */
-function take(place, asked, body, fits = () => true) {
+function take(place, asked, body, fits = () => true, requestId = undefined) {
   const host = asked.get('host');
   if (host !== undefined && originOf(`${place.replace(/:\/\/.*$/s, '://')}${host}`) !== originOf(place)) {
     return undefined; // another one than that of the URL
   }
   const hash = body.length === 0 ? '' : createHash('sha256').update(body).digest('hex');
   const isIt = (/** @type {Input} */ input) => (input.store.body_sha256 ?? '') === hash && isSame(asked, input.store, body.length > 0);
-  const found = given.get(place)?.find((input) => isIt(input) && fits(input));
+  const found = given.of(place, requestId).find((input) => isIt(input) && fits(input));
   if (found !== undefined) {
-    remove(found);
+    given.remove(found);
   }
   return found;
 }
@@ -201,4 +180,4 @@ function headersOf(input) {
  */
 const reason = (status) => require('node:http').STATUS_CODES[status] ?? '';
 
-module.exports = { WITHOUT_BODY, add, forgetChanged, given, headersOf, joined, originOf, placeOf, reason, remove, take };
+module.exports = { SAFE, WITHOUT_BODY, given, headersOf, joined, originOf, placeOf, reason, take, writtenBy };

@@ -8,6 +8,7 @@
 const Module = require('node:module');
 const { Duplex } = require('node:stream');
 
+const output = require('../output.js');
 const answers = require('./http_answers.js');
 
 /** @typedef {import('../input.js').Input} Input */
@@ -52,7 +53,13 @@ function patch(module) {
   const protocol = module.globalAgent.protocol;
   const { request } = module;
   module.request = function answerOrRequest(/** @type {unknown[]} */ ...values) {
-    return Reflect.apply(request, this, answers.given.size === 0 ? values : wired(values, module, protocol));
+    const [wanted, written] = wired(values, module, protocol);
+    answers.given.wrote(written);
+    const made = Reflect.apply(request, this, wanted);
+    if (written.length > 0) {
+      made.once('close', () => answers.given.wrote(written)); // its response is there
+    }
+    return made;
   };
   // As the original, which does not call what the module exports.
   module.get = function answerOrGet(/** @type {unknown[]} */ ...values) {
@@ -64,10 +71,11 @@ function patch(module) {
 }
 
 /**
- * The arguments of a request: with a connection of ours if there may be an answer, and otherwise as they are.
+ * The arguments of a request: with a connection of ours if there may be an answer, and otherwise as they are. And what it may change.
  * @param {any[]} values
  * @param {any} module
  * @param {string} protocol
+ * @returns {[any[], readonly string[]]}
  */
 function wired(values, module, protocol) {
   const [first, second] = values;
@@ -76,29 +84,31 @@ function wired(values, module, protocol) {
   // Most requests are no candidates: nothing is parsed for them.
   const isPlace = isUrl && !MOVING.some((key) => given[key]);
   const method = String(given.method ?? 'GET');
-  if (isPlace && method === 'GET' && !answers.given.has(answers.placeOf(method, String(first)))) {
-    return values;
+  const isNone = answers.given.size === 0 && answers.SAFE.has(method.toUpperCase());
+  if (isNone || (isPlace && method === 'GET' && answers.given.of(answers.placeOf(method, String(first))).length === 0)) {
+    return [values, []];
   }
   let options;
   try {
     options = { ...(isUrl ? urlOptions(new URL(first)) : {}), ...(typeof given === 'object' ? given : {}) };
   } catch {
-    return values; // the original says what is wrong
+    return [values, []]; // the original says what is wrong
   }
   const agent = options.agent ?? module.globalAgent; // false: one of its own
   const isPlain = agent === false || Object.getPrototypeOf(agent) === module.Agent.prototype;
   const isOurs = isPlain && !options.createConnection && !options.socketPath && (options.protocol ?? protocol) === protocol;
   const asked = placeOf(options, options.protocol ?? protocol);
-  answers.forgetChanged(asked);
-  const place = isOurs ? asked : '';
-  if (!answers.given.has(place)) {
-    return values;
+  const written = answers.writtenBy(asked);
+  if (!isOurs || answers.given.of(asked).length === 0) {
+    return [values, written];
   }
   const connect = (/** @type {any} */ wanted) =>
     (agent === false ? new module.Agent() : agent).createConnection({ ...wanted, servername: wanted.servername ?? nameOf(wanted) });
-  const createConnection = (/** @type {any} */ wanted) => new Line(place, () => connect({ ...wanted, agent, createConnection: undefined }));
+  const requestId = output.request(); // a connection may be made, and written to, when another one runs
+  const createConnection = (/** @type {any} */ wanted) =>
+    new Line(asked, requestId, () => connect({ ...wanted, agent, createConnection: undefined }));
   const callback = values.slice(1).find((value) => typeof value === 'function');
-  return [{ ...options, agent: undefined, createConnection }, ...(callback === undefined ? [] : [callback])];
+  return [[{ ...options, agent: undefined, createConnection }, ...(callback === undefined ? [] : [callback])], written];
 }
 
 /** @param {URL} url */
@@ -135,6 +145,7 @@ class Line extends Duplex {
   /** As a socket says it. */
   connecting = false;
   #place;
+  #requestId;
   #connect;
   /** What the client has written so far. @type {Buffer[]} */
   #written = [];
@@ -147,11 +158,13 @@ class Line extends Duplex {
 
   /**
    * @param {string} place
+   * @param {string} requestId of the invocation
    * @param {() => Socket} connect to the server
    */
-  constructor(place, connect) {
+  constructor(place, requestId, connect) {
     super();
     this.#place = place;
+    this.#requestId = requestId;
     this.#connect = connect;
   }
 
@@ -231,7 +244,7 @@ class Line extends Duplex {
     if (len === null) {
       this.#ask();
     } else if (body.length >= len) {
-      const input = answers.take(this.#place, headers, body.subarray(0, len));
+      const input = answers.take(this.#place, headers, body.subarray(0, len), undefined, this.#requestId);
       if (input === undefined) {
         this.#ask();
       } else {

@@ -5,12 +5,13 @@
 // `prepare` is called before the handler is loaded, and patches the client when it is loaded, by `require` or by `import`. A
 // client then has one more middleware, directly before the network. The response is decoded by the SDK itself. Ranges and
 // If-Match are answered. A request with a version, or with anything else that this file does not know, goes to the store. So does
-// a request for an object that the function has written itself during the invocation.
+// a request for an object that the function has written itself since the store was asked (`given.js`).
 'use strict';
 
 const Module = require('node:module');
 const { Readable } = require('node:stream');
 
+const { Given } = require('./given.js');
 const redis = require('./redis.js');
 
 /** Loaded if a function has an initscript that asks HTTP servers. @type {typeof import('./http.js') | null} */
@@ -27,7 +28,13 @@ let sqs = null;
  *   query?: Record<string, unknown>, headers: Record<string, string>, body?: unknown}} Request
  */
 
-/** The response, or null if the server must be asked. @typedef {(command: string, request: Request) => object | null} Answer */
+/**
+ * A client of the AWS SDK.
+ * @typedef {object} Client
+ * @property {Given} given
+ * @property {(command: string, request: Request) => object | null} answer the response, or null if the server must be asked
+ * @property {(command: string, request: Request) => readonly string[]} writtenBy what a request may change
+ */
 
 const CLIENT = '@aws-sdk/client-s3';
 const CLIENT_FILE = /[\\/]@aws-sdk[\\/]client-s3[\\/]dist-cjs[\\/]index\.js$/;
@@ -42,8 +49,8 @@ const READING = /^(?:Get|Head|List|Select)/;
 const AMAZON = /^(?:(.+)\.)?s3(?:-fips|-accelerate)?(?:\.dualstack)?(?:[.-][a-z]{2}(?:-[a-z]+)+-\d)?\.amazonaws\.com$/;
 const DEFAULT_PORTS = /** @type {Record<string, string>} */ ({ 'http:': ':80', 'https:': ':443' });
 
-/** The inputs of the running invocations, by all names of the object. The newest is last. @type {Map<string, Input[]>} */
-const given = new Map();
+/** Objects of S3. */
+const given = new Given(places, writes);
 /** Clients that have the middleware. @type {WeakSet<object>} */
 const hooked = new WeakSet();
 /** Kinds of stores. @type {Set<string>} */
@@ -71,15 +78,14 @@ function prepare(kinds) {
   loader._load = function loadAndPatch(/** @type {unknown} */ request, /** @type {unknown[]} */ ...rest) {
     const loaded = Reflect.apply(load, this, [request, ...rest]);
     if (wanted.includes('s3') && typeof request === 'string' && (request === CLIENT || CLIENT_FILE.test(request))) {
-      patch(loaded?.S3Client?.prototype, (command, asked) => (given.size === 0 ? null : answer(command, asked)));
+      patch(loaded?.S3Client?.prototype, { given, answer, writtenBy });
     }
     if (wanted.includes('sqs') && sqs?.isClient(request)) {
-      const { answer: answerOf, given: answers } = sqs;
-      patch(loaded?.SQSClient?.prototype, (command, asked) => (answers.size === 0 ? null : answerOf(command, asked)));
+      patch(loaded?.SQSClient?.prototype, sqs);
     }
     if (wanted.includes('redis') && redis.isClient(request, rest[0]) && !hooked.has(loaded)) {
       hooked.add(loaded);
-      redis.patch(loaded, given);
+      redis.patch(loaded);
     }
     if (wanted.includes('http')) {
       web?.patch(request, loaded);
@@ -91,17 +97,15 @@ function prepare(kinds) {
 /**
  * An invocation begins: its inputs are answers from now on.
  * @param {Input[]} inputs
+ * @param {string} requestId
  */
-function begin(inputs) {
+function begin(inputs, requestId) {
   for (const input of inputs) {
+    input.invocation = requestId;
     if (input.store?.kind === 'http') {
-      web?.add(input);
-    } else if (input.store?.kind === 'sqs') {
-      sqs?.add(input);
+      web?.prepareLoaded();
     }
-    for (const place of places(input.store)) {
-      given.set(place, [...(given.get(place) ?? []), input]);
-    }
+    givenOf(input.store)?.add(input);
   }
 }
 
@@ -111,33 +115,21 @@ function begin(inputs) {
  */
 function end(inputs) {
   for (const input of inputs) {
-    if (input.store?.kind === 'http') {
-      web?.remove(input);
-    } else if (input.store?.kind === 'sqs') {
-      sqs?.remove(input);
-    }
-    for (const place of places(input.store)) {
-      const others = (given.get(place) ?? []).filter((other) => other !== input);
-      if (others.length > 0) {
-        given.set(place, others);
-      } else {
-        given.delete(place);
-      }
-    }
+    givenOf(input.store)?.remove(input);
   }
 }
 
+/** @param {any} store `InvokeMeta.inputs[].store` */
+function givenOf(store) {
+  const all = { s3: given, redis: redis.given, http: web?.given, sqs: sqs?.given };
+  return prepared.has(store?.kind) ? all[/** @type {keyof typeof all} */ (store.kind)] : undefined;
+}
+
 /**
- * All names of the object. In S3: the URLs with the bucket in the path and in the host's name.
- * @param {any} store `InvokeMeta.inputs[].store`
+ * All names of an object: the URLs with the bucket in the path and in the host's name.
+ * @param {any} store
  */
 function places(store) {
-  if (!prepared.has(store?.kind) || store.kind === 'http' || store.kind === 'sqs') {
-    return [];
-  }
-  if (store.kind === 'redis') {
-    return redis.places(store);
-  }
   const { protocol, host, pathname } = new URL(store.endpoint ?? 'https://s3.amazonaws.com');
   const folder = pathname.replace(/\/$/, '');
   const path = encoded(store.key);
@@ -145,6 +137,18 @@ function places(store) {
   const inPath = plain(protocol, host, `${folder}/${bucket}/${path}`);
   const inHost = plain(protocol, `${bucket}.${host}`, `${folder}/${path}`);
   return [...new Set([inPath, inHost])];
+}
+
+/**
+ * The object, and what is above it: a request for a bucket may delete any of its objects.
+ * @param {string} place
+ */
+function writes(place) {
+  const found = [place];
+  for (let at = place.indexOf('/', place.indexOf('://') + 3); at >= 0; at = place.indexOf('/', at + 1)) {
+    found.push(place.slice(0, at));
+  }
+  return found;
 }
 
 /**
@@ -178,9 +182,9 @@ function encoded(key) {
 /**
  * Gives each client of the AWS SDK a middleware.
  * @param {any} prototype of its class
- * @param {Answer} answerOf
+ * @param {Client} client
  */
-function patch(prototype, answerOf) {
+function patch(prototype, client) {
   if (typeof prototype?.send !== 'function' || hooked.has(prototype)) {
     return;
   }
@@ -190,18 +194,18 @@ function patch(prototype, answerOf) {
     if (!hooked.has(this)) {
       hooked.add(this);
       const options = { step: 'deserialize', priority: 'low', name: 'pilotInputs', override: true };
-      this.middlewareStack.add(middleware(answerOf), options);
+      this.middlewareStack.add(middleware(client), options);
     }
     return Reflect.apply(send, this, values);
   };
 }
 
-/** @param {Answer} answerOf */
-function middleware(answerOf) {
-  return (/** @type {(args: any) => Promise<unknown>} */ next, /** @type {{commandName?: string}} */ context) =>
+/** @param {Client} client */
+function middleware({ given: answers, answer: answerOf, writtenBy: writesOf }) {
+  return (/** @type {(args: any) => Promise<unknown>} */ next, /** @type {{commandName?: string}} */ { commandName = '' }) =>
     async (/** @type {{request: Request}} */ args) => {
-      const response = answerOf(context.commandName ?? '', args.request);
-      return response === null ? next(args) : { response };
+      const response = answers.size === 0 ? null : answerOf(commandName, args.request);
+      return answers.call(writesOf(commandName, args.request), () => (response === null ? next(args) : { response }));
     };
 }
 
@@ -211,15 +215,8 @@ function middleware(answerOf) {
  * @param {Request} request
  */
 function answer(command, request) {
-  const host = request.port ? `${request.hostname}:${request.port}` : request.hostname;
-  const place = plain(request.protocol, host, request.path);
-  if (command !== 'GetObjectCommand' && command !== 'HeadObjectCommand') {
-    if (!READING.test(command)) {
-      forget(place);
-    }
-    return null;
-  }
-  const input = given.get(place)?.at(-1);
+  const isAnswered = command === 'GetObjectCommand' || command === 'HeadObjectCommand';
+  const input = isAnswered ? given.newest(placeOf(request)) : undefined;
   const isKnown = Object.keys(request.query ?? {}).every((key) => key === 'x-id');
   if (input === undefined || !isKnown) {
     return null;
@@ -289,16 +286,17 @@ function isTag(value, input) {
 }
 
 /**
- * The function writes to this place, or to a bucket: from now on, the store answers.
- * @param {string} place
+ * An object, or a bucket.
+ * @param {string} command
+ * @param {Request} request
  */
-function forget(place) {
-  const folder = `${place.replace(/\/$/, '')}/`;
-  for (const other of [...given.keys()]) {
-    if (other === place || other.startsWith(folder)) {
-      given.delete(other);
-    }
-  }
+function writtenBy(command, request) {
+  return READING.test(command) ? [] : [placeOf(request).replace(/\/+$/, '')];
+}
+
+/** @param {Request} request */
+function placeOf({ protocol, hostname, port, path }) {
+  return plain(protocol, port ? `${hostname}:${port}` : hostname, path);
 }
 
 module.exports = { prepare, begin, end };

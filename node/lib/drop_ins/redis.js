@@ -5,8 +5,8 @@
 // Unix socket, and one that has had a SELECT, asks the server.
 'use strict';
 
-/** @typedef {import('../input.js').Input} Input */
-/** @typedef {Map<string, Input[]>} Given */
+const { Given } = require('./given.js');
+
 /** @typedef {ReadonlyArray<string | Buffer>} Command */
 
 const REQUEST = './lib/client';
@@ -22,7 +22,10 @@ const CHANGING_ALL = /^(?:EVAL|FCALL|FLUSHALL|FLUSHDB|SWAPDB|MIGRATE|FUNCTION)/;
 const SELECTING = new Set(['SELECT', 'RESET']);
 const BLOB_STRING = 36; // RESP_TYPES.BLOB_STRING
 const DEFAULT_PORT = 6379;
+const KEY_LEN_MAX = 1024; // bytes of the key of an input
+const ANY = 'any';
 
+const given = new Given(places, writes);
 /** Clients that have had such a command. @type {WeakSet<object>} */
 const selected = new WeakSet();
 
@@ -44,6 +47,16 @@ function places(store) {
 }
 
 /**
+ * A server and a key, or any of them. In all databases, because COPY and MOVE write to another one.
+ * @param {string} place
+ */
+function writes(place) {
+  const at = place.indexOf(' ');
+  const [of, key] = [place.slice(0, place.lastIndexOf('/', at)), place.slice(at)];
+  return [`${of}${key}`, of, `${ANY}${key}`, ANY];
+}
+
+/**
  * @param {string} host
  * @param {number} port
  */
@@ -51,11 +64,8 @@ function server(host, port) {
   return `redis:${host.toLowerCase()}:${port}`;
 }
 
-/**
- * @param {any} loaded the module's exports
- * @param {Given} given
- */
-function patch(loaded, given) {
+/** @param {any} loaded the module's exports */
+function patch(loaded) {
   const prototype = loaded?.default?.prototype;
   if (typeof prototype?.sendCommand !== 'function') {
     return; // a version that is built differently: it always asks the server
@@ -63,20 +73,17 @@ function patch(loaded, given) {
   const { sendCommand } = prototype;
   prototype.sendCommand = function answerOrSend(/** @type {Command} */ args, /** @type {any} */ options, /** @type {unknown[]} */ ...rest) {
     noteSelect(this, args);
-    const value = given.size === 0 ? null : answer(this, args, options, given);
-    return value === null ? Reflect.apply(sendCommand, this, [args, options, ...rest]) : Promise.resolve(value);
+    const value = given.size === 0 ? null : answer(this, args, options);
+    const send = () => Reflect.apply(sendCommand, this, [args, options, ...rest]);
+    return value === null ? given.call(writtenBy(this, args), send) : Promise.resolve(value);
   };
   for (const name of ['_executePipeline', '_executeMulti']) {
     const execute = prototype[name];
     if (typeof execute === 'function') {
       prototype[name] = function noteAndExecute(/** @type {{args: Command}[]} */ commands, /** @type {unknown[]} */ ...rest) {
-        for (const { args } of commands) {
-          noteSelect(this, args);
-          if (given.size > 0) {
-            note(this, args, given);
-          }
-        }
-        return Reflect.apply(execute, this, [commands, ...rest]);
+        commands.forEach(({ args }) => noteSelect(this, args));
+        const written = commands.flatMap(({ args }) => writtenBy(this, args));
+        return given.call(written, () => Reflect.apply(execute, this, [commands, ...rest]));
       };
     }
   }
@@ -87,11 +94,9 @@ function patch(loaded, given) {
  * @param {any} client
  * @param {Command} args
  * @param {any} options
- * @param {Given} given
  */
-function answer(client, args, options, given) {
+function answer(client, args, options) {
   if (String(args[0]).toUpperCase() !== 'GET' || args.length !== 2) {
-    note(client, args, given);
     return null;
   }
   const key = text(args[1]);
@@ -100,7 +105,7 @@ function answer(client, args, options, given) {
     return null;
   }
   const place = known(client);
-  const input = place === null ? undefined : given.get(`${place.server}/${place.database} ${key}`)?.at(-1);
+  const input = place === null ? undefined : given.newest(`${place.server}/${place.database} ${key}`);
   if (input === undefined) {
     return null;
   }
@@ -141,27 +146,24 @@ function noteSelect(client, args) {
 }
 
 /**
- * Forgets the inputs that a command may change. A client whose server is not known may write to any.
+ * What a command may change. A client whose server is not known may write to any.
  * @param {any} client
  * @param {Command} args
- * @param {Given} given
  */
-function note(client, args, given) {
+function writtenBy(client, args) {
   const command = String(args[0]).toUpperCase();
   if (READING.has(command) || SELECTING.has(command)) {
-    return;
+    return [];
   }
-  const place = known(client);
-  const all = place === null ? 'redis:' : `${place.server}/`;
+  const of = known(client)?.server ?? ANY;
   // An argument that is neither a text nor a Buffer may be any key.
   const isKnown = args.every((argument) => typeof argument === 'string' || Buffer.isBuffer(argument));
-  const named = CHANGING_ALL.test(command) || !isKnown ? null : new Set(args.slice(1).map(text));
-  for (const other of [...given.keys()]) {
-    // In all databases, because COPY and MOVE write to another one.
-    if (other.startsWith(all) && (named === null || named.has(other.slice(other.indexOf(' ') + 1)))) {
-      given.delete(other);
-    }
+  if (CHANGING_ALL.test(command) || !isKnown) {
+    return [of];
   }
+  // A value may be long. A character has a byte at least.
+  const words = args.slice(1).filter(({ length }) => length <= KEY_LEN_MAX);
+  return words.map(text).flatMap((key) => (key === null ? [] : [`${of} ${key}`]));
 }
 
 /**
@@ -176,4 +178,4 @@ function text(key) {
   return Buffer.from(found).equals(key) ? found : null;
 }
 
-module.exports = { isClient, patch, places };
+module.exports = { given, isClient, patch };

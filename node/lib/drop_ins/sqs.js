@@ -7,7 +7,8 @@
 const { createHash } = require('node:crypto');
 const { Readable } = require('node:stream');
 
-/** @typedef {import('../input.js').Input} Input */
+const { Given } = require('./given.js');
+
 /** @typedef {Record<string, any>} Arguments */
 
 const CLIENT = '@aws-sdk/client-sqs';
@@ -16,25 +17,8 @@ const ANSWERED = new Set(['ReceiveMessage', 'SendMessage', 'SendMessageBatch', '
 const READING = /^(?:Get|List)/;
 const EMPTYING = new Set(['PurgeQueue', 'DeleteQueue']);
 
-/** The answers to the scripts of the running invocations, by action and queue. The oldest is first. @type {Map<string, Input[]>} */
-const given = new Map();
-
-/** @param {Input} input */
-function add(input) {
-  const place = placeOf(input.store.action, input.store.url);
-  given.set(place, [...(given.get(place) ?? []), input]);
-}
-
-/** @param {Input} input */
-function remove(input) {
-  const place = placeOf(input.store.action, input.store.url);
-  const others = (given.get(place) ?? []).filter((other) => other !== input);
-  if (others.length > 0) {
-    given.set(place, others);
-  } else {
-    given.delete(place);
-  }
-}
+/** The answers to the scripts of the running invocations, by action and queue. The oldest is first. */
+const given = new Given(({ action, url }) => [placeOf(action, url)], (place) => [place]);
 
 /**
  * @param {string} action
@@ -66,7 +50,7 @@ const isClient = (request) => typeof request === 'string' && (request === CLIENT
  * @param {{protocol: string, hostname: string, port?: number, headers: Record<string, string>, body?: unknown}} request
  */
 function answer(command, request) {
-  const action = command.replace(/Command$/, '');
+  const action = actionOf(command);
   const asked = argumentsOf(request);
   if (asked === null) {
     return null; // it is about no queue, or in the older protocol
@@ -76,18 +60,13 @@ function answer(command, request) {
   const place = placeOf(action, queue);
   // The queue of another server may have the same URL: some servers do not look at its host.
   const isThere = ANSWERED.has(action) && parsed(server).origin === parsed(queue).origin;
-  const there = isThere ? given.get(place) : undefined;
-  const wanted = there && digestOf(others);
-  const found = there?.find((input) => input.store.arguments_sha256 === wanted);
-  if (found !== undefined) {
-    remove(found);
-  }
-  if (!READING.test(action)) {
-    forget(action, queue);
-  }
+  const there = isThere ? given.of(place) : [];
+  const wanted = there.length > 0 ? digestOf(others) : '';
+  const found = there.find((input) => input.store.arguments_sha256 === wanted);
   if (found === undefined) {
     return null;
   }
+  given.remove(found);
   const headers = {
     'content-type': 'application/x-amz-json-1.0',
     'content-length': String(found.size),
@@ -138,15 +117,20 @@ function sorted(value) {
 }
 
 /**
- * The function changes the queue: from now on, the server says what is true of it.
- * @param {string} action
- * @param {string} queue
+ * What a call changes of a queue: from then on, the server says it.
+ * @param {string} command
+ * @param {{body?: unknown}} request
  */
-function forget(action, queue) {
-  given.delete(placeOf('GetQueueAttributes', queue));
-  if (EMPTYING.has(action)) {
-    ANSWERED.forEach((answered) => given.delete(placeOf(answered, queue)));
+function writtenBy(command, request) {
+  const action = actionOf(command);
+  const queue = READING.test(action) ? undefined : argumentsOf(request)?.QueueUrl;
+  if (queue === undefined) {
+    return [];
   }
+  return (EMPTYING.has(action) ? [...ANSWERED] : ['GetQueueAttributes']).map((changed) => placeOf(changed, queue));
 }
 
-module.exports = { add, remove, isClient, answer, given };
+/** @param {string} command */
+const actionOf = (command) => command.replace(/Command$/, '');
+
+module.exports = { isClient, answer, given, writtenBy };

@@ -2,8 +2,8 @@
 
 `prepare` is called before the handler is imported, and patches a client's module when it gets imported. What a client asks for
 is looked up among the inputs that have a `store` (PROTOCOL.md, `InvokeMeta`). Whatever is not there, or not exactly what was
-asked for, goes to the store as without a drop-in. An input is no longer an answer once its invocation has ended, or once the
-function itself has written to that object.
+asked for, goes to the store as without a drop-in. An input answers only the invocation that has it. It is no answer once that
+has ended, or if the function itself has written to the object since the store was asked (`given.py`).
 
 - It is not a cache: nothing is looked up that is no input.
 - It knows no client. `s3.py`, `redis.py`, `http.py` and `sqs.py` do, and `lambda_client.py`,
@@ -70,9 +70,10 @@ def prepare(kinds: Iterable[str]) -> None:
     received.watcher = sys.modules[__name__]
 
 
-def begin(given: Iterable[Input]) -> None:
+def begin(given: Iterable[Input], request_id: str) -> None:
     """An invocation begins: its inputs are answers from now on."""
     for one in given:
+        one.invocation = request_id
         if one.store is not None and one.store["kind"] in _kinds:
             _kinds[one.store["kind"]].add(one)
 

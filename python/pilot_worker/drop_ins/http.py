@@ -86,7 +86,30 @@ def _places(store: Dict[str, Any]) -> List[Place]:
     return [(store["method"], _plain(store["url"]), store.get("body_sha256", ""))] if _is_answer(store) else []
 
 
-given = Given(_places)
+def _folders(url: str) -> List[str]:
+    """The URL without its query, as a folder, and what is above it."""
+    folder = url.partition("?")[0].rstrip("/") + "/"
+    first = folder.find("/", folder.find("://") + 3)
+    return [folder[: at + 1] for at in range(first, len(folder)) if folder[at] == "/"]
+
+
+def _writes(place: Place) -> List[Tuple[str, str]]:
+    method, url, _ = place
+    if method not in _SAFE:
+        return []
+    folders = _folders(url)
+    return [("below", folders[-1]), *[("at", folder) for folder in folders]]
+
+
+def _written_by(method: str, url: str) -> List[Tuple[str, str]]:
+    """What a request may change: what is at, above and below its URL."""
+    if method.upper() in _SAFE:
+        return []
+    folders = _folders(_plain(url))
+    return [("at", folders[-1]), *[("below", folder) for folder in folders]]
+
+
+given = Given(_places, _writes)
 
 
 def _is_same(asked: Dict[str, str], store: Dict[str, Any], has_body: bool) -> bool:
@@ -110,29 +133,12 @@ def _is_same(asked: Dict[str, str], store: Dict[str, Any], has_body: bool) -> bo
     return all(name in asked and asked[name] == sent.get(name) for name in unknown)
 
 
-def _forget(url: str) -> None:
-    """The function may change what is at, above and below this URL: from now on, the server says what is there."""
-
-    def folder(url: str) -> str:
-        return url.partition("?")[0].rstrip("/") + "/"
-
-    written = folder(_plain(url))
-
-    def is_written(place: Place) -> bool:
-        method, url, _ = place
-        read = folder(url)
-        return method in _SAFE and (read.startswith(written) or written.startswith(read))
-
-    given.forget(is_written)
-
-
 def _find(method: str, url: str, headers: Any, body: Any, is_wanted: Callable[[int], bool] = lambda _: True) -> Optional[Input]:
     """The answer to a request, once. None: the server is asked. `is_wanted` says so of a status."""
     if not given.by_place:
         return None
     method = method.upper()
-    if method not in _SAFE:
-        _forget(url)
+    given.wrote(_written_by(method, url))  # if the script has
     if isinstance(body, str):
         body = body.encode()
     if body is not None and not isinstance(body, (bytes, bytearray, memoryview)):
@@ -202,7 +208,8 @@ def _patch_urllib3(module: ModuleType) -> None:
         content: Any = iter((body,)) if options.get("chunked") else body
         found = _find(method, whole, asked or {}, content, lambda status: not tries().is_retry(method, status))
         if found is None:
-            return urlopen(self, method, url, body, headers, *args, **options)
+            with given.writing(_written_by(method, whole)):
+                return urlopen(self, method, url, body, headers, *args, **options)
         headers_of_answer: Any = _headers(found, method)  # pairs, of which the class makes its HTTPHeaderDict
         original: Any = Original(method, found.store["status"], headers_of_answer)
         return urllib3.HTTPResponse(
@@ -241,14 +248,22 @@ def _patch_httpx(module: ModuleType) -> None:
 
     @wraps(handle)
     def answered(self: Any, request: Any) -> Any:
-        return answer(request) or handle(self, request)
+        found = answer(request)
+        if found is not None:
+            return found
+        with given.writing(_written_by(request.method, str(request.url))):
+            return handle(self, request)
 
     with_async: Any = module.AsyncHTTPTransport
     handle_async = with_async.handle_async_request
 
     @wraps(handle_async)
     async def answered_async(self: Any, request: Any) -> Any:
-        return answer(request) or await handle_async(self, request)
+        found = answer(request)
+        if found is not None:
+            return found
+        with given.writing(_written_by(request.method, str(request.url))):
+            return await handle_async(self, request)
 
     plain.handle_request = answered
     with_async.handle_async_request = answered_async

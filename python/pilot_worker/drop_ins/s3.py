@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 _HARMLESS_HEADERS = frozenset(
     ("user-agent", "accept-encoding", "x-amz-checksum-mode", "x-amz-request-payer", "x-amzn-trace-id", "amz-sdk-invocation-id")
 )
+_ANSWERED = frozenset(("GetObject", "HeadObject"))
 _READING = ("Get", "Head", "List", "Select")
 # All names of Amazon's S3 are one store, because the names of buckets are unique there. Access points have other names.
 _AMAZON = re.compile(
@@ -65,7 +66,16 @@ def _plain(url: str) -> str:
     return f"{scheme}://{host}{slash}{path}"
 
 
-given = Given(_places)
+def _writes(place: str) -> Iterator[str]:
+    """The object, and what is above it: a request for a bucket may delete any of its objects."""
+    yield place
+    at = place.find("/", place.find("://") + 3)
+    while at >= 0:
+        yield place[:at]
+        at = place.find("/", at + 1)
+
+
+given = Given(_places, _writes)
 
 
 class NoSocket:
@@ -141,10 +151,15 @@ def _patch(module: ModuleType) -> None:
 
     @wraps(make_request)
     def answer_or_make_request(self: Any, operation_model: Any, request_dict: Any) -> Any:
-        if by_place:
-            answer = _answer(module, self, operation_model, request_dict)
-            if answer is not None:
-                return answer
+        operation = operation_model.name
+        if operation in _ANSWERED:
+            if by_place:
+                answer = _answer(module, self, operation_model, request_dict)
+                if answer is not None:
+                    return answer
+        elif not operation.startswith(_READING):
+            written = _plain(request_dict["url"].partition("?")[0]).rstrip("/")
+            return given.call((written,), make_request, self, operation_model, request_dict)
         return make_request(self, operation_model, request_dict)
 
     endpoint.make_request = answer_or_make_request
@@ -155,13 +170,6 @@ PATCHES = {"botocore.endpoint": _patch}
 
 def _answer(module: Any, endpoint: Any, operation_model: Any, request: Dict[str, Any]) -> Optional[Tuple[Any, Any]]:
     """What `make_request` returns, or None if the store must be asked."""
-    operation = operation_model.name
-    if operation not in ("GetObject", "HeadObject"):
-        if not operation.startswith(_READING):
-            written = _plain(request["url"].partition("?")[0])
-            folder = written.rstrip("/") + "/"  # a request for a bucket may delete any of its objects
-            given.forget(lambda place: place == written or place.startswith(folder))
-        return None
     found = given.newest(_plain(request["url"]))
     if found is None:
         return None
@@ -170,7 +178,7 @@ def _answer(module: Any, endpoint: Any, operation_model: Any, request: Dict[str,
     if wanted is None or parser is None:
         return None
     (start, end), status, headers = wanted
-    if operation == "HeadObject":
+    if operation_model.name == "HeadObject":
         end = start
     body = Body(found.view()[start:end]) if found.is_whole else GrowingBody(found, start, end)
     try:

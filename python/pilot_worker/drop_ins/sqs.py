@@ -20,7 +20,7 @@ from .s3 import Body, parser_of
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import ModuleType
-    from typing import Any, Dict, Optional, Tuple
+    from typing import Any, Dict, List, Optional, Tuple
 
     Place = Tuple[str, str]
 
@@ -45,21 +45,27 @@ def _place(action: str, url: str) -> Place:
     return action, "/".join(_plain(url))
 
 
-given = Given(lambda store: [_place(store["action"], store["url"])])
+given = Given(lambda store: [_place(store["action"], store["url"])], lambda place: (place,))
 
 
 def _patch(module: ModuleType) -> None:
     endpoint: Any = module.Endpoint
     make_request = endpoint.make_request
-    by_place = given.by_place
 
     @wraps(make_request)
     def answer_or_make_request(self: Any, operation_model: Any, request_dict: Any) -> Any:
-        if by_place and operation_model.service_model.service_name == "sqs":
-            answer = _answer(module, self, operation_model, request_dict)
-            if answer is not None:
-                return answer
-        return make_request(self, operation_model, request_dict)
+        if operation_model.service_model.service_name != "sqs":
+            return make_request(self, operation_model, request_dict)
+        asked = _asked(request_dict)
+        action = operation_model.name
+        answer = None
+        if asked is not None and given.by_place:
+            answer = _answer(module, self, operation_model, request_dict, asked)
+        written = () if asked is None else _written_by(action, asked[0])
+        if answer is not None:
+            given.wrote(written)  # by the script
+            return answer
+        return given.call(written, make_request, self, operation_model, request_dict)
 
     endpoint.make_request = answer_or_make_request
 
@@ -67,14 +73,21 @@ def _patch(module: ModuleType) -> None:
 PATCHES = {"botocore.endpoint": _patch}
 
 
-def _answer(module: Any, endpoint: Any, operation_model: Any, request: Dict[str, Any]) -> Optional[Tuple[Any, Any]]:
-    """What `make_request` returns, or None if the server must be asked."""
-    action = operation_model.name
+def _asked(request: Dict[str, Any]) -> Optional[Tuple[str, Dict[str, Any]]]:
+    """The queue's URL and the arguments. None: the call is about no queue, or in the older protocol."""
     try:
         arguments = json.loads(request["body"])
-        queue = arguments.pop("QueueUrl")
-    except (KeyError, TypeError, ValueError):
-        return None  # it is about no queue, or in the older protocol
+        return arguments.pop("QueueUrl"), arguments
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return None
+
+
+def _answer(
+    module: Any, endpoint: Any, operation_model: Any, request: Dict[str, Any], asked: Tuple[str, Dict[str, Any]]
+) -> Optional[Tuple[Any, Any]]:
+    """What `make_request` returns, or None if the server must be asked."""
+    action = operation_model.name
+    queue, arguments = asked
     from botocore.awsrequest import AWSResponse  # type: ignore[import-untyped]  # of the function, which calls this
 
     parser = parser_of(endpoint, "json")
@@ -84,8 +97,6 @@ def _answer(module: Any, endpoint: Any, operation_model: Any, request: Dict[str,
     is_there = action in _ANSWERED and _plain(request["url"])[0] == _plain(queue)[0]
     if is_there and parser is not None and described is not None:
         found = given.take(_place(action, queue), lambda one: one.store["arguments_sha256"] == _digest(arguments))
-    if not action.startswith(_READING):
-        _forget(action, queue)
     if found is None:
         return None
     headers = {
@@ -107,11 +118,9 @@ def _digest(arguments: Dict[str, Any]) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _forget(action: str, queue: str) -> None:
-    """The function changes the queue: from now on, the server says what is true of it."""
-    _, url = _place(action, queue)
-
-    def is_changed(place: Place) -> bool:
-        return place[1] == url and (place[0] == "GetQueueAttributes" or action in _EMPTYING)
-
-    given.forget(is_changed)
+def _written_by(action: str, queue: str) -> List[Place]:
+    """What a call changes of a queue: from then on, the server says it."""
+    if action.startswith(_READING):
+        return []
+    changed = _ANSWERED if action in _EMPTYING else ("GetQueueAttributes",)
+    return [_place(one, queue) for one in changed]

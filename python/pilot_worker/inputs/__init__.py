@@ -136,7 +136,7 @@ def claim(stream: int, count: int) -> bool:
     return True
 
 
-def take(stream: int, described: List[Dict[str, Any]]) -> Dict[str, Input]:
+def take(stream: int, described: List[Dict[str, Any]], request_id: str = "") -> Dict[str, Input]:
     """The inputs of an invocation by name, from `InvokeMeta.inputs`, which has one entry per descriptor.
 
     The progress of an input comes after it."""
@@ -157,7 +157,7 @@ def take(stream: int, described: List[Dict[str, Any]]) -> Dict[str, Input]:
         else:
             taken[name] = Input(name, kind, entry.get("len", 0), descriptor, entry.get("store"))
     if received.watcher is not None:
-        received.watcher.begin(taken.values())
+        received.watcher.begin(taken.values(), request_id)
     return taken
 
 
@@ -170,7 +170,7 @@ def begin_messages(meta: Dict[str, Any]) -> None:
     if SCRIPT_NAME in meta.get("inputs", ()):
         from .arriving import Arriving
 
-        arriving = Arriving(meta["inputs"].pop(SCRIPT_NAME).detach())
+        arriving = Arriving(meta["inputs"].pop(SCRIPT_NAME).detach(), meta["id"])
     if given or problems or arriving:
         meta.setdefault("inputs", {})  # so that `end` is called
         messages[meta["id"]] = Messages(given, problems, arriving)

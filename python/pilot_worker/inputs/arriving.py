@@ -34,11 +34,12 @@ _INTERRUPTED = "the invocation ended before the initscript"
 class Arriving:
     """The rest of what the script of one invocation sends. Threads may use it at the same time."""
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, request_id: str = "") -> None:
         self._descriptors: Deque[int] = deque()  # before anything that may fail: `__del__` needs both
         self._connections: Dict[int, Tuple[str, Any]] = {}
         self._socket = socket.socket(fileno=fd)
         self._socket.settimeout(None)  # whatever the function's default is
+        self._request_id = request_id
         self._sending = threading.Lock()  # guards what was sent to the script, and its order
         self._sent: Set[int] = set()
         self._sent_len = 0
@@ -190,7 +191,7 @@ class Arriving:
                 store = note.get("store")
                 self._given[name] = one = _received.Input(name, "memory", note["len"], self._descriptors.popleft(), store)
                 if _received.watcher is not None:
-                    _received.watcher.begin((one,))
+                    _received.watcher.begin((one,), self._request_id)
         elif note["op"] == "connection":
             given = (problem, None) if problem else (note["address"], self._descriptors.popleft())
             self._connections[int(note["id"])] = given

@@ -41,6 +41,7 @@ class Growing(Input):
         self.name = name
         self.kind = "memory"
         self.store = store
+        self.invocation = ""
         self.mapped = None
         self._view = None
         self._length = length  # as announced

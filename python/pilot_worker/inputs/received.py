@@ -22,7 +22,7 @@ watcher: Any = None
 class Input:
     """One input. It closes its descriptor when nobody refers to it any more."""
 
-    __slots__ = ("name", "kind", "size", "store", "mapped", "_descriptor", "_view")
+    __slots__ = ("name", "kind", "size", "store", "invocation", "mapped", "_descriptor", "_view")
 
     is_whole = True  # False: it is a `growing.Growing`, also when all of it is there
     by = ""  # its decoder: then it is a `decoded.Decoded`
@@ -32,6 +32,7 @@ class Input:
         self.kind = kind  # "memory", "socket" or "body"
         self.size = size  # of memory, bytes; otherwise 0
         self.store: Any = store  # where it is, as clients of its store name it (PROTOCOL.md), or None
+        self.invocation = ""  # the id of the request that has it, for drop-ins
         self.mapped: Optional[mmap.mmap] = None  # by the last `map`
         self._descriptor = descriptor
         self._view: Optional[memoryview] = None

@@ -186,7 +186,7 @@ def decode_meta(stream: int, text: bytes) -> Dict[str, Any]:
 def take_inputs(stream: int, meta: Dict[str, Any]) -> None:
     """Puts the inputs of an invocation in the place of their descriptions."""
     if "inputs" in meta:
-        meta["inputs"] = inputs.take(stream, meta["inputs"])
+        meta["inputs"] = inputs.take(stream, meta["inputs"], meta["id"])
         if ":calls" in meta["inputs"]:
             from ..sdk import calls
 

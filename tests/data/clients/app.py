@@ -70,6 +70,27 @@ def objects(event, context):
     raise ValueError(how)
 
 
+def hold(event):
+    """Waits until the test lets it go on, if it wants that."""
+    if event.get("hold"):
+        cache.rpush("clients:begun", "1")
+        cache.blpop("clients:go", 60)
+
+
+def beside(event, context):
+    """Reads an object while another invocation runs in this worker."""
+    hold(event)
+    return told(s3.get_object(Bucket="photos", Key=event["read"]))
+
+
+def count(event, context):
+    """Adds one, which is safe with one worker."""
+    hold(event)
+    count = int(cache.get(event["key"])) + 1
+    cache.set(event["key"], count)
+    return count
+
+
 def values(event, context):
     """Reads a value in the way that the event names."""
     key, how = event["key"], event["how"]

@@ -42,7 +42,7 @@ pub use initscript::{
     HandedConnection, HandedSocket, InitRunner, Initialised, NoInitscripts, QueueRequest, Queues,
     RawConnection, RemoteFault, RemoteReply, RemoteRequest, Remotes, ScriptLink, ScriptSent, Takes,
 };
-pub use input::{INPUTS_MAX, Input, InputKind, InputMemory, StoreObject};
+pub use input::{INPUTS_MAX, Input, InputKind, InputMemory, StoreObject, StoreRead};
 pub use inputs::{Fetched, InputFault, InputFaultKind, InputSource, NoInputs};
 pub use nodes::{
     Arrived, ArrivingCall, CallAnswer, CallEnd, CallHead, HandedData, Local, NodeCall, NodeFault,

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use pilot_model::InvocationHead;
 use pilot_model::inputs::Decoded;
-use pilot_model::ports::{Input, InputKind, StoreObject};
+use pilot_model::ports::{Input, InputKind, StoreObject, StoreRead};
 use serde::{Deserialize, Serialize};
 
 use crate::FrameKind;
@@ -67,12 +67,14 @@ pub(crate) enum StoreMeta<'a> {
         bucket: &'a str,
         key: &'a str,
         headers: &'a [(String, String)],
+        asked_ns: u64,
     },
     Redis {
         host: &'a str,
         port: u16,
         database: i64,
         key: &'a str,
+        asked_ns: u64,
     },
     Http {
         method: &'a str,
@@ -83,11 +85,13 @@ pub(crate) enum StoreMeta<'a> {
         request_headers: &'a [(String, String)],
         status: u16,
         headers: &'a [(String, String)],
+        asked_ns: u64,
     },
     Sqs {
         url: &'a str,
         action: &'a str,
         arguments_sha256: &'a str,
+        asked_ns: u64,
     },
 }
 
@@ -168,9 +172,9 @@ impl<'a> InputMeta<'a> {
             InputKind::Script => ("script", None),
         };
         // Without it, the worker's clients ask the store.
-        let store = input.object.as_deref().and_then(|object| {
-            *objects_room = objects_room.checked_sub(object.text_len()?)?;
-            Some(StoreMeta::new(object))
+        let store = input.object.as_deref().and_then(|read| {
+            *objects_room = objects_room.checked_sub(read.object.text_len()?)?;
+            Some(StoreMeta::new(read))
         });
         Self {
             name: &input.name,
@@ -184,8 +188,9 @@ impl<'a> InputMeta<'a> {
 }
 
 impl<'a> StoreMeta<'a> {
-    pub(crate) fn new(object: &'a StoreObject) -> Self {
-        match object {
+    pub(crate) fn new(read: &'a StoreRead) -> Self {
+        let asked_ns = read.asked.0;
+        match &read.object {
             StoreObject::S3 {
                 endpoint,
                 bucket,
@@ -196,6 +201,7 @@ impl<'a> StoreMeta<'a> {
                 bucket,
                 key,
                 headers,
+                asked_ns,
             },
             StoreObject::Redis {
                 host,
@@ -207,6 +213,7 @@ impl<'a> StoreMeta<'a> {
                 port: *port,
                 database: *database,
                 key,
+                asked_ns,
             },
             StoreObject::Http {
                 method,
@@ -222,6 +229,7 @@ impl<'a> StoreMeta<'a> {
                 request_headers,
                 status: *status,
                 headers,
+                asked_ns,
             },
             StoreObject::Sqs {
                 url,
@@ -231,6 +239,7 @@ impl<'a> StoreMeta<'a> {
                 url,
                 action,
                 arguments_sha256,
+                asked_ns,
             },
         }
     }

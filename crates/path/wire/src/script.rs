@@ -3,7 +3,7 @@
 //!
 //! A message to the worker is the length of its JSON (u32) and the JSON. One from the worker is a header of 12 bytes and its bytes.
 
-use pilot_model::ports::StoreObject;
+use pilot_model::ports::StoreRead;
 use serde::Serialize;
 
 use crate::meta::{OBJECTS_LEN_MAX, StoreMeta};
@@ -20,7 +20,7 @@ pub enum Note<'a> {
         /// Its path in a worker that takes paths.
         path: Option<&'a str>,
         /// What clients of its store call it.
-        object: Option<&'a StoreObject>,
+        object: Option<&'a StoreRead>,
     },
     /// This message will not come.
     NoMessage {
@@ -141,8 +141,8 @@ pub fn encode(note: Note<'_>) -> Vec<u8> {
             path,
             object,
         } => {
-            let fits = |object: &&StoreObject| {
-                let len = object.text_len();
+            let fits = |read: &&StoreRead| {
+                let len = read.object.text_len();
                 len.is_some_and(|len| len <= OBJECTS_LEN_MAX)
             };
             Form::Message {

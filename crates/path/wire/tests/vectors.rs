@@ -7,8 +7,8 @@
 
 use std::sync::Arc;
 
-use pilot_model::ports::{Input, InputKind, StoreObject};
-use pilot_model::{FailedInput, HttpRequestHead, InvocationHead, InvocationId};
+use pilot_model::ports::{Input, InputKind, StoreObject, StoreRead};
+use pilot_model::{FailedInput, HttpRequestHead, Instant, InvocationHead, InvocationId};
 use pilot_wire::{Frame, FrameDecoder, FrameError, FrameKind, Header, meta};
 use serde_json::Value;
 
@@ -153,8 +153,8 @@ fn head(meta: &Value) -> InvocationHead {
     }
 }
 
-fn object(store: &Value) -> StoreObject {
-    match text(store, "kind").as_str() {
+fn read(store: &Value) -> StoreRead {
+    let object = match text(store, "kind").as_str() {
         "s3" => StoreObject::S3 {
             endpoint: store.get("endpoint").map(|_| text(store, "endpoint")),
             bucket: text(store, "bucket"),
@@ -167,6 +167,10 @@ fn object(store: &Value) -> StoreObject {
             database: store["database"].as_i64().unwrap(),
             key: text(store, "key"),
         },
+    };
+    StoreRead {
+        object,
+        asked: Instant(store["asked_ns"].as_u64().unwrap()),
     }
 }
 
@@ -182,7 +186,7 @@ fn inputs(meta: &Value) -> Vec<Input> {
             _ => panic!("{entry}"),
         },
         descriptor: std::sync::Arc::new(std::fs::File::open("/dev/null").unwrap().into()),
-        object: entry.get("store").map(|store| Arc::new(object(store))),
+        object: entry.get("store").map(|store| Arc::new(read(store))),
         decoded: entry
             .get("decoded")
             .map(|it| Arc::new(serde_json::from_value(it.clone()).unwrap())),
@@ -243,11 +247,14 @@ fn objects_of_stores_never_make_a_call_too_long() {
         name: "x".to_owned(),
         kind: InputKind::Memory { len: 1 },
         descriptor: Arc::new(std::fs::File::open("/dev/null").unwrap().into()),
-        object: Some(Arc::new(StoreObject::Redis {
-            host: "h".to_owned(),
-            port: 1,
-            database: 0,
-            key: key.to_owned(),
+        object: Some(Arc::new(StoreRead {
+            object: StoreObject::Redis {
+                host: "h".to_owned(),
+                port: 1,
+                database: 0,
+                key: key.to_owned(),
+            },
+            asked: Instant(u64::MAX),
         })),
         decoded: None,
     };

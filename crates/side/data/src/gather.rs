@@ -12,7 +12,7 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use pilot_model::inputs::{Form, InputConfig};
 use pilot_model::ports::{
-    Clock, Fetched, Input, InputFault, InputFaultKind, InputKind, InputMemory,
+    Clock, Fetched, Input, InputFault, InputFaultKind, InputKind, InputMemory, StoreRead,
 };
 use pilot_model::size::Size;
 use pilot_model::{BoxFuture, FunctionName, Instant, Transfer, TransferWay};
@@ -299,15 +299,19 @@ impl One {
         } = fetched?;
         let named = |headers: &[(String, String)]| {
             let object = self.drop_ins.then(|| from_store.named(&key, headers));
-            object.flatten().map(Arc::new)
+            // No request that was sent earlier is shared.
+            let read = |object| StoreRead {
+                object,
+                asked: began,
+            };
+            object.flatten().map(read).map(Arc::new)
         };
         let given = match published {
             None => used.input(&self.name).map(|mut input| {
-                input.object = named(used.headers());
+                let headers = used.headers();
+                input.object = named(&headers);
                 let is_decoded = self.input.decode.is_some();
-                let described = is_decoded
-                    .then(|| decode::described(used.headers()))
-                    .flatten();
+                let described = is_decoded.then(|| decode::described(&headers)).flatten();
                 let decoding = described.as_ref().map(|it| it.began);
                 input.decoded = described.map(|it| Arc::new(it.decoded));
                 Given {

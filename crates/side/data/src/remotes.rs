@@ -11,9 +11,9 @@ use pilot_model::initscript::{Endpoint, check_target};
 use pilot_model::inputs::{Location, Scheme, check_key};
 use pilot_model::ports::{
     BlankMemory, InputFaultKind as Kind, InputMemory, MemoryFault, QueueRequest, RawConnection,
-    RemoteFault, RemoteReply, RemoteRequest, Remotes,
+    RemoteFault, RemoteReply, RemoteRequest, Remotes, StoreRead,
 };
-use pilot_model::{BoxFuture, FunctionConfig, FunctionName};
+use pilot_model::{BoxFuture, FunctionConfig, FunctionName, Instant};
 
 use crate::buffers::Buffers;
 use crate::buffers::buffer::Until;
@@ -171,6 +171,7 @@ impl Remotes for Data {
         let begun = self.begin(config, endpoint, request);
         let (buffers, function) = (Arc::clone(&self.buffers), config.name.clone());
         let names_objects = self.drop_ins && config.drop_ins;
+        let asked = self.clock.now();
         Box::pin(async move {
             let reply = async {
                 let (store, object) = begun?;
@@ -179,7 +180,7 @@ impl Remotes for Data {
                     &store,
                     object,
                     &function,
-                    names_objects.then_some(key),
+                    names_objects.then_some((key, asked)),
                 )
                 .await
             };
@@ -225,7 +226,7 @@ async fn reply(
     store: &Arc<dyn Store>,
     object: ObjectId,
     function: &FunctionName,
-    key: Option<String>,
+    named: Option<(String, Instant)>,
 ) -> Result<RemoteReply, StoreError> {
     // An initscript may have read it already, so what it got cannot be given back.
     let waiting = Waiting::default();
@@ -238,13 +239,16 @@ async fn reply(
         waiting.place(0),
     )
     .await?;
-    let headers: BTreeMap<&str, &str> = used
-        .headers()
+    let said = used.headers();
+    let headers: BTreeMap<&str, &str> = said
         .iter()
         .map(|(name, value)| (name.as_str(), value.as_str()))
         .collect();
     let status = headers.get(STATUS).and_then(|status| status.parse().ok());
-    let object = key.and_then(|key| store.named(&key, used.headers()));
+    let object = named.and_then(|(key, asked)| {
+        let object = store.named(&key, &said)?;
+        Some(StoreRead { object, asked })
+    });
     Ok(RemoteReply {
         object: object.map(Arc::new),
         status: status.unwrap_or(200),

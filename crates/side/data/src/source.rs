@@ -71,7 +71,7 @@ pub struct Data {
     streams: bool,
     pub(crate) drop_ins: bool,
     decoders: Arc<Decoders>,
-    clock: Arc<dyn Clock>,
+    pub(crate) clock: Arc<dyn Clock>,
 }
 
 #[derive(Debug)]

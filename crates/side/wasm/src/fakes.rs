@@ -15,7 +15,7 @@ use pilot_model::initscript::{During, Endpoint, InitscriptConfig, ScriptEnd};
 use pilot_model::ports::{
     Fetched, HandedConnection, HandedSocket, InitRunner, Initialised, Input, InputFaultKind,
     InputKind, InputMemory, MemoryFault, RawConnection, RemoteFault, RemoteReply, RemoteRequest,
-    Remotes, StoreObject, Takes,
+    Remotes, StoreObject, StoreRead, Takes,
 };
 use pilot_model::{BoxFuture, FunctionConfig, FunctionName, TransferWay, Version, VersionId};
 use pilot_testkit::TokioClock;
@@ -267,18 +267,21 @@ impl Remotes for Store {
             })?;
             Ok(RemoteReply {
                 memory: Arc::new(Memory(body, used)),
-                object: Some(Arc::new(match object.strip_prefix("sqs://") {
-                    Some(queue) => StoreObject::Sqs {
-                        url: format!("https://{queue}"),
-                        action: "ReceiveMessage".to_owned(),
-                        arguments_sha256: String::new(),
+                object: Some(Arc::new(StoreRead {
+                    object: match object.strip_prefix("sqs://") {
+                        Some(queue) => StoreObject::Sqs {
+                            url: format!("https://{queue}"),
+                            action: "ReceiveMessage".to_owned(),
+                            arguments_sha256: String::new(),
+                        },
+                        None => StoreObject::S3 {
+                            endpoint: None,
+                            bucket: "photos".to_owned(),
+                            key: object,
+                            headers: Vec::new(),
+                        },
                     },
-                    None => StoreObject::S3 {
-                        endpoint: None,
-                        bucket: "photos".to_owned(),
-                        key: object,
-                        headers: Vec::new(),
-                    },
+                    asked: pilot_model::Instant(0),
                 })),
                 status: 200,
                 way: TransferWay::Fetched,

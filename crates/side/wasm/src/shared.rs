@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use pilot_model::initscript::{SHARED_NAME, ScriptEnd, ScriptRun};
-use pilot_model::ports::{Fetched, Initialised, InputMemory, StoreObject};
+use pilot_model::ports::{Fetched, Initialised, InputMemory, StoreObject, StoreRead};
 use pilot_model::{Instant, Transfer, TransferWay, Version, VersionId};
 use tokio::sync::watch;
 
@@ -49,7 +49,7 @@ pub(crate) struct Kept {
 struct Message {
     name: String,
     memory: Arc<dyn InputMemory>,
-    object: Option<Arc<StoreObject>>,
+    object: Option<Arc<StoreRead>>,
 }
 
 impl SharedScripts {
@@ -156,7 +156,7 @@ impl Kept {
             // Each invocation would get the same message of a queue as if it was the only one.
             object: input
                 .object
-                .filter(|object| !matches!(**object, StoreObject::Sqs { .. })),
+                .filter(|read| !matches!(read.object, StoreObject::Sqs { .. })),
         });
         Self {
             messages: messages.collect(),

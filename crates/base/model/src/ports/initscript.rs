@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::{
-    BoxFuture, Fetched, Input, InputFaultKind, InputMemory, MemoryFault, StoreObject, StreamedBody,
+    BoxFuture, Fetched, Input, InputFaultKind, InputMemory, MemoryFault, StoreRead, StreamedBody,
 };
 use crate::config::FunctionConfig;
 use crate::ids::FunctionName;
@@ -244,7 +244,7 @@ pub struct RemoteReply {
     /// Its bytes.
     pub memory: Arc<dyn InputMemory>,
     /// What clients of the store call the object.
-    pub object: Option<Arc<StoreObject>>,
+    pub object: Option<Arc<StoreRead>>,
     /// The status of an HTTP server; otherwise 200.
     pub status: u16,
     /// Where the bytes came from.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use crate::inputs::Decoded;
 use crate::invocation::Transfer;
+use crate::timeline::Instant;
 
 /// Maximum number of inputs of one call to any worker.
 pub const INPUTS_MAX: usize = 64;
@@ -21,7 +22,7 @@ pub struct Input {
     /// The descriptor. The worker gets a duplicate.
     pub descriptor: Arc<OwnedFd>,
     /// What clients of its store call it. `None`: drop-ins for clients do not answer from it.
-    pub object: Option<Arc<StoreObject>>,
+    pub object: Option<Arc<StoreRead>>,
     /// What a decoder has made of it. `None`: it is as in its store.
     pub decoded: Option<Arc<Decoded>>,
 }
@@ -32,6 +33,15 @@ impl Input {
     pub fn can_be_read_again(&self) -> bool {
         matches!(self.kind, InputKind::Memory { .. })
     }
+}
+
+/// An object that was read from its store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoreRead {
+    /// The object.
+    pub object: StoreObject,
+    /// The store was asked at this time or later, so what a worker wrote before is part of the answer. Workers have the same clock.
+    pub asked: Instant,
 }
 
 /// An object as clients of its store name it, so that a worker's drop-ins recognise a request for it. Without secrets.

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use pilot_model::initscript::message_name;
 use pilot_model::ports::{
-    Clock, Input, InputMemory, RemoteFault, RemoteReply, ScriptLink, ScriptSent, StoreObject,
+    Clock, Input, InputMemory, RemoteFault, RemoteReply, ScriptLink, ScriptSent, StoreRead,
 };
 use pilot_model::{Instant, Transfer, TransferWay};
 use tokio::sync::watch;
@@ -158,7 +158,7 @@ impl Awaited {
                         self.transfer.way = reply.way;
                         let object = reply.object.clone();
                         let object =
-                            object.filter(|object| self.is_first || !object.answers_once());
+                            object.filter(|read| self.is_first || !read.object.answers_once());
                         give(self.id, &reply.memory, object)
                     }
                 }
@@ -220,7 +220,7 @@ pub(crate) fn send(id: u64, transfer: Transfer, given: Option<Given>, link: &dyn
 fn give(
     id: u64,
     memory: &Arc<dyn InputMemory>,
-    object: Option<Arc<StoreObject>>,
+    object: Option<Arc<StoreRead>>,
 ) -> Result<Given, String> {
     let input = memory.input(&message_name(id));
     let mut input = input.map_err(|error| format!("no descriptor for it: {error}"))?;
