@@ -164,6 +164,19 @@ def wait_until_held(redis: Redis) -> None:
     eventually("the handler", lambda: redis.ask(b"LPOP", b"clients:begun") != b"$-1\r\n")
 
 
+def test_what_is_said_about_an_object_with_the_same_bytes_is_as_in_the_store(clients: Daemon, bucket: Bucket) -> None:
+    place = {"Bucket": "photos", "Key": "clients/described"}
+    bucket.client.put_object(**place, Body=b"same", Metadata={"state": "draft"}, ContentType="text/plain")
+    for state, kind in (("draft", "text/plain"), ("approved", "application/json")):
+        if state == "approved":
+            source = {"CopySource": "photos/clients/described", "MetadataDirective": "REPLACE"}
+            bucket.client.copy_object(**place, **source, Metadata={"state": state}, ContentType=kind)
+        for _ in range(2):
+            here = answer(clients, "objects", key="clients/described", how="get")
+            assert here["input"] == "image"
+            assert (here["Metadata"], here["ContentType"], here["body"]) == ({"state": state}, kind, sha256(b"same"))
+
+
 def test_an_invocation_is_answered_from_its_own_inputs_only(clients: Daemon, bucket: Bucket, redis: Redis) -> None:
     bucket.put("clients/theirs", b"before")
     bucket.put("clients/own", b"own")

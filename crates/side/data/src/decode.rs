@@ -142,7 +142,8 @@ impl Store for DecodedStore {
                         if let Some(Ok(started)) = started {
                             started.process.unused();
                         }
-                        return other;
+                        // What is known of the result is not what the store says about the object.
+                        return other.map(|_| Got::Unchanged(None));
                     }
                 };
                 let started = match started {

@@ -205,8 +205,13 @@ impl Flight {
         let validator = known.as_ref().and_then(|known| known.validator());
         let got = self.store.get(&self.object.key, validator.as_ref()).await;
         let object = match (got, known) {
-            (Ok(Got::Unchanged), Some(known)) => return Ok(Some(known)),
-            (Ok(Got::Unchanged), None) => return Err(unasked()),
+            (Ok(Got::Unchanged(anew)), Some(known)) => {
+                if let Some(anew) = anew {
+                    known.describe(anew);
+                }
+                return Ok(Some(known));
+            }
+            (Ok(Got::Unchanged(_)), None) => return Err(unasked()),
             (Ok(Got::Object(object)), known) => {
                 if let Some(known) = known {
                     self.all.cache.forget(&known);
@@ -244,7 +249,7 @@ impl Flight {
                 self.answered(&object);
                 Ok(object)
             }
-            Got::Unchanged => Err(unasked()),
+            Got::Unchanged(_) => Err(unasked()),
         }
     }
 

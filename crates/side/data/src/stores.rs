@@ -33,6 +33,7 @@ use pilot_model::size::Size;
 use file::{FileConfig, FileStore};
 use http::{HttpConfig, HttpStore};
 use redis::{RedisConfig, RedisStore};
+use s3::described::Described;
 use s3::{S3Config, S3Store};
 
 /// A store of `pilotd.toml`.
@@ -135,8 +136,16 @@ pub(crate) trait Store: Send + Sync + Debug {
 pub(crate) enum Got {
     /// The object.
     Object(Object),
-    /// It is the one that is known.
-    Unchanged,
+    /// Its content is the one that is known. What the store said about it holds, too, unless it says something else now.
+    Unchanged(Option<Anew>),
+}
+
+/// What a store says about an object whose content is known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Anew {
+    /// As of [`Object`].
+    pub(crate) headers: Vec<(String, String)>,
+    pub(crate) validator: Validator,
 }
 
 /// What tells one content of an object from another. Two contents never have the same one.
@@ -144,6 +153,8 @@ pub(crate) enum Got {
 pub(crate) enum Validator {
     /// A strong entity tag, with its quotes (RFC 9110, section 8.8.3).
     Tag(String),
+    /// The same, and what S3 said about the object besides its bytes, if that tells whether it was described anew.
+    Described(String, Option<Described>),
     /// The state of a file.
     File(file::FileState),
 }
@@ -153,6 +164,13 @@ impl Validator {
     pub(crate) fn of_tag(tag: &str) -> Option<Self> {
         let is_strong = tag.starts_with('"') && tag.ends_with('"') && tag.len() >= 2;
         (is_strong && tag.len() <= TAG_LEN_MAX).then(|| Self::Tag(tag.to_owned()))
+    }
+
+    pub(crate) fn tag(&self) -> Option<&str> {
+        match self {
+            Self::Tag(tag) | Self::Described(tag, _) => Some(tag),
+            Self::Modified(_) | Self::File(_) => None,
+        }
     }
 }
 

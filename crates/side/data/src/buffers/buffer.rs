@@ -27,7 +27,7 @@ use tokio::task::AbortHandle;
 use crate::buffers::Buffers;
 use crate::memory::{Medium, Memory, close};
 use crate::room::{Lack, Place};
-use crate::stores::{StoreError, Validator};
+use crate::stores::{Anew, StoreError, Validator};
 
 /// A buffer with the task that fills it.
 #[derive(Debug)]
@@ -53,6 +53,8 @@ pub(crate) struct BufferState {
     /// Its file, from when the first worker may have it.
     content: OnceLock<Content>,
     whole: OnceLock<Whole>,
+    /// What the store says about the object by now, if it was described anew.
+    headers_anew: Mutex<Option<Arc<[(String, String)]>>>,
     /// The last user has gone before it was complete, and a worker still has a part of it.
     is_abandoned: AtomicBool,
 }
@@ -169,6 +171,7 @@ impl BufferState {
             head: Mutex::default(),
             content: OnceLock::new(),
             whole: OnceLock::new(),
+            headers_anew: Mutex::default(),
             is_abandoned: AtomicBool::new(false),
         }
     }
@@ -230,8 +233,14 @@ impl BufferState {
         Ok(Some(Published {
             descriptor: content.reopen()?,
             len: head.len,
-            headers: head.headers.clone(),
+            headers: self.headers(&head.headers),
         }))
+    }
+
+    /// What the store says about the object, of which it has said `first`.
+    fn headers(&self, first: &[(String, String)]) -> Vec<(String, String)> {
+        let anew = self.headers_anew.lock();
+        anew.as_deref().unwrap_or(first).to_vec()
     }
 
     /// The part of the total of what was published, when nobody fills it any more.
@@ -327,6 +336,15 @@ impl Buffer {
     /// What the object's content is known by, if it may be used for somebody who asks later.
     pub(crate) fn validator(&self) -> Option<Validator> {
         self.state.validator.lock().clone()
+    }
+
+    /// The store has said something else about the same content.
+    pub(crate) fn describe(&self, anew: Anew) {
+        *self.state.headers_anew.lock() = Some(anew.headers.into());
+        // A buffer that cannot be used again by now stays so.
+        if let Some(validator) = &mut *self.state.validator.lock() {
+            *validator = anew.validator;
+        }
     }
 
     /// What it counts, if it is complete and in memory.
@@ -561,8 +579,10 @@ impl Use {
     }
 
     /// What the store said about the object.
-    pub(crate) fn headers(&self) -> &[(String, String)] {
-        self.whole().map_or(&[], |whole| whole.headers.as_slice())
+    pub(crate) fn headers(&self) -> Vec<(String, String)> {
+        let first = self.whole().map_or(&[][..], |whole| &whole.headers);
+        let state = self.buffer.as_ref().map(|buffer| &buffer.state);
+        state.map_or_else(Vec::new, |state| state.headers(first))
     }
 
     /// The descriptor for a worker: an open file of its own.

@@ -39,7 +39,7 @@ struct Backend {
 async fn object(store: &dyn Store, key: &str) -> Result<Object, StoreError> {
     match store.get(key, None).await? {
         Got::Object(object) => Ok(object),
-        Got::Unchanged => panic!("nothing was known"),
+        Got::Unchanged(_) => panic!("nothing was known"),
     }
 }
 
@@ -91,7 +91,7 @@ async fn conforms(backend: &Backend) {
     assert_eq!(before.is_some(), backend.revalidates);
     if before.is_some() {
         let again = store.get("changes", before.as_ref()).await.unwrap();
-        assert!(matches!(again, Got::Unchanged), "{again:?}");
+        assert!(matches!(again, Got::Unchanged(_)), "{again:?}");
         let other = store.get("one", before.as_ref()).await.unwrap();
         assert!(matches!(other, Got::Object(_)), "{other:?}");
     }
@@ -180,6 +180,24 @@ async fn an_object_of_s3_with_another_checksum_is_broken() {
     let error = error.unwrap_err();
     assert_eq!(error.kind, Kind::Broken, "{}", error.problem);
     assert!(error.problem.contains("CRC32"), "{}", error.problem);
+}
+
+/// A tag speaks of the content alone.
+#[tokio::test]
+async fn s3_says_anew_what_it_says_about_a_known_object() {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let server = Server::http().await;
+    let store = s3(&server.address);
+    for key in ["same", "described"] {
+        (server.putting())(key, b"content".to_vec());
+        let (_, known) = read(&*store, key).await.unwrap();
+        let Got::Unchanged(anew) = store.get(key, known.as_ref()).await.unwrap() else {
+            panic!("{key} has not changed");
+        };
+        let modified = anew.map(|anew| anew.headers[0].1.clone());
+        let expected = (key == "described").then_some("Sun, 06 Nov 1994 08:49:38 GMT");
+        assert_eq!(modified.as_deref(), expected, "{key}");
+    }
 }
 
 #[tokio::test]

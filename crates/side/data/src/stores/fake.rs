@@ -88,7 +88,7 @@ impl Store for FakeStore {
             let validator = Validator::of_tag(&format!("\"{number}\""));
             let validator = validator.filter(|_| !self.tells_nothing);
             if validator.is_some() && validator.as_ref() == known {
-                return Ok(Got::Unchanged);
+                return Ok(Got::Unchanged(None));
             }
             self.sent.fetch_add(1, Ordering::SeqCst);
             let breaks = self

@@ -83,7 +83,7 @@ impl Store for FileStore {
                 Ok(Some((reading, validator)))
             });
             let Some((reading, validator)) = opened.await? else {
-                return Ok(Got::Unchanged);
+                return Ok(Got::Unchanged(None));
             };
             let (calls, len) = (self.calls.clone(), reading.state.len);
             let body = stream::try_unfold(reading, move |reading| {

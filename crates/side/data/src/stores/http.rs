@@ -175,7 +175,7 @@ impl Store for HttpStore {
             let condition = known.and_then(condition);
             let answer = self.ask(key, condition.as_slice()).await?;
             if answer.is_conditional && answer.response.status() == StatusCode::NOT_MODIFIED {
-                return Ok(Got::Unchanged);
+                return Ok(Got::Unchanged(None));
             }
             answer.whole().map(Got::Object)
         })
@@ -233,7 +233,7 @@ fn rest_of(known: &Validator, at: u64) -> Vec<(HeaderName, HeaderValue)> {
 fn tag(known: &Validator) -> Option<HeaderValue> {
     match known {
         Validator::Tag(tag) => HeaderValue::from_str(tag).ok(),
-        Validator::File(_) => None,
+        Validator::Described(..) | Validator::File(_) => None,
     }
 }
 

@@ -3,6 +3,7 @@
 
 mod checksum;
 mod connector;
+pub(crate) mod described;
 mod profile;
 mod usable;
 
@@ -25,8 +26,9 @@ use reqwest::Certificate;
 
 use self::checksum::Announced;
 use self::connector::{CONCURRENT_MAX, Connector, OddStatus, WeakTag};
+use self::described::{Described, Learns};
 use self::profile::{ProfileKeys, Said};
-use super::{Got, Object, Store, StoreError, Validator};
+use super::{Anew, Got, Object, Store, StoreError, Validator};
 
 /// A bucket, and how it is reached.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -175,6 +177,34 @@ impl S3Store {
     }
 }
 
+impl S3Store {
+    /// The answer, and what it says about the object besides its bytes.
+    async fn ask(
+        &self,
+        path: &Path,
+        mut options: GetOptions,
+    ) -> (object_store::Result<GetResult>, Option<Described>) {
+        let learns = Learns::default();
+        options.extensions.insert(learns.clone());
+        let result = self.store.get_opts(path, options).await;
+        (result, learns.learnt())
+    }
+
+    /// What the store says about an object, without its bytes. `None`: it does not say it, or nothing tells one content from another.
+    async fn describe(&self, path: &Path) -> Option<Anew> {
+        let options = GetOptions {
+            head: true,
+            ..GetOptions::default()
+        };
+        let (result, learnt) = self.ask(path, options).await;
+        let result = result.ok()?;
+        Some(Anew {
+            headers: headers(&result),
+            validator: validator(&result, learnt)?,
+        })
+    }
+}
+
 /// What requests have in addition, as far as the signature has to cover it.
 fn options(allows_http: bool) -> ClientOptions {
     let (name, value) = checksum::ASK;
@@ -224,24 +254,32 @@ impl Store for S3Store {
         Box::pin(async move {
             let path =
                 Path::parse(key).map_err(|error| StoreError::new(Kind::Key, &error.to_string()))?;
-            let tag = match known {
-                Some(Validator::Tag(tag)) => Some(tag.clone()),
-                _ => None,
+            let (tag, described) = match known {
+                Some(Validator::Described(tag, described)) => (Some(tag), described.as_ref()),
+                _ => (None, None),
             };
-            let is_conditional = tag.is_some();
             let options = GetOptions {
-                if_none_match: tag,
+                if_none_match: tag.cloned(),
                 ..GetOptions::default()
             };
-            let result = match self.store.get_opts(&path, options).await {
-                Err(object_store::Error::NotModified { .. }) if is_conditional => {
-                    return Ok(Got::Unchanged);
+            let (result, learnt) = self.ask(&path, options).await;
+            let result = match result {
+                Err(object_store::Error::NotModified { .. }) if tag.is_some() => {
+                    if described.is_some() && learnt.as_ref() == described {
+                        return Ok(Got::Unchanged(None));
+                    }
+                    return match self.describe(&path).await {
+                        Some(anew) if anew.validator.tag() == tag.map(String::as_str) => {
+                            Ok(Got::Unchanged(Some(anew)))
+                        }
+                        _ => self.get(key, None).await,
+                    };
                 }
                 result => result.map_err(|error| fault(&error))?,
             };
             let announced = result.extensions.get::<Announced>().cloned();
             let (len, headers) = (result.meta.size, headers(&result));
-            let validator = result.meta.e_tag.as_deref().and_then(Validator::of_tag);
+            let validator = validator(&result, learnt);
             let body = result.into_stream().map_err(|error| fault(&error)).boxed();
             Ok(Got::Object(Object {
                 len: Some(len),
@@ -253,6 +291,13 @@ impl Store for S3Store {
                 },
             }))
         })
+    }
+}
+
+fn validator(result: &GetResult, described: Option<Described>) -> Option<Validator> {
+    match Validator::of_tag(result.meta.e_tag.as_deref()?)? {
+        Validator::Tag(tag) => Some(Validator::Described(tag, described)),
+        other => Some(other),
     }
 }
 

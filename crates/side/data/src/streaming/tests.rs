@@ -51,7 +51,7 @@ impl Store for Script {
             };
             let validator = tag.and_then(Validator::of_tag);
             if validator.is_some() && validator.as_ref() == known {
-                return Ok(Got::Unchanged);
+                return Ok(Got::Unchanged(None));
             }
             let body = stream::unfold(parts, |mut parts| async move {
                 let part = parts.recv().await?;

@@ -69,7 +69,7 @@ impl Server {
 
 async fn http(mut stream: Connection, objects: &Objects) -> std::io::Result<()> {
     loop {
-        let (mut path, mut known) = (String::new(), None);
+        let (mut path, mut known, mut is_head) = (String::new(), None, false);
         loop {
             let mut line = String::new();
             if stream.read_line(&mut line).await? == 0 {
@@ -79,7 +79,8 @@ async fn http(mut stream: Connection, objects: &Objects) -> std::io::Result<()> 
             if line.is_empty() {
                 break;
             }
-            if let Some(rest) = line.strip_prefix("GET ") {
+            is_head |= line.starts_with("HEAD ");
+            if let Some(rest) = line.strip_prefix("GET ").or(line.strip_prefix("HEAD ")) {
                 rest.split(' ').next().unwrap().clone_into(&mut path);
             }
             if let Some((name, value)) = line.split_once(": ")
@@ -123,13 +124,18 @@ async fn http(mut stream: Connection, objects: &Objects) -> std::io::Result<()> 
             "" => String::new(),
             tag => format!("etag: {tag}\r\n"),
         };
-        let date = "last-modified: Sun, 06 Nov 1994 08:49:37 GMT\r\n";
+        // This one is described anew when it has been read.
+        let is_anew = key == "described" && (is_head || known.is_some());
+        let second = if is_anew { 38 } else { 37 };
         let head = format!(
-            "HTTP/1.1 {status}\r\n{tag}{date}content-length: {}\r\n\r\n",
+            "HTTP/1.1 {status}\r\n{tag}date: Sun, 06 Nov 1994 08:49:50 GMT\r\n\
+             last-modified: Sun, 06 Nov 1994 08:49:{second} GMT\r\ncontent-length: {}\r\n\r\n",
             body.len()
         );
         stream.write_all(head.as_bytes()).await?;
-        stream.write_all(&body).await?;
+        if !is_head {
+            stream.write_all(&body).await?;
+        }
     }
 }
 

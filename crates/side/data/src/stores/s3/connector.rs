@@ -20,6 +20,7 @@ use reqwest::{Certificate, Client};
 use tokio::time::timeout;
 
 use super::checksum::Announced;
+use super::described::Learns;
 use crate::stores::redirects::same_server;
 
 /// Makes clients. The settings are those of stores; of the options, it is only asked whether HTTP without TLS is allowed.
@@ -67,6 +68,7 @@ impl HttpService for Service {
     {
         Box::pin(async move {
             let wants = Wants::of(&request);
+            let learns = request.extensions().get::<Learns>().cloned();
             let mut response = HttpService::call(&self.0, request).await?;
             if response.status().is_success() {
                 wants
@@ -80,7 +82,13 @@ impl HttpService for Service {
                 if let Some(announced) = Announced::of(response.headers()) {
                     response.extensions_mut().insert(announced);
                 }
+                if let Some(learns) = learns {
+                    learns.object(response.headers());
+                }
                 return Ok(response);
+            }
+            if let (Some(learns), StatusCode::NOT_MODIFIED) = (learns, response.status()) {
+                learns.unchanged(response.headers());
             }
             let (parts, body) = response.into_parts();
             let text = beginning(body).await;
