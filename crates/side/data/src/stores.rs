@@ -169,7 +169,7 @@ impl Validator {
     pub(crate) fn tag(&self) -> Option<&str> {
         match self {
             Self::Tag(tag) | Self::Described(tag, _) => Some(tag),
-            Self::Modified(_) | Self::File(_) => None,
+            Self::File(_) => None,
         }
     }
 }

@@ -43,3 +43,42 @@ fn tables<'a, 'i>(
     let entries = table.into_iter().flat_map(DeTable::iter);
     entries.map(|(key, value)| (key.get_ref().as_ref(), value))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::Manifest;
+
+    fn problem_of(text: &str) -> String {
+        Manifest::parse(text, "pilot.toml").unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_list_where_a_table_must_be_is_refused() {
+        for (text, wanted) in [
+            (
+                "[[functions.a]]\nmemory_mb = 1\n",
+                "pilot.toml:1: functions.a: has two brackets, must be one table: [functions.a]",
+            ),
+            (
+                "[functions.a]\n[[functions.a.scale]]\nmin = 1\n",
+                "pilot.toml:2: functions.a.scale: has two brackets, must be one table: [functions.a.scale]",
+            ),
+            (
+                "[functions.a]\nscale = [1, 2]\n",
+                "pilot.toml:2: functions.a.scale: is a list, must be a table of keys",
+            ),
+            (
+                "[functions.a]\ncors = [[\"*\"]]\n",
+                "pilot.toml:2: functions.a.cors: is a list, must be a table of keys",
+            ),
+            (
+                "layers.b = [\"x\"]\n[functions.a]\n",
+                "pilot.toml:1: layers.b: is a list, must be a table of keys",
+            ),
+        ] {
+            assert_eq!(problem_of(text), wanted);
+        }
+        let lists = "[functions.a]\ninvokes = [\"b\"]\n[[functions.a.triggers]]\ntype = \"schedule\"\ncron = \"30 6 * * *\"\n";
+        assert!(Manifest::parse(lists, "pilot.toml").is_ok());
+    }
+}

@@ -84,3 +84,64 @@ const OF_A_VALUE: [&str; 5] = [
     "invalid datetime",
 ];
 const UNQUOTED: &str = "string values must be quoted";
+
+#[cfg(test)]
+mod tests {
+    use super::super::Manifest;
+
+    fn problem_of(text: &str) -> String {
+        Manifest::parse(text, "pilot.toml").unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_value_without_quotes_and_a_number_with_a_unit_are_said_in_plain_words() {
+        for (line, wanted) in [
+            (
+                "network = none",
+                "network: a text needs quotes: network = \"…\"",
+            ),
+            (
+                "listen = 127.0.0.1:8080",
+                "listen: a text needs quotes: listen = \"…\"",
+            ),
+            ("level = info", "level: a text needs quotes: level = \"…\""),
+            (
+                "path = ./x # here",
+                "path: a text needs quotes: path = \"…\"",
+            ),
+            (
+                "handler = “app.run”",
+                "handler: a text needs straight quotes: handler = \"…\"",
+            ),
+            (
+                "by_reference = True",
+                "by_reference: true and false have small letters",
+            ),
+            (
+                "memory_mb = 256MB",
+                "memory_mb: a number has no unit, it is in MB",
+            ),
+            (
+                "timeout_s = 1.5 s",
+                "timeout_s: a number has no unit, it is in seconds",
+            ),
+            ("timeout_s =", "timeout_s has no value"),
+            ("layers = [a, b]", "a text needs quotes, for example \"a\""),
+            (
+                "memory_mb = \"256MB\"",
+                "functions.a.memory_mb: is \"256MB\", must be a whole number, not below 0; without quotes and without a unit, it is in MB",
+            ),
+            (
+                "timeout_s = \"30\"",
+                "functions.a.timeout_s: is \"30\", must be a number; without quotes",
+            ),
+            (
+                "timeout_s = \"long\"",
+                "functions.a.timeout_s: is \"long\", must be a number",
+            ),
+        ] {
+            let problem = problem_of(&format!("[functions.a]\n{line}\n"));
+            assert_eq!(problem, format!("pilot.toml:2: {wanted}"), "{line}");
+        }
+    }
+}

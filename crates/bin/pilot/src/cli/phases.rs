@@ -251,7 +251,7 @@ fn meaning(phase: &str, of_runtime: bool) -> &'static str {
         "fork" => "forked from the template",
         "exec" => "interpreter started",
         "runtime" => "a runtime kept, adapted or new",
-        "sandbox" => "namespaces, limits, privileges dropped",
+        "sandbox" => "namespaces, privileges dropped",
         "init" if of_runtime => "program up, ready",
         "init" => "hooks run, handler ready",
         "start" => "request handed over",
@@ -321,7 +321,7 @@ mod tests {
             plain(&chart(&phases)),
             "  admit     0.05 ms  █                           request read, function found\n  \
                fork      0.62 ms   ███████                    forked from the template\n  \
-               sandbox   0.71 ms          ████████            namespaces, limits, privileges dropped\n  \
+               sandbox   0.71 ms          ████████            namespaces, privileges dropped\n  \
                init      0.12 ms                  █           hooks run, handler ready\n  \
                handler   0.81 ms                   █████████  your code\n  \
                total     2.31 ms\n"

@@ -54,10 +54,13 @@ pub(crate) struct BufferState {
     content: OnceLock<Content>,
     whole: OnceLock<Whole>,
     /// What the store says about the object by now, if it was described anew.
-    headers_anew: Mutex<Option<Arc<[(String, String)]>>>,
+    headers_anew: Mutex<Option<Headers>>,
     /// The last user has gone before it was complete, and a worker still has a part of it.
     is_abandoned: AtomicBool,
 }
+
+/// Names of HTTP headers, and their values.
+type Headers = Arc<[(String, String)]>;
 
 /// How far the task is.
 #[derive(Debug, Clone)]

@@ -68,7 +68,7 @@ fn keep(place: Option<OwnedSemaphorePermit>, got: Got) -> Got {
             object.body = body.boxed();
             Got::Object(object)
         }
-        Got::Unchanged => Got::Unchanged,
+        Got::Unchanged(anew) => Got::Unchanged(anew),
     }
 }
 

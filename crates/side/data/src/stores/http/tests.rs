@@ -67,7 +67,7 @@ async fn the_tag_of_an_object_without_a_redirect_is_its_own() {
     };
     let known = first.validator.unwrap();
     let again = store.get("release/3", Some(&known)).await.unwrap();
-    assert!(matches!(again, Got::Unchanged));
+    assert!(matches!(again, Got::Unchanged(None)));
     let Ok((5, Got::Object(rest))) = store.rest("release/3", &known, 5).await else {
         panic!("it goes on");
     };

@@ -16,7 +16,7 @@ async fn object(server: &Scripted, key: &str) -> Result<Object, StoreError> {
     let store: Arc<dyn Store> = Arc::new(S3Store::open(&config).unwrap());
     match store.get(key, None).await? {
         Got::Object(object) => Ok(object),
-        Got::Unchanged => panic!("nothing is known"),
+        Got::Unchanged(_) => panic!("nothing is known"),
     }
 }
 
