@@ -3,7 +3,8 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use pilot_harness::{
-    Daemon, DaemonOptions, Request, eventually, eventually_within, groups_of, needs_root,
+    ArchiveEntry, Daemon, DaemonOptions, Request, archive, eventually, eventually_within,
+    groups_of, needs_root,
 };
 use serde_json::{Value, json};
 use std::io::{Read as _, Write as _};
@@ -163,11 +164,14 @@ async def app(scope, receive, send):
             is_in_log(&name, &format!("last words of {event}"));
         }
     }
-    let keys = json!({"interface": "asgi", "handler": "app.app", "timeout_s": 1});
-    daemon.upload_code("streams", &keys, STREAMS);
-    let mut connection = daemon.connect();
-    connection.send(&Request::new("GET", "/fn/streams/"));
-    is_in_log("streams", "begun");
+    for concurrency in [1, 4] {
+        let name = format!("streams-{concurrency}");
+        let keys = json!({"interface": "asgi", "handler": "app.app", "timeout_s": 1, "concurrency": concurrency});
+        daemon.upload_code(&name, &keys, STREAMS);
+        let mut connection = daemon.connect();
+        connection.send(&Request::new("GET", &format!("/fn/{name}/")));
+        is_in_log(&name, "begun");
+    }
 }
 
 /// A client that hangs up; a thread that prints after the answer; a program on the Runtime API whose time is over.
@@ -227,6 +231,77 @@ time.sleep(20)
     let response = daemon.invoke("program", &json!(1));
     assert!(response.text().contains("timed out"), "{}", response.text());
     is_in_log("program", "polled");
+}
+
+/// With threads, with an event loop, in Node.js: what was printed after the last answer, and by an invocation that takes too long.
+#[test]
+fn what_a_worker_of_several_printed_is_in_the_log_when_it_runs_too_long_or_is_ended() {
+    const THREADS: &str = "
+import asyncio, os, socket, threading, time
+
+def later(test):
+    test.recv(1)
+    print('after the answer', flush=True)
+    test.close()
+
+def handler(event, context):
+    if event == 'wait':
+        print('begun', flush=True)
+        time.sleep(20)
+    test = socket.create_connection(('127.0.0.1', int(os.environ['TELL'])))
+    threading.Thread(target=later, args=(test,)).start()
+";
+    const NODE: &str = "
+const net = require('net');
+
+exports.handler = async (event) => {
+  if (event === 'wait') {
+    process.stdout.write('begun\\n');
+    await new Promise((resolve) => setTimeout(resolve, 20000));
+  }
+  const test = net.connect(Number(process.env.TELL), '127.0.0.1');
+  test.once('data', () => {
+    process.stdout.write('after the answer\\n');
+    test.end();
+  });
+};
+";
+    let event_loop = THREADS
+        .replace("def handler", "async def handler")
+        .replace("time.sleep", "await asyncio.sleep");
+    let daemon = daemon_with(DaemonOptions::default());
+    let ear = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = ear.local_addr().unwrap().port().to_string();
+    let files = [
+        ("threads", "python", "app.py", THREADS),
+        ("loop", "python", "app.py", &event_loop),
+        ("node", "node", "index.js", NODE),
+    ];
+    for (name, runtime, file, code) in files {
+        let keys = json!({
+            "runtime": runtime, "concurrency": 4, "timeout_s": 2, "network": "host",
+            "environment": {"TELL": port}, "scale": {"max": 1},
+        });
+        daemon.upload_archive(name, &keys, &archive(&[ArchiveEntry::text(file, code)]));
+        let is_in_log_as_nobody_s = |text: &str| {
+            eventually("it is in the log", || {
+                let json = lines(&daemon.cli_ok(&["logs", name, "--json"]));
+                let found: Vec<_> = json.iter().filter(|line| line["text"] == text).collect();
+                let is_nobody_s = found.iter().all(|line| line["request_id"].is_null());
+                assert!(found.len() <= 1 && is_nobody_s, "{json:?}");
+                (found.len() == 1).then_some(())
+            });
+        };
+        daemon.invoke(name, &json!("return")).ok();
+        let (mut thread, _) = ear.accept().unwrap();
+        thread.write_all(b"x").unwrap();
+        assert_eq!(thread.read(&mut [0]).unwrap(), 0, "it has printed");
+        daemon.scale(name, 0);
+        is_in_log_as_nobody_s("after the answer");
+        let response = daemon.invoke(name, &json!("wait"));
+        assert!(response.text().contains("timed out"), "{}", response.text());
+        is_in_log_as_nobody_s("begun");
+    }
 }
 
 #[test]

@@ -175,6 +175,7 @@ impl Drop for Streaming {
 /// Ends a worker of one call, whose time is over. What it had printed.
 async fn last_words(invocation: &mut Invocation, lease: &Lease) -> Bytes {
     if invocation.version.config.concurrency > 1 {
+        // The pool publishes it, because others may have printed it.
         return Bytes::new();
     }
     // Afterwards there is nothing to read.

@@ -93,11 +93,11 @@ impl Link {
         }
     }
 
-    /// What the worker printed since its last answer, when its process has ended.
+    /// What the worker has printed since its last answer. No exchange is left.
     async fn last_output(&self) -> Bytes {
         match self {
             Self::OneAtATime(connection) => connection.lock().await.output().take(),
-            Self::Several(mux) => mux.last_output().await,
+            Self::Several(mux) => mux.close().await,
         }
     }
 }
@@ -505,13 +505,14 @@ impl Worker for ForkedWorker {
             return Box::pin(async move { heard.await.unwrap_or_default() });
         }
         let link = Arc::clone(&self.link);
-        Box::pin(async move {
-            match &*link {
-                Link::OneAtATime(_) => link.last_output().await,
-                // Its task reads until the channel closes, which is also what ends a worker without a grace period.
-                Link::Several(_) => Bytes::new(),
-            }
-        })
+        Box::pin(async move { link.last_output().await })
+    }
+
+    fn take_output(&self) -> Bytes {
+        match &*self.link {
+            Link::OneAtATime(_) => Bytes::new(),
+            Link::Several(mux) => mux.take_unclaimed(),
+        }
     }
 
     fn resources(&self) -> &dyn Resources {

@@ -53,8 +53,8 @@ pub trait Worker: Send + Sync + Debug {
         Box::pin(std::future::ready(Err(fault.into())))
     }
 
-    /// The output since the last call, bounded, of a worker that is an HTTP server: what it prints belongs to no single call. Must
-    /// not wait.
+    /// The output since the last call, bounded, of a worker that is an HTTP server: what it prints belongs to no single call. Of a worker
+    /// that can be told that callers have gone ([`Worker::cancel`]): what it printed until the end of such exchanges. Must not wait.
     fn take_output(&self) -> Bytes {
         Bytes::new()
     }

@@ -149,6 +149,7 @@ async fn ask(
     }
     invocation.stopped(invocation.now());
     if invocation.version.config.concurrency > 1 {
+        // The pool publishes it, because others may have printed it.
         return Err(Bytes::new());
     }
     // Afterwards there is nothing to read.

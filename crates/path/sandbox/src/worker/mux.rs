@@ -16,7 +16,7 @@ use pilot_model::timeline::Instant;
 use pilot_protocols::{Pace, PiecePace};
 use pilot_sys::clock::monotonic_ns;
 use pilot_wire::{Frame, PIECE_LEN_MAX, WINDOW_COST_MIN};
-use tokio::sync::{SetOnce, mpsc, oneshot};
+use tokio::sync::{Notify, SetOnce, mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
@@ -49,7 +49,12 @@ pub(super) struct Mux {
 struct Streams {
     /// Guards the callers by stream, and the reason once the channel has ended.
     open: Mutex<Open>,
-    /// What the worker printed after its last answer. Set once the channel has ended.
+    /// What the worker printed until the end of exchanges whose callers have gone, and nobody has taken. The lock is held for one
+    /// change.
+    unclaimed: Mutex<Bytes>,
+    /// No exchange is left: the rest of the channel is not read.
+    closing: Notify,
+    /// What the worker printed after its last answer. Set once the channel is not read any more.
     last_output: SetOnce<Bytes>,
     /// One caller has it for its log.
     is_output_taken: AtomicBool,
@@ -221,19 +226,26 @@ impl Mux {
         }
     }
 
-    /// What the worker printed after its last answer, when its process has ended.
-    pub(super) async fn last_output(&self) -> Bytes {
+    /// What the worker printed until the end of exchanges whose callers have gone.
+    pub(super) fn take_unclaimed(&self) -> Bytes {
+        std::mem::take(&mut *self.streams.unclaimed.lock())
+    }
+
+    /// What the worker printed after its last answer, when its process has ended. For the first one that asks: callers whose worker
+    /// has died ask at the same time, and whoever ends it asks after them.
+    pub(super) async fn take_last_output(&self) -> Bytes {
+        if self.streams.is_output_taken.swap(true, Ordering::Relaxed) {
+            return Bytes::new();
+        }
         // A child process can have the channel open.
         let last = timeout(CHANNEL_END_TIME_MAX, self.streams.last_output.wait()).await;
         last.map_or_else(|_| Bytes::new(), Clone::clone)
     }
 
-    /// The same, for the first one that asks. Callers whose worker has died ask at the same time.
-    pub(super) async fn take_last_output(&self) -> Bytes {
-        match self.streams.is_output_taken.swap(true, Ordering::Relaxed) {
-            true => Bytes::new(),
-            false => self.last_output().await,
-        }
+    /// The same at once, of a worker that has no exchange any more. Its process may still run, until the channel is closed.
+    pub(super) async fn close(&self) -> Bytes {
+        self.streams.closing.notify_one();
+        self.take_last_output().await
     }
 
     async fn next_frame(&self, stream: &mut Stream) -> Result<Arrived, CallError> {
@@ -322,7 +334,7 @@ impl Streams {
         open.left.clear();
     }
 
-    /// Who gets a frame of this stream. `is_last`: no other one follows.
+    /// Who gets a frame of this stream. `is_last`: no other one follows. If its caller has gone, [`Streams::over`] comes next.
     fn reader_of(&self, stream: u32, is_last: bool) -> FrameReader {
         let mut open = self.open.lock();
         let sender = match is_last {
@@ -335,10 +347,20 @@ impl Streams {
         if !open.left.contains_key(&stream) {
             return FrameReader::Unknown;
         }
-        if is_last && let Some(Some(waiter)) = open.left.remove(&stream) {
+        FrameReader::Gone
+    }
+
+    /// Keeps what was printed for whoever takes it.
+    fn keep_unclaimed(&self, output: Bytes) {
+        let mut unclaimed = self.unclaimed.lock();
+        *unclaimed = joined(std::mem::take(&mut unclaimed), output);
+    }
+
+    /// The worker has ended an exchange whose caller has gone.
+    fn over(&self, stream: u32) {
+        if let Some(Some(waiter)) = self.open.lock().left.remove(&stream) {
             let _ = waiter.send(());
         }
-        FrameReader::Gone
     }
 
     fn ended(&self) -> CallError {
@@ -396,20 +418,34 @@ fn joined(before: Bytes, after: Bytes) -> Bytes {
 }
 
 async fn read(mut reader: Reader, streams: Arc<Streams>) {
+    let ended = tokio::select! {
+        ended = read_frames(&mut reader, &streams) => ended,
+        () = streams.closing.notified() => CallError::Closed { unread: false },
+    };
+    streams.keep_unclaimed(reader.output().take());
+    // It is set here alone.
+    let last_output = std::mem::take(&mut *streams.unclaimed.lock());
+    let _ = streams.last_output.set(last_output);
+    streams.end(ended);
+}
+
+/// Reads until the channel ends. Returns why.
+async fn read_frames(reader: &mut Reader, streams: &Streams) -> CallError {
     let (unexplained, pace) = (Pace::default(), PiecePace::default());
     let mut has_output = false;
-    // Of calls that were cancelled.
-    let mut unclaimed = Bytes::new();
-    let ended = loop {
+    loop {
         let frame = match reader.frame().await {
             Ok(frame) => frame,
-            Err(ended) => break ended,
+            Err(ended) => return ended,
         };
         has_output &= reader.is_together();
         let is_last = call::is_last(&frame);
         // Of answers that arrive together, the first has the output of all: it was written before them.
         let output = match !has_output && is_last {
-            true => joined(std::mem::take(&mut unclaimed), reader.output().take()),
+            true => {
+                let unclaimed = std::mem::take(&mut *streams.unclaimed.lock());
+                joined(unclaimed, reader.output().take())
+            }
             false => Bytes::new(),
         };
         has_output |= is_last;
@@ -442,22 +478,22 @@ async fn read(mut reader: Reader, streams: Arc<Streams>) {
                 }
             }
             FrameReader::Gone if is_last || !cost.is_zero() => {
-                unclaimed = joined(unclaimed, arrived.output);
+                streams.keep_unclaimed(arrived.output);
+                if is_last {
+                    // Who waits for that may take the output.
+                    streams.over(arrived.frame.stream);
+                }
                 pace.came(cost);
                 reader.output().drain_while(pace.rest()).await;
             }
             // A response has one head, and its client has gone. Or the worker cannot know that its client has hung up, or
             // sends what nobody asked for. That costs the daemon more than the worker.
             FrameReader::Gone | FrameReader::Unknown => {
-                unclaimed = joined(unclaimed, arrived.output);
+                streams.keep_unclaimed(arrived.output);
                 reader.output().drain_while(unexplained.wait()).await;
             }
         }
-    };
-    // It is set here alone.
-    let last_output = joined(unclaimed, reader.output().take());
-    let _ = streams.last_output.set(last_output);
-    streams.end(ended);
+    }
 }
 
 #[cfg(test)]

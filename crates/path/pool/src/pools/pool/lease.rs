@@ -314,7 +314,12 @@ impl Lease {
         let is_over = timeout(patience, told).await;
         let now = self.pool.now();
         match is_over {
-            Ok(true) => self.finish(now),
+            Ok(true) => {
+                // Before its next caller can get it.
+                let (version, output) = (self.pool.version(), self.pooled.worker.take_output());
+                (self.pool.shared).publish_printed(Arc::clone(version), output);
+                self.finish(now);
+            }
             Ok(false) | Err(_) => self.lose(now, reason),
         }
     }

@@ -1,5 +1,7 @@
 //! Several calls over a real socket pair; the test plays the worker.
 
+use std::fs::File;
+use std::io::Write as _;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -29,12 +31,19 @@ fn pair() -> (Mux, UnixStream) {
 }
 
 fn pair_with(window: u32) -> (Mux, UnixStream) {
+    let (mux, worker, _) = printing_pair(window);
+    (mux, worker)
+}
+
+/// The same, with what the worker prints to.
+fn printing_pair(window: u32) -> (Mux, UnixStream, File) {
     let (here, worker) = UnixStream::pair().unwrap();
-    let (output, _) = Output::pipe().unwrap();
+    let (output, there) = Output::pipe().unwrap();
     let answers = MemoryBudget::default().of(&"thumbnail".parse().unwrap());
     let here = here.into_std().unwrap().into();
     let connection = Connection::new(here, output, answers).unwrap();
-    (Mux::new(connection, window).unwrap(), worker)
+    let mux = Mux::new(connection, window).unwrap();
+    (mux, worker, there.into())
 }
 
 #[tokio::test]
@@ -455,4 +464,28 @@ async fn a_call_that_was_not_sent_needs_no_cancel() {
     drop(worker);
     let (old, _worker) = pair();
     assert!(old.cancel(1).is_none(), "it cannot be told");
+}
+
+#[tokio::test]
+async fn what_a_worker_printed_since_its_last_answer_is_there_once_when_it_is_ended() {
+    let (mux, mut worker, mut prints) = printing_pair(1 << 20);
+    begin(&mux, &mut worker, 3).await;
+    prints.write_all(b"begun\n").unwrap();
+    // Its process still has the channel open.
+    assert_eq!(mux.close().await, "begun\n");
+    assert_eq!(mux.close().await, "");
+    assert_eq!(mux.take_last_output().await, "");
+}
+
+#[tokio::test]
+async fn what_was_printed_until_the_end_of_an_exchange_whose_caller_has_gone_is_nobody_elses() {
+    let (mux, mut worker, mut prints) = printing_pair(1 << 20);
+    begin(&mux, &mut worker, 3).await;
+    prints.write_all(b"secret\n").unwrap();
+    let told = mux.cancel(3).unwrap();
+    worker.write_all(&end(3)).await.unwrap();
+    assert!(resolves(told).await);
+    assert_eq!(mux.take_unclaimed(), "secret\n");
+    prints.write_all(b"after it\n").unwrap();
+    assert_eq!(mux.close().await, "after it\n");
 }
