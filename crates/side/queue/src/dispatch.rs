@@ -1,5 +1,6 @@
 //! Runs what is due: one task that takes invocations from the schedule, and one task per attempt. A function has only as many attempts at
-//! the same time as its target says, so that callers who wait for an answer have workers, too.
+//! the same time as its target says, so that callers who wait for an answer have workers, too, and as [`rules::places`] leaves it beside
+//! other functions.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -71,18 +72,19 @@ fn log_panic(ended: Result<(), JoinError>) {
 pub(crate) fn next(shared: &Arc<QueueShared>, runner: &Arc<dyn AsyncRunner>) -> Option<Attempt> {
     let now_ms = shared.times.now_ms();
     let mut schedule = shared.schedule.lock();
-    let attempts_fit = schedule.running_of(Work::Attempt) < shared.running_max;
-    let deliveries_fit = schedule.running_of(Work::Delivery) < DELIVERIES_MAX;
-    let most = shared.running_max.div_ceil(2);
-    let places = |function: &FunctionName, work| {
-        match work {
-            Work::Attempt if attempts_fit => {}
-            Work::Delivery if deliveries_fit => return DELIVERIES_OF_ONE_MAX,
-            Work::Attempt | Work::Delivery => return 0,
+    let free = |work, most: usize| most.saturating_sub(schedule.running_of(work));
+    let free_attempts = free(Work::Attempt, shared.running_max);
+    let free_deliveries = free(Work::Delivery, DELIVERIES_MAX);
+    let places = |function: &FunctionName, work| match work {
+        Work::Delivery => rules::places(free_deliveries, DELIVERIES_OF_ONE_MAX),
+        // The target need not be looked up.
+        Work::Attempt if free_attempts == 0 => 0,
+        Work::Attempt => {
+            // Those of a removed function only have to be ended.
+            let target = runner.target(function, None);
+            let most = target.map_or(usize::MAX, |target| target.concurrency);
+            rules::places(free_attempts, most)
         }
-        // Those of a removed function only have to be ended.
-        let target = runner.target(function, None);
-        target.map_or(most, |target| target.concurrency.clamp(1, most))
     };
     let (seq, entry) = schedule.take(now_ms, places)?;
     Some(Attempt {

@@ -1,6 +1,6 @@
-//! What follows an attempt: pure arithmetic, time comes in as an argument. The waits are those that AWS Lambda documents for
-//! asynchronous invocation: one minute and two minutes after errors of the function, and from one second to five minutes, doubling, after
-//! throttles and errors of the system, up to the greatest age.
+//! What follows an attempt, and how many a function may have at once: pure arithmetic, time comes in as an argument. The waits are those
+//! that AWS Lambda documents for asynchronous invocation: one minute and two minutes after errors of the function, and from one second to
+//! five minutes, doubling, after throttles and errors of the system, up to the greatest age.
 
 use std::time::Duration;
 
@@ -98,6 +98,13 @@ pub(crate) fn after(
 /// Whether an invocation is not begun any more.
 pub(crate) fn is_too_old(accepted_ms: i64, config: &AsyncConfig, now_ms: i64) -> bool {
     now_ms.saturating_sub(accepted_ms) > ms(config.max_age)
+}
+
+/// While `free` places are free, a function gets another one only if it has fewer than this: than the free ones, and than `most`. So it has
+/// at most half of the places that the others leave, and a function that has none gets one as long as one is free. These are the dynamic
+/// thresholds of Choudhury and Hahne (1998), with the factor 1.
+pub(crate) fn places(free: usize, most: usize) -> usize {
+    free.min(most.max(1))
 }
 
 fn ms(duration: Duration) -> i64 {

@@ -27,6 +27,7 @@ mod dead_letters;
 mod keys;
 mod panics;
 mod simulation;
+mod turns;
 mod unwritten;
 
 type Answer = dyn Fn(&AsyncRequest, usize) -> AttemptEnd + Send + Sync;
