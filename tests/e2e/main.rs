@@ -59,6 +59,7 @@ mod stopping;
 mod tls;
 mod told;
 mod triggers;
+mod turns;
 mod upload;
 mod url;
 mod wasm;

@@ -32,7 +32,9 @@ pub use asynchronous::{
 pub use build::{
     BuildAddress, BuildCommand, BuildEnd, BuildError, BuildHost, BuildSandbox, BuildSpec, Unreached,
 };
-pub use control::{ControlPlane, Observation, Observed, Platform, Scaling, SecretUser};
+pub use control::{
+    Actor, ControlPlane, Deployment, Observation, Observed, Platform, Scaling, SecretUser,
+};
 pub use costs::{CostError, Costs, CostsOf, UsageRecords, UsageRows};
 pub use decode::{DecoderHost, DecoderProcess, NoDecoders};
 pub use engine::{Engine, MemoryPressure, StartError, TemplateMemory};

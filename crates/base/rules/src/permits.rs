@@ -14,6 +14,8 @@ use std::collections::{BTreeMap, VecDeque};
 #[derive(Debug)]
 pub struct FairPermits<F, Q> {
     total: usize,
+    /// Whether those that have some leave some free for those that have none.
+    leaves_room: bool,
     held: usize,
     /// Permits that are reserved for functions and not held by them.
     owed: usize,
@@ -48,10 +50,21 @@ impl<F: Ord + Clone, Q> FairPermits<F, Q> {
     pub fn new(total: usize) -> Self {
         Self {
             total,
+            leaves_room: false,
             held: 0,
             owed: 0,
             functions: BTreeMap::new(),
             next: 0,
+        }
+    }
+
+    /// So many permits, for holders that may keep them for long. One that has some gets another only while more than three times as
+    /// many are free. So one alone gets a quarter, and the next ones need not wait for it.
+    #[must_use]
+    pub fn leaving_room(total: usize) -> Self {
+        Self {
+            leaves_room: true,
+            ..Self::new(total)
         }
     }
 
@@ -153,9 +166,11 @@ impl<F: Ord + Clone, Q> FairPermits<F, Q> {
     }
 
     fn may_have_one(&self, function: &F) -> bool {
-        let owed = self.functions.get(function).map_or(0, Share::owed);
+        let share = self.functions.get(function);
+        let (owed, held) = share.map_or((0, 0), |share| (share.owed(), share.held));
         let free = self.total.saturating_sub(self.held);
-        free > 0 && (owed > 0 || free > self.owed)
+        let leaves_room = !self.leaves_room || held == 0 || held * FREE_PER_HELD < free;
+        free > 0 && leaves_room && (owed > 0 || free > self.owed)
     }
 
     fn take(&mut self, function: &F) {
@@ -202,6 +217,9 @@ impl<F: Ord + Clone, Q> FairPermits<F, Q> {
         result
     }
 }
+
+/// See [`FairPermits::leaving_room`].
+const FREE_PER_HELD: usize = 3;
 
 #[cfg(test)]
 mod tests {
@@ -257,6 +275,27 @@ mod tests {
         permits.reserve(&9, 1);
         assert_eq!(asked(&mut permits, 1, 2), [1]);
         assert_eq!(permits.reserve(&9, 0), [1]);
+    }
+
+    #[test]
+    fn who_holds_many_for_long_leaves_room_for_those_that_have_none() {
+        let mut permits = FairPermits::leaving_room(16);
+        let hold =
+            |permits: &mut FairPermits<u8, u32>, function| 20 - asked(permits, function, 20).len();
+        assert_eq!(hold(&mut permits, 1), 4);
+        assert_eq!(
+            (2..=8)
+                .map(|function| hold(&mut permits, function))
+                .sum::<usize>(),
+            12
+        );
+        // Those that have most wait longest.
+        assert_eq!(permits.ask(&9, || 900).map(|_| ()), Some(()));
+        assert_eq!(permits.release(&1), [900]);
+        // Alone, it has no more than before.
+        let mut alone = FairPermits::leaving_room(16);
+        assert_eq!(hold(&mut alone, 1), 4);
+        assert_eq!(alone.release(&1), [4]);
     }
 
     #[derive(Debug, Clone)]

@@ -186,8 +186,8 @@ fn failed(step: &str, error: impl std::fmt::Display) -> BuildError {
     }
 }
 
-/// Builds at the same time; further ones wait.
-const BUILDS_MAX: usize = 4;
+/// Builds at the same time; further ones wait. As many as deployments have turns, so that one owner's builds do not take all.
+const BUILDS_MAX: usize = 16;
 /// Where a build sees its folder.
 const FOLDER_INSIDE: &str = "/build";
 /// The proxy's port on the build's loopback.

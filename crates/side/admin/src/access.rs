@@ -1,11 +1,14 @@
 //! What a caller may do with the control API. The gateway has found out who calls ([`Caller`]); a request without that is refused.
 
+use std::sync::Arc;
+
 use axum::extract::{RawPathParams, Request, State};
 use axum::http::Method;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use pilot_model::FunctionName;
 use pilot_model::access::{Caller, Grant, Role};
+use pilot_model::ports::Actor;
 
 use crate::admin::Admin;
 use crate::blocking;
@@ -104,7 +107,7 @@ pub(crate) async fn owns(
     let Some(owner) = grant.owner.as_ref().filter(|_| !grant.is_admin()) else {
         return Ok(());
     };
-    let control = std::sync::Arc::clone(&admin.inner.parts.control);
+    let control = Arc::clone(&admin.inner.parts.control);
     let name = function.clone();
     let found = blocking(move || control.describe(&name)).await;
     match found {
@@ -116,6 +119,39 @@ pub(crate) async fn owns(
             ),
         )),
         _ => Ok(()),
+    }
+}
+
+/// The grant of a caller that has one.
+pub(crate) fn known(caller: &Caller) -> Result<&Arc<Grant>, Failure> {
+    match caller {
+        Caller::Known(grant) => Ok(grant),
+        Caller::WrongToken | Caller::Nobody => Err(unauthorized("nobody is known")),
+    }
+}
+
+/// Whose uploads and deployments count together, for people: those of an owner, or of a token without one.
+pub(crate) fn share_of(caller: &Caller) -> String {
+    match caller {
+        Caller::Known(grant) => match &grant.owner {
+            Some(owner) => share_of_owner(owner),
+            None => format!("the token '{}'", grant.name),
+        },
+        Caller::WrongToken | Caller::Nobody => "nobody".to_owned(),
+    }
+}
+
+pub(crate) fn share_of_owner(owner: &str) -> String {
+    format!("the owner '{owner}'")
+}
+
+/// What the control plane needs to know of a caller that changes a function.
+pub(crate) fn actor(admin: &Admin, grant: &Arc<Grant>) -> Actor {
+    let (tokens, of) = (Arc::clone(&admin.inner.parts.tokens), Arc::clone(grant));
+    Actor {
+        share: share_of(&Caller::Known(Arc::clone(grant))),
+        only_of: grant.owner.clone().filter(|_| !grant.is_admin()),
+        is_permitted: Arc::new(move || !tokens.is_revoked(&of)),
     }
 }
 

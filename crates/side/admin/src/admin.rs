@@ -5,19 +5,21 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use pilot_model::access::Caller;
 use pilot_model::ports::{AsyncControl, ControlPlane, Costs, TemplateMemory, TriggerControl};
 use pilot_telemetry::Metrics;
 use serde::Serialize;
-use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 
+use crate::access::share_of;
 use crate::error::Failure;
 use crate::long_reads::LongReads;
 use crate::observe::Observations;
-use crate::routes::{Arriving, Spool};
+use crate::routes::Spool;
 use crate::scrapes::Scrapes;
 use crate::secrets::SecretStore;
+use crate::shares::Shares;
 use crate::tokens::TokenStore;
 
 /// Configuration of the control API.
@@ -25,10 +27,11 @@ use crate::tokens::TokenStore;
 pub struct AdminConfig {
     /// Largest accepted archive, bytes.
     pub archive_bytes_max: u64,
-    /// Highest number of archives that are unpacked and deployed at the same time. Further ones wait when they have arrived.
-    pub uploads_max: usize,
-    /// Limit of all archives that arrive or wait together, bytes. Uploads beyond it are refused.
+    /// Limit of all archives that arrive or wait together, bytes. Uploads beyond it are refused. An owner has at most half of what others
+    /// leave.
     pub arriving_bytes_max: u64,
+    /// Highest number of deployments that run or wait. Further ones are refused. An owner has at most half of what others leave.
+    pub deployments_max: u64,
     /// Where functions are called, `http://ADDRESS`; set when the daemon listens there.
     pub functions_url: Arc<OnceLock<String>>,
     /// The daemon's version.
@@ -39,8 +42,8 @@ impl Default for AdminConfig {
     fn default() -> Self {
         Self {
             archive_bytes_max: 280 << 20,
-            uploads_max: 4,
             arriving_bytes_max: 2 << 30,
+            deployments_max: 256,
             functions_url: Arc::default(),
             version: env!("CARGO_PKG_VERSION"),
         }
@@ -106,10 +109,10 @@ pub struct Admin {
 pub(crate) struct Inner {
     pub(crate) parts: AdminParts,
     pub(crate) config: AdminConfig,
-    /// One permit for each archive that is unpacked.
-    pub(crate) uploads: Arc<Semaphore>,
-    /// The archives that arrive or wait.
-    pub(crate) arriving: Arriving,
+    /// The bytes of archives that arrive or wait.
+    pub(crate) arriving: Shares,
+    /// The deployments that run or wait.
+    pub(crate) places: Shares,
     pub(crate) scrapes: Scrapes,
     pub(crate) long_reads: LongReads,
     /// Running deployments, which continue when their clients disconnect. The lock guards only the set.
@@ -122,8 +125,8 @@ impl Admin {
     pub fn new(parts: AdminParts, config: AdminConfig) -> Self {
         Self {
             inner: Arc::new(Inner {
-                uploads: Arc::new(Semaphore::new(config.uploads_max)),
-                arriving: Arriving::new(config.arriving_bytes_max),
+                arriving: Shares::new(config.arriving_bytes_max),
+                places: Shares::new(config.deployments_max),
                 scrapes: Scrapes::default(),
                 long_reads: LongReads::default(),
                 parts,
@@ -133,12 +136,16 @@ impl Admin {
         }
     }
 
-    /// A file for an upload, which messages call `name`.
-    pub(crate) async fn spool(&self, name: &'static str) -> Result<Spool, Failure> {
+    /// A file for an upload by this caller, which messages call `name`.
+    pub(crate) async fn spool(
+        &self,
+        caller: &Caller,
+        name: &'static str,
+    ) -> Result<Spool, Failure> {
         let inner = &self.inner;
         Spool::new(
             Arc::clone(&inner.parts.control),
-            &inner.arriving,
+            inner.arriving.of(&share_of(caller)),
             inner.config.archive_bytes_max,
             name,
         )

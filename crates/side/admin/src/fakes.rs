@@ -19,8 +19,9 @@ use pilot_model::deployment::{
     TemplateReport,
 };
 use pilot_model::ports::{
-    AsyncControl, AsyncFault, AsyncFilter, ControlPlane, CostError, Costs, CostsOf, MayTouch,
-    Scaling, SecretUser, TemplateMemory, TriggerControl, UsageRecords, UsageRows,
+    Actor, AsyncControl, AsyncFault, AsyncFilter, ControlPlane, CostError, Costs, CostsOf,
+    Deployment, MayTouch, Scaling, SecretUser, TemplateMemory, TriggerControl, UsageRecords,
+    UsageRows,
 };
 use pilot_model::status::{PoolStatus, Totals};
 use pilot_model::trigger::{TriggerInfo, TriggerState};
@@ -35,8 +36,6 @@ use crate::observe::Observations;
 use crate::secrets::SecretStore;
 use crate::tokens::TokenStore;
 
-type Said = Arc<dyn Fn(Progress) + Send + Sync>;
-
 /// Has only the function `known`. A deployment reports one line and then waits for a permit.
 #[derive(Debug)]
 pub(crate) struct FakeControl {
@@ -46,6 +45,8 @@ pub(crate) struct FakeControl {
     pub(crate) refuse: Mutex<Option<DeployError>>,
     /// The functions that something was to be done with, besides reading.
     touched: Mutex<Vec<FunctionName>>,
+    /// Who deployed, removed and rolled back.
+    pub(crate) actors: Mutex<Vec<Actor>>,
     /// The threads on which files for uploads were made.
     pub(crate) spooled_on: Mutex<Vec<ThreadId>>,
 }
@@ -136,12 +137,16 @@ impl ControlPlane for FakeControl {
 
     fn deploy(
         &self,
-        name: FunctionName,
-        spec: FunctionSpec,
-        _only_of: Option<String>,
-        archive: File,
-        progress: Said,
+        deployment: Deployment,
     ) -> BoxFuture<'static, Result<DeployReport, DeployError>> {
+        let Deployment {
+            name,
+            spec,
+            archive,
+            actor,
+            progress,
+        } = deployment;
+        self.actors.lock().push(actor);
         self.touched.lock().push(name.clone());
         let (go_on, deployed) = (Arc::clone(&self.go_on), self.deployed.clone());
         let refuse = self.refuse.lock().take();
@@ -194,7 +199,12 @@ impl ControlPlane for FakeControl {
         })
     }
 
-    fn remove(&self, name: &FunctionName) -> BoxFuture<'static, Result<bool, DeployError>> {
+    fn remove(
+        &self,
+        name: &FunctionName,
+        actor: Actor,
+    ) -> BoxFuture<'static, Result<bool, DeployError>> {
+        self.actors.lock().push(actor);
         self.touched.lock().push(name.clone());
         let known = name.as_str() == "known";
         Box::pin(async move { Ok(known) })
@@ -204,7 +214,9 @@ impl ControlPlane for FakeControl {
         &self,
         name: &FunctionName,
         number: Option<u32>,
+        actor: Actor,
     ) -> BoxFuture<'static, Result<RollbackReport, DeployError>> {
+        self.actors.lock().push(actor);
         self.touched.lock().push(name.clone());
         let known = name.as_str() == "known" && number != Some(9);
         let report = RollbackReport {
@@ -317,6 +329,7 @@ impl Bench {
             deployed: sender,
             refuse: Mutex::default(),
             touched: Mutex::default(),
+            actors: Mutex::default(),
             spooled_on: Mutex::default(),
         });
         let key = pilot_seal::SealingKey::random_text().expect("random bytes");

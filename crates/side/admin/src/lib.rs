@@ -22,6 +22,7 @@ mod router;
 mod routes;
 mod scrapes;
 mod secrets;
+mod shares;
 mod tokens;
 
 pub use admin::{Admin, AdminConfig, AdminParts, Readiness};

@@ -13,7 +13,7 @@ pub(crate) mod secrets;
 mod spool;
 pub(crate) mod tokens;
 
-pub(crate) use spool::{Arriving, Spool};
+pub(crate) use spool::Spool;
 
 use axum::extract::rejection::QueryRejection;
 use pilot_model::FunctionName;

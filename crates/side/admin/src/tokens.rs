@@ -16,7 +16,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use base64::Engine as _;
@@ -45,6 +45,8 @@ pub struct TokenStore {
     valid: RwLock<HashMap<[u8; 32], Arc<Grant>>>,
     /// By access key id. The lock is held as the one above.
     signers: RwLock<HashMap<String, Signing>>,
+    /// Those of revoked tokens that requests still have. The lock is held as the one above.
+    revoked: RwLock<Vec<Weak<Grant>>>,
 }
 
 /// Who signs with an access key.
@@ -114,6 +116,7 @@ impl TokenStore {
             given,
             valid: RwLock::default(),
             signers: RwLock::default(),
+            revoked: RwLock::default(),
         };
         store.renew(&store.stored.lock());
         Ok(store)
@@ -219,11 +222,21 @@ impl TokenStore {
         Ok(true)
     }
 
+    /// Whether this was given out for a token that has been revoked since.
+    pub(crate) fn is_revoked(&self, grant: &Arc<Grant>) -> bool {
+        let revoked = self.revoked.read();
+        revoked.iter().any(|one| one.as_ptr() == Arc::as_ptr(grant))
+    }
+
     fn renew(&self, stored: &[Stored]) {
+        let before = self.valid.read().clone();
         let mut valid: HashMap<_, _> = self.given.iter().cloned().collect();
         let mut signers = HashMap::new();
         for one in stored.iter().filter(|one| !one.revoked) {
-            let grant = Arc::new(one.grant.clone());
+            let hash = unhex(&one.sha256);
+            // The same one as before, so that it can be recognised when it is revoked.
+            let known = hash.and_then(|hash| before.get(&hash).cloned());
+            let grant = known.unwrap_or_else(|| Arc::new(one.grant.clone()));
             if let Some(aws) = &one.aws {
                 let signing = Signing {
                     grant: Arc::clone(&grant),
@@ -231,10 +244,15 @@ impl TokenStore {
                 };
                 signers.insert(aws.access_key_id.clone(), signing);
             }
-            if let Some(hash) = unhex(&one.sha256) {
+            if let Some(hash) = hash {
                 valid.insert(hash, grant);
             }
         }
+        let gone = before.iter().filter(|(hash, _)| !valid.contains_key(*hash));
+        let mut revoked = self.revoked.write();
+        revoked.retain(|one| one.strong_count() > 0);
+        revoked.extend(gone.map(|(_, grant)| Arc::downgrade(grant)));
+        drop(revoked);
         *self.valid.write() = valid;
         *self.signers.write() = signers;
     }

@@ -2,7 +2,8 @@
 //! the commit, the old version keeps serving and nothing is left on disk. Commit and activation are one step that is not
 //! interrupted. If the machine crashes in between, the registry decides.
 //!
-//! Deployments of one function run one after another. Deployments of different functions run in parallel.
+//! Deployments of one function run one after another. Deployments of different functions run in parallel, as far as [`turns`] permits.
+//! What waits has nothing but its archive. A removal or a rollback ends deployments of its function ([`underway`]).
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -11,16 +12,16 @@ use std::time::Duration;
 
 use pilot_model::api::{LayerInfo, PruneReport, PruneRequest};
 use pilot_model::deployment::{
-    DeployError, DeployReport, FunctionDescription, FunctionSummary, Progress, RollbackReport,
+    DeployError, DeployReport, FunctionDescription, FunctionSummary, RollbackReport,
 };
 use pilot_model::ports::{
-    BuildHost, ControlPlane, Observation, Observed, Platform, Scaling, SecretUser,
+    Actor, BuildHost, ControlPlane, Deployment, Observation, Observed, Platform, Scaling,
+    SecretUser,
 };
 use pilot_model::runtime::shown;
 use pilot_model::status::PoolStatus;
-use pilot_model::{
-    BoxFuture, FunctionConfig, FunctionName, FunctionSpec, LayerId, Policy, SecretId,
-};
+use pilot_model::{BoxFuture, FunctionConfig, FunctionName, LayerId, Policy, SecretId};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::archive::ArchiveLimits;
 use crate::blocking::blocking;
@@ -42,13 +43,20 @@ mod prune;
 mod rollback;
 mod sweep;
 mod tried;
+mod turns;
+mod underway;
 
 pub use bounds::StoreLimits;
 use sweep::Sweeps;
+use turns::{TURNS_MAX, Turns};
+use underway::{Overtaken, Underway};
 
 /// How many versions of a function are kept, including the live one. `NAME:NUMBER` can be invoked for these. Versions that cannot
 /// run do not count.
 pub const VERSIONS_KEPT: usize = 3;
+
+/// How many archives are unpacked at the same time. Further ones wait.
+const UNPACKED_AT_ONCE_MAX: usize = 4;
 
 /// Configuration of deployments.
 #[derive(Debug, Clone)]
@@ -164,6 +172,10 @@ struct Inner {
     observed: Arc<dyn Observed>,
     /// A lock per function.
     function_locks: KeyedLocks,
+    turns: Arc<Turns>,
+    underway: Underway,
+    /// One permit for each archive that is unpacked.
+    unpacking: Arc<Semaphore>,
 }
 
 impl Deployer {
@@ -206,6 +218,9 @@ impl Deployer {
                 platform,
                 observed,
                 function_locks: KeyedLocks::default(),
+                turns: Turns::new(TURNS_MAX),
+                underway: Underway::default(),
+                unpacking: Arc::new(Semaphore::new(UNPACKED_AT_ONCE_MAX)),
             }),
         })
     }
@@ -272,17 +287,16 @@ impl Deployer {
 impl ControlPlane for Deployer {
     fn deploy(
         &self,
-        name: FunctionName,
-        spec: FunctionSpec,
-        only_of: Option<String>,
-        archive: File,
-        progress: Arc<dyn Fn(Progress) + Send + Sync>,
+        deployment: Deployment,
     ) -> BoxFuture<'static, Result<DeployReport, DeployError>> {
         let inner = Arc::clone(&self.inner);
         Box::pin(async move {
             let begun = std::time::Instant::now();
-            let deployed = Arc::clone(&inner)
-                .deploy(name.clone(), spec, only_of, archive, progress)
+            let name = deployment.name.clone();
+            let owner = deployment.spec.owner.as_deref();
+            let owner = owner.unwrap_or(name.as_str()).to_owned();
+            let deployed = inner
+                .unless_overtaken(&name, &owner, Arc::clone(&inner).deploy(deployment))
                 .await
                 .map_err(|error| errors::from_full_disk(error, &inner.reserve));
             logged::log_deployment(&name, &deployed, begun.elapsed());
@@ -306,12 +320,17 @@ impl ControlPlane for Deployer {
         archive: File,
     ) -> BoxFuture<'static, Result<LayerInfo, DeployError>> {
         let inner = Arc::clone(&self.inner);
-        Box::pin(blocking(move || {
-            inner
-                .layers
-                .add(&id, archive)
-                .map_err(|error| errors::from_full_disk(error, &inner.reserve))
-        }))
+        Box::pin(async move {
+            let permit = inner.turn_to_unpack().await;
+            blocking(move || {
+                let _permit = permit;
+                inner
+                    .layers
+                    .add(&id, archive)
+                    .map_err(|error| errors::from_full_disk(error, &inner.reserve))
+            })
+            .await
+        })
     }
 
     fn users(&self, secret: &SecretId) -> Vec<SecretUser> {
@@ -373,13 +392,20 @@ impl ControlPlane for Deployer {
         })
     }
 
-    fn remove(&self, name: &FunctionName) -> BoxFuture<'static, Result<bool, DeployError>> {
+    fn remove(
+        &self,
+        name: &FunctionName,
+        actor: Actor,
+    ) -> BoxFuture<'static, Result<bool, DeployError>> {
         let (inner, name) = (Arc::clone(&self.inner), name.clone());
         Box::pin(async move {
+            let (only_of, by) = (actor.only_of.as_deref(), Overtaken::Removed);
+            let was_underway = inner.underway.overtake(&name, only_of, by);
             let function_lock = inner.function_locks.lock(name.as_str()).await;
+            inner.check_actor(&name, &actor)?;
             blocking(move || {
                 let _function_lock = function_lock;
-                inner.remove(&name)
+                Ok(inner.remove(&name)? || was_underway)
             })
             .await
         })
@@ -389,9 +415,18 @@ impl ControlPlane for Deployer {
         &self,
         name: &FunctionName,
         number: Option<u32>,
+        actor: Actor,
     ) -> BoxFuture<'static, Result<RollbackReport, DeployError>> {
         let (inner, name) = (Arc::clone(&self.inner), name.clone());
-        Box::pin(async move { inner.rollback(name, number).await })
+        Box::pin(async move {
+            let (only_of, by) = (actor.only_of.as_deref(), Overtaken::RolledBack);
+            let function = inner.state.function(&name);
+            let function = function.ok_or_else(|| errors::no_function(&name))?;
+            inner.underway.overtake(&name, only_of, by);
+            let owner = function.live.version.config.owner();
+            let rollback = Arc::clone(&inner).rollback(name.clone(), number, actor);
+            inner.unless_overtaken(&name, owner, rollback).await
+        })
     }
 
     fn scale(
@@ -420,6 +455,43 @@ impl ControlPlane for Deployer {
 }
 
 impl Inner {
+    /// Runs a deployment or a rollback, unless a removal or another rollback ends it.
+    async fn unless_overtaken<T>(
+        self: &Arc<Self>,
+        name: &FunctionName,
+        owner: &str,
+        change: impl Future<Output = Result<T, DeployError>>,
+    ) -> Result<T, DeployError> {
+        let overtaken = self.underway.enter(name, owner);
+        let by = tokio::select! {
+            biased;
+            Ok(by) = overtaken => by,
+            changed = change => return changed,
+        };
+        // What it has staged is dropped. Its folders are not needed any more.
+        self.sweep_aside().await;
+        Err(errors::overtaken(name, by.done()))
+    }
+
+    /// Checks whether somebody may still change this function. Call it under the function's lock: who was first with a new name has it.
+    fn check_actor(&self, name: &FunctionName, actor: &Actor) -> Result<(), DeployError> {
+        if !(actor.is_permitted)() {
+            return Err(errors::not_permitted_any_more(name));
+        }
+        if let Some(only_of) = &actor.only_of
+            && let Some(function) = self.state.function(name)
+            && function.live.version.config.owner() != only_of
+        {
+            return Err(errors::of_another_owner(name, only_of));
+        }
+        Ok(())
+    }
+
+    /// Waits while too many archives are unpacked. The semaphore is never closed, so there is always a permit.
+    async fn turn_to_unpack(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.unpacking).acquire_owned().await.ok()
+    }
+
     fn remove(&self, name: &FunctionName) -> Result<bool, DeployError> {
         let removed = self
             .reserve

@@ -155,6 +155,21 @@ pub(crate) fn of_another_owner(name: &FunctionName, only_of: &str) -> DeployErro
     invalid("forbidden", message, "")
 }
 
+/// The right to change the function has ended while the change waited.
+pub(crate) fn not_permitted_any_more(name: &FunctionName) -> DeployError {
+    let message =
+        format!("the token was revoked before '{name}' had its turn: nothing was changed");
+    invalid("forbidden", message, "")
+}
+
+/// The deployment or rollback was ended by a later change of the same function.
+pub(crate) fn overtaken(name: &FunctionName, by: &str) -> DeployError {
+    let message = format!(
+        "function '{name}' was {by} meanwhile, so this was given up: run it again if it is still wanted"
+    );
+    invalid("overtaken", message, "")
+}
+
 /// More workers than the function may have.
 pub(crate) fn too_many_workers(name: &FunctionName, wanted: u32, max: u32) -> DeployError {
     let message = format!(

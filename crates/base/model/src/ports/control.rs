@@ -1,6 +1,6 @@
 //! The control side: the running functions as deployment uses them, and deployment as the control API uses it.
 
-use std::fmt::Debug;
+use std::fmt::{self, Debug};
 use std::fs::File;
 use std::io;
 use std::sync::Arc;
@@ -104,6 +104,61 @@ pub struct SecretUser {
     pub variable: Option<String>,
 }
 
+/// On whose behalf a function is changed.
+#[derive(Clone)]
+pub struct Actor {
+    /// Who shares what deployments need of the machine, for people: `the owner 'team'`.
+    pub share: String,
+    /// Refused if there is such a function with another owner.
+    pub only_of: Option<String>,
+    /// Whether it may still do so. It is asked again when its turn has come.
+    pub is_permitted: Arc<dyn Fn() -> bool + Send + Sync>,
+}
+
+impl Actor {
+    /// Somebody who may change everything.
+    #[must_use]
+    pub fn operator() -> Self {
+        Self {
+            share: "the operator".to_owned(),
+            only_of: None,
+            is_permitted: Arc::new(|| true),
+        }
+    }
+}
+
+impl Debug for Actor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Actor")
+            .field("share", &self.share)
+            .field("only_of", &self.only_of)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What is deployed.
+pub struct Deployment {
+    /// The function.
+    pub name: FunctionName,
+    /// Its configuration.
+    pub spec: FunctionSpec,
+    /// A gzip-compressed tar of the code.
+    pub archive: File,
+    /// Who deploys it.
+    pub actor: Actor,
+    /// Is told each step.
+    pub progress: Arc<dyn Fn(Progress) + Send + Sync>,
+}
+
+impl Debug for Deployment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Deployment")
+            .field("name", &self.name)
+            .field("actor", &self.actor)
+            .finish_non_exhaustive()
+    }
+}
+
 /// The operations of the control API. Deployment implements them; the API only translates.
 pub trait ControlPlane: Send + Sync + Debug {
     /// An empty file for an upload, on the disk of the data directory. It is gone when it is closed.
@@ -122,15 +177,10 @@ pub trait ControlPlane: Send + Sync + Debug {
         archive: File,
     ) -> BoxFuture<'static, Result<LayerInfo, DeployError>>;
 
-    /// Deploys: all or nothing. `archive` is a gzip-compressed tar of the code. `only_of`: refused if there is such a function with
-    /// another owner.
+    /// Deploys: all or nothing.
     fn deploy(
         &self,
-        name: FunctionName,
-        spec: FunctionSpec,
-        only_of: Option<String>,
-        archive: File,
-        progress: Arc<dyn Fn(Progress) + Send + Sync>,
+        deployment: Deployment,
     ) -> BoxFuture<'static, Result<DeployReport, DeployError>>;
 
     /// The functions of which a kept version uses this secret.
@@ -149,15 +199,20 @@ pub trait ControlPlane: Send + Sync + Debug {
     /// One function. `None`: no such function.
     fn describe(&self, name: &FunctionName) -> Option<FunctionDescription>;
 
-    /// Removes a function and its versions. False: no such function.
-    fn remove(&self, name: &FunctionName) -> BoxFuture<'static, Result<bool, DeployError>>;
+    /// Removes a function and its versions. Deployments and rollbacks of it that run or wait are given up. False: there was nothing.
+    fn remove(
+        &self,
+        name: &FunctionName,
+        actor: Actor,
+    ) -> BoxFuture<'static, Result<bool, DeployError>>;
 
     /// Makes a kept version the live one again: `number`, or the newest one that is older than the live version. Invocations that
-    /// run on the version before finish there. The errors have the codes `not_found` (no such function) and `unknown_version`.
+    /// run on the version before finish there. Deployments and other rollbacks of it that run or wait are given up. The errors have the codes `not_found` (no such function) and `unknown_version`.
     fn rollback(
         &self,
         name: &FunctionName,
         number: Option<u32>,
+        actor: Actor,
     ) -> BoxFuture<'static, Result<RollbackReport, DeployError>>;
 
     /// See [`Platform::scale`]. More workers than the function's `scale.max` are an error. `None`: no such function.

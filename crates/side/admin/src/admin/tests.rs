@@ -213,26 +213,6 @@ async fn uploads_that_do_not_do_say_why() {
 }
 
 #[tokio::test]
-async fn only_so_many_archives_arrive_at_once() {
-    let mut bench = Bench::new(AdminConfig {
-        uploads_max: 1,
-        ..AdminConfig::default()
-    });
-    let first = bench.send(form(&[("spec", b"{}"), ("code", b"1")])).await;
-    let router = bench.admin.router();
-    let mut request = form(&[("spec", b"{}"), ("code", b"2")]);
-    request.extensions_mut().insert(known(Grant::admin("test")));
-    let second = tokio::spawn(router.oneshot(request));
-    tokio::task::yield_now().await;
-    assert_eq!(bench.admin.inner.deployments.lock().len(), 1);
-    bench.control.go_on.add_permits(2);
-    let _ = events(first).await;
-    let _ = events(second.await.unwrap().unwrap()).await;
-    assert_eq!(&bench.deployed.recv().await.unwrap().2[..], b"1");
-    assert_eq!(&bench.deployed.recv().await.unwrap().2[..], b"2");
-}
-
-#[tokio::test]
 async fn a_layer_is_looked_for_and_uploaded_by_its_id() {
     let bench = Bench::new(AdminConfig {
         archive_bytes_max: 100_000,

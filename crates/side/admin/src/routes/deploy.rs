@@ -17,16 +17,17 @@ use pilot_model::access::{Caller, Grant, Role};
 use pilot_model::api::{ApiError, DeployEvent};
 use pilot_model::asynchronous::Destination;
 use pilot_model::deployment::{DeployError, Progress};
+use pilot_model::ports::{Actor, Deployment};
 use pilot_model::size::Size;
 use pilot_model::{FunctionName, FunctionSpec};
-use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot};
 
 use super::function_name;
 use super::pace::Pace;
-use super::spool::Share;
-use crate::access::owns;
+use crate::access::{actor, known, owns, share_of_owner};
 use crate::admin::Admin;
 use crate::error::{Failure, api_error};
+use crate::shares::Share;
 
 /// The form of a deployment, for the OpenAPI document.
 #[derive(utoipa::ToSchema)]
@@ -51,6 +52,7 @@ pub(crate) struct DeployForm {
         (status = 200, description = "A line of JSON per event; the last is done or failed", body = DeployEvent, content_type = "application/x-ndjson"),
         (status = 400, description = "The form is invalid", body = ApiError),
         (status = 413, description = "The archive is over the limit", body = ApiError),
+        (status = 503, description = "Too many uploads or deployments run or wait", body = ApiError),
         (status = 507, description = "The disk is full", body = ApiError),
     ),
 )]
@@ -62,21 +64,28 @@ pub(crate) async fn deploy(
 ) -> Result<Response, Failure> {
     let name = function_name(&name)?;
     let form = form.map_err(|error| bad_form(&error.body_text()))?;
-    let mut upload = read_form(&admin, form).await?;
-    let grant = match &caller {
-        Caller::Known(grant) => grant,
-        Caller::WrongToken | Caller::Nobody => return Err(no_caller()),
-    };
+    let mut upload = read_form(&admin, &caller, form).await?;
+    let grant = known(&caller)?;
     upload.spec.owner = owner(grant, &name, upload.spec.owner)?;
     // Again, because the function may have got an owner while the upload arrived.
     owns(&admin, grant, &name).await?;
     super::secrets::resolve(&admin, grant, &name, &mut upload.spec)?;
     may_invoke(grant, &mut upload.spec)?;
     // And once more when its turn has come: another deployment of the same name may be before it.
-    let only_of = grant.owner.clone().filter(|_| !grant.is_admin());
-    // Waits while too many archives are unpacked. The semaphore is never closed, so this is never an error.
-    let permit = Arc::clone(&admin.inner.uploads).acquire_owned().await.ok();
-    let body = start(&admin, name, upload, only_of, permit);
+    let mut actor = actor(&admin, grant);
+    if let Some(owner) = upload.spec.owner.as_ref().filter(|_| grant.is_admin()) {
+        // An administrator may deploy for many. They do not wait for each other.
+        actor.share = share_of_owner(owner);
+    }
+    let mut place = admin.inner.places.of(&actor.share);
+    if !place.grow(1) {
+        let problem = format!(
+            "too many deployments run or wait, also of {}: try again when some have ended",
+            place.owner()
+        );
+        return Err(Failure::new("busy", problem));
+    }
+    let body = start(&admin, name, upload, actor, place);
     Ok(([(CONTENT_TYPE, "application/x-ndjson")], body).into_response())
 }
 
@@ -146,10 +155,6 @@ fn may_invoke(grant: &Grant, spec: &mut FunctionSpec) -> Result<(), Failure> {
     ))
 }
 
-fn no_caller() -> Failure {
-    Failure::new("unauthorized", "nobody is known to deploy".to_owned())
-}
-
 /// The parts of a form.
 struct Upload {
     spec: FunctionSpec,
@@ -157,7 +162,7 @@ struct Upload {
     share: Share,
 }
 
-async fn read_form(admin: &Admin, mut form: Multipart) -> Result<Upload, Failure> {
+async fn read_form(admin: &Admin, caller: &Caller, mut form: Multipart) -> Result<Upload, Failure> {
     let (mut spec, mut code) = (None, None);
     // The code has a pace of its own, so each part begins a new one.
     while let Some(field) = Pace::new()
@@ -173,7 +178,7 @@ async fn read_form(admin: &Admin, mut form: Multipart) -> Result<Upload, Failure
                 let text = read_spec(field).await?;
                 spec = Some(parse_spec(&text)?);
             }
-            Some("code") => code = Some(read_code(admin, field).await?),
+            Some("code") => code = Some(read_code(admin, caller, field).await?),
             other => {
                 let name: String = other.unwrap_or("").escape_debug().take(50).collect();
                 return Err(bad_form(&format!("it has a part '{name}'")));
@@ -208,8 +213,12 @@ async fn read_spec(mut field: Field<'_>) -> Result<Bytes, Failure> {
     Ok(bytes.freeze())
 }
 
-async fn read_code(admin: &Admin, mut field: Field<'_>) -> Result<(File, Share), Failure> {
-    let mut spool = admin.spool("code").await?;
+async fn read_code(
+    admin: &Admin,
+    caller: &Caller,
+    mut field: Field<'_>,
+) -> Result<(File, Share), Failure> {
+    let mut spool = admin.spool(caller, "code").await?;
     while let Some(chunk) = spool
         .next(field.chunk())
         .await?
@@ -230,13 +239,7 @@ fn parse_spec(text: &[u8]) -> Result<FunctionSpec, Failure> {
 }
 
 /// Runs the deployment in a separate task, and returns the response body that reports it.
-fn start(
-    admin: &Admin,
-    name: FunctionName,
-    upload: Upload,
-    only_of: Option<String>,
-    permit: Option<OwnedSemaphorePermit>,
-) -> Body {
+fn start(admin: &Admin, name: FunctionName, upload: Upload, actor: Actor, place: Share) -> Body {
     let (line, lines) = mpsc::channel::<Bytes>(LINES_MAX);
     let (last, done) = oneshot::channel::<Bytes>();
     let share = upload.share;
@@ -244,12 +247,13 @@ fn start(
         // A client that does not read misses lines, but never the last one.
         let _ = line.try_send(json_line(&DeployEvent::Progress(progress)));
     });
-    let deployment =
-        admin
-            .inner
-            .parts
-            .control
-            .deploy(name, upload.spec, only_of, upload.code, progress);
+    let deployment = admin.inner.parts.control.deploy(Deployment {
+        name,
+        spec: upload.spec,
+        archive: upload.code,
+        actor,
+        progress,
+    });
     let mut deployments = admin.inner.deployments.lock();
     while deployments.try_join_next().is_some() {}
     deployments.spawn(async move {
@@ -257,7 +261,7 @@ fn start(
             Ok(report) => DeployEvent::Done(Box::new(report)),
             Err(error) => DeployEvent::Failed(api_error(error)),
         };
-        drop((permit, share));
+        drop((place, share));
         // The client may have disconnected.
         let _ = last.send(json_line(&event));
     });

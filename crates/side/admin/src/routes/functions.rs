@@ -14,6 +14,7 @@ use pilot_model::status::PoolStatus;
 use serde::Deserialize;
 
 use super::function_name;
+use crate::access::{actor, known};
 use crate::admin::Admin;
 use crate::blocking;
 use crate::error::Failure;
@@ -93,7 +94,7 @@ pub(crate) async fn describe(
     delete, path = "/_pilot/v1/functions/{name}", tag = "functions",
     params(("name" = String, Path, description = "The function")),
     responses(
-        (status = 204, description = "Removed; its running invocations finish"),
+        (status = 204, description = "Removed; its running invocations finish, and its deployments are given up"),
         (status = 400, description = "Not a name", body = ApiError),
         (status = 404, description = "No such function", body = ApiError),
     ),
@@ -101,9 +102,11 @@ pub(crate) async fn describe(
 pub(crate) async fn remove(
     State(admin): State<Admin>,
     Path(name): Path<String>,
+    Extension(caller): Extension<Caller>,
 ) -> Result<StatusCode, Failure> {
     let name = function_name(&name)?;
-    if admin.inner.parts.control.remove(&name).await? {
+    let actor = actor(&admin, known(&caller)?);
+    if admin.inner.parts.control.remove(&name, actor).await? {
         Ok(StatusCode::NO_CONTENT)
     } else {
         Err(Failure::not_found(&name))
@@ -159,6 +162,7 @@ pub(crate) async fn scale(
 pub(crate) async fn rollback(
     State(admin): State<Admin>,
     Path(name): Path<String>,
+    Extension(caller): Extension<Caller>,
     body: Bytes,
 ) -> Result<Json<RollbackReport>, Failure> {
     let name = function_name(&name)?;
@@ -167,7 +171,8 @@ pub(crate) async fn rollback(
         Failure::new("bad_request", format!("{problem}; send {form}"))
     })?;
     let control = &admin.inner.parts.control;
-    let rolled_back = control.rollback(&name, request.version).await;
+    let actor = actor(&admin, known(&caller)?);
+    let rolled_back = control.rollback(&name, request.version, actor).await;
     rolled_back.map(Json).map_err(|error| match error {
         DeployError::Invalid {
             code: "not_found", ..

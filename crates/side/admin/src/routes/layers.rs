@@ -1,13 +1,12 @@
 //! Layers: whether one is there, and its upload. A layer is identified by the hash over its content, so an upload can be repeated
 //! and changes nothing that is there.
 
-use std::sync::Arc;
-
-use axum::Json;
 use axum::body::Body;
 use axum::extract::{Path, State};
+use axum::{Extension, Json};
 use futures_util::StreamExt;
 use pilot_model::LayerId;
+use pilot_model::access::Caller;
 use pilot_model::api::{ApiError, LayerInfo};
 
 use crate::admin::Admin;
@@ -52,11 +51,12 @@ pub(crate) async fn find(
 pub(crate) async fn add(
     State(admin): State<Admin>,
     Path(id): Path<String>,
+    Extension(caller): Extension<Caller>,
     body: Body,
 ) -> Result<Json<LayerInfo>, Failure> {
     let id = layer_id(&id)?;
     let control = &admin.inner.parts.control;
-    let mut spool = admin.spool("layer").await?;
+    let mut spool = admin.spool(&caller, "layer").await?;
     let mut chunks = body.into_data_stream();
     while let Some(chunk) = spool.next(chunks.next()).await? {
         let chunk = chunk.map_err(|error| {
@@ -65,8 +65,6 @@ pub(crate) async fn add(
         spool.add(chunk).await?;
     }
     let (file, _share) = spool.finish().await?;
-    // Waits while too many archives are unpacked. The semaphore is never closed, so this is never an error.
-    let _permit = Arc::clone(&admin.inner.uploads).acquire_owned().await.ok();
     Ok(Json(control.add_layer(id, file).await?))
 }
 

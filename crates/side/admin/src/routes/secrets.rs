@@ -15,6 +15,7 @@ use pilot_model::secret::{SecretSpec, VALUE_BYTES_MAX, as_variable};
 use pilot_model::{FunctionName, FunctionSpec, SecretId};
 use serde::Deserialize;
 
+use crate::access::known;
 use crate::admin::Admin;
 use crate::blocking;
 use crate::error::Failure;
@@ -174,15 +175,6 @@ pub(super) fn resolve(
     match secrets.values(&config.secrets) {
         Ok(_) => Ok(()),
         Err(error) => Err(Failure::new("bad_secret", error.to_string())),
-    }
-}
-
-fn known(caller: &Caller) -> Result<&Grant, Failure> {
-    match caller {
-        Caller::Known(grant) => Ok(grant),
-        Caller::WrongToken | Caller::Nobody => {
-            Err(Failure::new("unauthorized", "nobody is known".to_owned()))
-        }
     }
 }
 

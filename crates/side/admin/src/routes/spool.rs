@@ -8,36 +8,17 @@ use bytes::Bytes;
 use pilot_model::ports::ControlPlane;
 use pilot_model::size::Size;
 use tokio::io::AsyncWriteExt;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::pace::Pace;
 use crate::blocking;
 use crate::error::Failure;
-
-/// The uploads that arrive, or wait to be unpacked. They share a limit on the disk that they take.
-#[derive(Debug, Clone)]
-pub(crate) struct Arriving {
-    /// One permit per 64 KiB.
-    free: Arc<Semaphore>,
-}
-
-impl Arriving {
-    pub(crate) fn new(bytes_max: u64) -> Self {
-        let permits = usize::try_from(bytes_max / SHARE).unwrap_or(usize::MAX);
-        Self {
-            free: Arc::new(Semaphore::new(permits.min(Semaphore::MAX_PERMITS))),
-        }
-    }
-}
-
-/// The share of an upload. Dropping it makes room for others.
-pub(super) type Share = Option<OwnedSemaphorePermit>;
+use crate::shares::Share;
 
 /// An upload that is written to a file without a name.
 #[derive(Debug)]
 pub(crate) struct Spool {
     file: tokio::fs::File,
-    arriving: Arriving,
+    /// Of what all uploads together may have of the disk, in bytes.
     share: Share,
     pace: Pace,
     /// What arrives, for messages.
@@ -50,7 +31,7 @@ impl Spool {
     /// For an upload of at most `bytes_max`, which messages call `name`.
     pub(crate) async fn new(
         control: Arc<dyn ControlPlane>,
-        arriving: &Arriving,
+        share: Share,
         bytes_max: u64,
         name: &'static str,
     ) -> Result<Self, Failure> {
@@ -58,8 +39,7 @@ impl Spool {
         let file = file.map_err(|error| disk(&error))?;
         Ok(Self {
             file: tokio::fs::File::from_std(file),
-            arriving: arriving.clone(),
-            share: None,
+            share,
             pace: Pace::new(),
             name,
             bytes: 0,
@@ -78,7 +58,9 @@ impl Spool {
         self.bytes += chunk.len() as u64;
         self.pace.came(chunk.len());
         if self.bytes <= self.bytes_max {
-            self.admit()?;
+            if !self.share.grow(self.bytes) {
+                return Err(busy(self.share.owner()));
+            }
             return self
                 .file
                 .write_all(&chunk)
@@ -87,28 +69,6 @@ impl Spool {
         }
         if self.bytes > self.bytes_max + DISCARDED_BYTES_MAX {
             return Err(self.too_large());
-        }
-        Ok(())
-    }
-
-    /// Takes the share of the bytes that have come.
-    fn admit(&mut self) -> Result<(), Failure> {
-        let held = self
-            .share
-            .as_ref()
-            .map_or(0, OwnedSemaphorePermit::num_permits);
-        let wanted = usize::try_from(self.bytes.div_ceil(SHARE)).unwrap_or(usize::MAX);
-        let Ok(more) = u32::try_from(wanted.saturating_sub(held)) else {
-            return Err(busy());
-        };
-        if more == 0 {
-            return Ok(());
-        }
-        let free = Arc::clone(&self.arriving.free);
-        let permit = free.try_acquire_many_owned(more).map_err(|_| busy())?;
-        match &mut self.share {
-            Some(share) => share.merge(permit),
-            none => *none = Some(permit),
         }
         Ok(())
     }
@@ -140,10 +100,10 @@ impl Spool {
     }
 }
 
-fn busy() -> Failure {
+fn busy(owner: &str) -> Failure {
     Failure::new(
         "busy",
-        "too many uploads arrive at the same time: try again".to_owned(),
+        format!("too many uploads arrive or wait at the same time, also of {owner}: try again"),
     )
 }
 
@@ -158,6 +118,4 @@ fn disk(error: &io::Error) -> Failure {
     )
 }
 
-/// How many bytes one permit is for.
-const SHARE: u64 = 64 * 1024;
 const DISCARDED_BYTES_MAX: u64 = 512 << 20;

@@ -11,17 +11,19 @@ use pilot_model::asynchronous::Destination;
 use pilot_model::deployment::TemplateReport;
 use pilot_model::deployment::{DeployError, DeployReport, Progress};
 use pilot_model::layer::LAYERS_INSIDE;
+use pilot_model::ports::Deployment;
 use pilot_model::size::Size;
 use pilot_model::unsupported;
 use pilot_model::{
-    AsyncConfig, Environment, EnvironmentId, FunctionConfig, FunctionName, FunctionSpec,
-    MergedLayers, Version, VersionId,
+    AsyncConfig, Environment, EnvironmentId, FunctionConfig, FunctionName, MergedLayers, Version,
+    VersionId,
 };
 
 use pilot_sys::tree;
 use tokio::sync::OwnedMutexGuard;
 
 use super::tried::Tried;
+use super::turns::Turn;
 use super::{Inner, VERSIONS_KEPT, hints, url_path};
 use crate::archive::{self, ArchiveError, Links};
 use crate::blocking::blocking;
@@ -55,6 +57,7 @@ struct Parts {
 /// Everything that must be held until the deployment is committed or has failed.
 struct Claims {
     _admission: Admission,
+    _turn: Turn,
     _function_lock: OwnedMutexGuard<()>,
     folders: Vec<Reservation>,
 }
@@ -85,24 +88,29 @@ impl Say {
 impl Inner {
     pub(super) async fn deploy(
         self: Arc<Self>,
-        name: FunctionName,
-        spec: FunctionSpec,
-        only_of: Option<String>,
-        archive: File,
-        progress: Arc<dyn Fn(Progress) + Send + Sync>,
+        deployment: Deployment,
     ) -> Result<DeployReport, DeployError> {
+        let Deployment {
+            name,
+            spec,
+            archive,
+            actor,
+            progress,
+        } = deployment;
         let say = Say(progress);
         let mut config = spec
             .check(&name)
             .map_err(|error| errors::from_spec(&error))?;
         let function_lock = self.function_locks.lock(name.as_str()).await;
-        // Under the lock: who was first with a new name has it.
-        if let Some(only_of) = only_of
-            && let Some(function) = self.state.function(&name)
-            && function.live.version.config.owner() != only_of
-        {
-            return Err(errors::of_another_owner(&name, &only_of));
-        }
+        let waits = || {
+            let message = format!(
+                "waits until another deployment ends, of {} or of all",
+                actor.share
+            );
+            say.stage("wait", message);
+        };
+        let turn = self.turns.take(&actor.share, waits).await;
+        self.check_actor(&name, &actor)?;
         let admission = self.admit(&name)?;
         let staged = Arc::clone(&self).unpack(&name, archive).await?;
         let (inner, function, more) = (Arc::clone(&self), name.clone(), staged.unpacked.bytes());
@@ -142,6 +150,7 @@ impl Inner {
         let code = self.data_dir.code().join(id.as_str());
         let claims = Claims {
             _admission: admission,
+            _turn: turn,
             _function_lock: function_lock,
             folders: parts
                 .chain([code])
@@ -189,7 +198,9 @@ impl Inner {
         mut archive: File,
     ) -> Result<Staged, DeployError> {
         let name = name.clone();
+        let permit = self.turn_to_unpack().await;
         blocking(move || {
+            let _permit = permit;
             let disk = |source: std::io::Error| DeployError::Internal {
                 message: format!(
                     "cannot unpack in {}: {source}",

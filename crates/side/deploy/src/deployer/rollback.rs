@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use pilot_model::FunctionName;
 use pilot_model::deployment::{DeployError, RollbackReport};
+use pilot_model::ports::Actor;
 use tokio::sync::OwnedMutexGuard;
 
 use super::tried::Tried;
@@ -19,8 +20,10 @@ impl Inner {
         self: Arc<Self>,
         name: FunctionName,
         number: Option<u32>,
+        actor: Actor,
     ) -> Result<RollbackReport, DeployError> {
         let function_lock = self.function_locks.lock(name.as_str()).await;
+        self.check_actor(&name, &actor)?;
         let function = self
             .state
             .function(&name)

@@ -11,20 +11,22 @@ use parking_lot::Mutex;
 use pilot_model::asynchronous::AsyncSpec;
 use pilot_model::deployment::TemplateReport;
 use pilot_model::deployment::{DeployError, DeployReport, Progress};
-use pilot_model::ports::{Scaling, StartError};
+use pilot_model::ports::{Deployment, Scaling, StartError};
 use pilot_model::status::ForecastStatus;
-use pilot_model::{Version, VersionId};
+use pilot_model::{FunctionSpec, Version, VersionId};
 use tokio::sync::Semaphore;
 
 use super::*;
 
 mod folders;
 mod runtimes;
+mod turns;
 
-/// Records calls. Each trial start waits for a permit.
+/// Records calls. Each trial start waits for a permit, and those of functions in `hangs` for ever.
 #[derive(Debug)]
 struct FakePlatform {
     tries: Semaphore,
+    hangs: Mutex<HashSet<FunctionName>>,
     tried: Mutex<Vec<Arc<Version>>>,
     refuse: Mutex<Option<StartError>>,
     discarded: Mutex<Vec<Arc<Version>>>,
@@ -37,6 +39,7 @@ impl Default for FakePlatform {
     fn default() -> Self {
         Self {
             tries: Semaphore::new(1000),
+            hangs: Mutex::default(),
             tried: Mutex::default(),
             refuse: Mutex::default(),
             discarded: Mutex::default(),
@@ -58,6 +61,9 @@ impl Platform for SharedPlatform {
     ) -> BoxFuture<'static, Result<TemplateReport, StartError>> {
         let (platform, version) = (Arc::clone(&self.0), Arc::clone(version));
         Box::pin(async move {
+            if platform.hangs.lock().contains(&version.config.name) {
+                return std::future::pending().await;
+            }
             platform.tries.acquire().await.unwrap().forget();
             platform.tried.lock().push(version);
             match platform.refuse.lock().clone() {
@@ -211,15 +217,12 @@ impl Bench {
         files: &[(&str, &str)],
         progress: impl Fn(Progress) + Send + Sync + 'static,
     ) -> Result<DeployReport, DeployError> {
-        let name = name.parse().unwrap();
+        let progress = Arc::new(progress);
         self.deployer()
-            .deploy(
-                name,
-                FunctionSpec::default(),
-                None,
-                archive(files),
-                Arc::new(progress),
-            )
+            .deploy(Deployment {
+                progress,
+                ..deployment(name, FunctionSpec::default(), archive(files))
+            })
             .await
     }
 
@@ -255,6 +258,17 @@ fn file_of(bytes: &[u8]) -> File {
     let mut file = tempfile::tempfile().unwrap();
     file.write_all(bytes).unwrap();
     file
+}
+
+/// By the operator, who does not listen.
+fn deployment(name: &str, spec: FunctionSpec, archive: File) -> Deployment {
+    Deployment {
+        name: name.parse().unwrap(),
+        spec,
+        archive,
+        actor: Actor::operator(),
+        progress: Arc::new(|_| {}),
+    }
 }
 
 fn name(text: &str) -> FunctionName {
@@ -329,7 +343,7 @@ async fn a_destination_that_is_not_deployed_is_named_until_it_is() {
             ..FunctionSpec::default()
         };
         let deployer = bench.deployer();
-        deployer.deploy(name(function), spec, None, archive(APP_1), Arc::new(|_| {}))
+        deployer.deploy(deployment(function, spec, archive(APP_1)))
     };
     for changed in [true, false] {
         let report = deployed("orders").await.unwrap();
@@ -395,7 +409,7 @@ async fn another_configuration_is_another_version() {
     };
     let report = bench
         .deployer()
-        .deploy(name("f"), spec, None, archive(APP_1), Arc::new(|_| {}))
+        .deploy(deployment("f", spec, archive(APP_1)))
         .await
         .unwrap();
     assert!(report.changed);
@@ -461,7 +475,7 @@ async fn whatever_is_wrong_with_a_request_has_its_word_and_leaves_nothing() {
     let refused = async |spec: FunctionSpec, archive: File| {
         let error = bench
             .deployer()
-            .deploy(name("f"), spec, None, archive, Arc::new(|_| {}))
+            .deploy(deployment("f", spec, archive))
             .await
             .unwrap_err();
         code(&error)
@@ -513,61 +527,6 @@ async fn whatever_is_wrong_with_a_request_has_its_word_and_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn deployments_of_one_function_come_one_after_the_other() {
-    let bench = Bench::new();
-    bench.platform.0.tries.forget_permits(1000);
-    let first = bench.deploy("f", APP_1);
-    let second = bench.deploy("f", APP_2);
-    let other = bench.deploy("g", APP_1);
-    let release = async {
-        // The second version cannot be tried before the first is live. Two permits are enough for the first one and for the other function.
-        bench.platform.0.tries.add_permits(2);
-        let other = other.await.unwrap();
-        bench.platform.0.tries.add_permits(1);
-        other
-    };
-    let (first, second, other) = tokio::join!(first, second, release);
-    assert_eq!(
-        (first.unwrap().number, second.unwrap().number, other.number),
-        (1, 2, 1)
-    );
-    let activated: Vec<String> = bench
-        .platform
-        .0
-        .activated
-        .lock()
-        .iter()
-        .filter(|version| version.config.name == name("f"))
-        .map(|version| version.number.to_string())
-        .collect();
-    assert_eq!(activated, ["1", "2"]);
-}
-
-#[tokio::test]
-async fn a_client_that_goes_away_leaves_the_old_version() {
-    let bench = Bench::new();
-    bench.deploy("f", APP_1).await.unwrap();
-    bench.platform.0.tries.forget_permits(1000);
-    {
-        let (reached, mut at_template) = tokio::sync::mpsc::unbounded_channel();
-        let deploying = bench.deploy_with("f", APP_2, move |progress| {
-            if progress.stage == "template" {
-                let _ = reached.send(());
-            }
-        });
-        tokio::select! {
-            _ = deploying => panic!("it cannot end without a permit"),
-            _ = at_template.recv() => {}
-        }
-    }
-    assert_eq!(bench.deployer().list()[0].number, 1);
-    // The function is not locked any more, and the remaining files are removed.
-    bench.platform.0.tries.add_permits(10);
-    assert_eq!(bench.deploy("f", APP_3).await.unwrap().number, 2);
-    assert_eq!((bench.entries("code"), bench.staged()), (2, 0));
-}
-
-#[tokio::test]
 async fn three_versions_are_kept_and_their_code() {
     let bench = Bench::new();
     for app in [APP_1, APP_2, APP_3, APP_4] {
@@ -605,17 +564,35 @@ async fn a_removed_function_takes_its_files_along() {
     assert!(bench.deploy("g", needs).await.unwrap().environment_reused);
     bench.platform.0.activated.lock().clear();
     bench.platform.0.tried.lock().clear();
-    assert!(bench.deployer().remove(&name("f")).await.unwrap());
+    assert!(
+        bench
+            .deployer()
+            .remove(&name("f"), Actor::operator())
+            .await
+            .unwrap()
+    );
     assert_eq!(
         (bench.entries("code"), bench.entries("environments")),
         (1, 1)
     );
-    assert!(bench.deployer().remove(&name("g")).await.unwrap());
+    assert!(
+        bench
+            .deployer()
+            .remove(&name("g"), Actor::operator())
+            .await
+            .unwrap()
+    );
     assert_eq!(
         (bench.entries("code"), bench.entries("environments")),
         (0, 0)
     );
-    assert!(!bench.deployer().remove(&name("g")).await.unwrap());
+    assert!(
+        !bench
+            .deployer()
+            .remove(&name("g"), Actor::operator())
+            .await
+            .unwrap()
+    );
     assert_eq!(*bench.platform.0.removed.lock(), [name("f"), name("g")]);
     assert!(bench.observed.0.lock().contains(&name("g")));
     assert!(bench.deployer().list().is_empty());
@@ -630,7 +607,13 @@ async fn what_the_path_held_on_to_is_removed_once_it_lets_go() {
         !bench.deployer().inner.state.waits_for_release(),
         "the registry keeps both"
     );
-    assert!(bench.deployer().remove(&name("f")).await.unwrap());
+    assert!(
+        bench
+            .deployer()
+            .remove(&name("f"), Actor::operator())
+            .await
+            .unwrap()
+    );
     assert_eq!(bench.entries("code"), 2);
     // From here on nothing outside the test is awaited, so the clock may be advanced.
     tokio::time::pause();

@@ -224,7 +224,7 @@ async fn a_slow_upload_that_goes_on_is_not_cut_off() {
 #[tokio::test]
 async fn uploads_that_arrive_share_a_limit() {
     let bench = Bench::new(AdminConfig {
-        arriving_bytes_max: 256 * 1024,
+        arriving_bytes_max: 512 * 1024,
         ..AdminConfig::default()
     });
     let large = vec![0; 300 * 1024];
@@ -236,4 +236,104 @@ async fn uploads_that_arrive_share_a_limit() {
     let small = vec![0; 250 * 1024];
     let response = bench.send(form(&[("spec", b"{}"), ("code", &small)])).await;
     assert_eq!(response.status(), StatusCode::OK);
+}
+
+/// A caller with a token of this owner, whose deployment of a new function has not ended.
+async fn deploy_of(bench: &Bench, owner: &str, name: &str) -> Response {
+    let mut grant = Grant::of("t", Role::Deploy);
+    grant.owner = Some(owner.to_owned());
+    let mut request = form(&[("spec", b"{}"), ("code", b"1")]);
+    *request.uri_mut() = format!("/_pilot/v1/functions/{name}").parse().unwrap();
+    request.extensions_mut().insert(known(grant));
+    bench.send(request).await
+}
+
+#[tokio::test]
+async fn deployments_of_one_owner_that_do_not_end_leave_places_for_others() {
+    let bench = Bench::new(AdminConfig {
+        deployments_max: 8,
+        ..AdminConfig::default()
+    });
+    let mut running = Vec::new();
+    for number in 0..4 {
+        let response = deploy_of(&bench, "evil", &format!("evil-{number}")).await;
+        assert_eq!(response.status(), StatusCode::OK);
+        running.push(response);
+    }
+    let refused = deploy_of(&bench, "evil", "evil-5").await;
+    assert_eq!(refused.status(), StatusCode::SERVICE_UNAVAILABLE);
+    assert!(refused.headers().contains_key(header::RETRY_AFTER));
+    let refused = text(refused).await;
+    assert!(refused.contains("of the owner 'evil'"), "{refused}");
+    running.push(deploy_of(&bench, "honest", "mine").await);
+    bench.control.go_on.add_permits(5);
+    for response in running {
+        let events = events(response).await;
+        assert!(matches!(events.last(), Some(DeployEvent::Done(_))));
+    }
+    assert_eq!(bench.admin.inner.deployments.lock().len(), 5);
+    let again = deploy_of(&bench, "evil", "evil-5").await;
+    assert_eq!(again.status(), StatusCode::OK);
+}
+
+#[tokio::test]
+async fn a_change_is_in_the_name_of_its_token_as_long_as_that_is_valid() {
+    let bench = Bench::new(AdminConfig::default());
+    bench.control.go_on.add_permits(10);
+    let tokens = Arc::clone(&bench.admin.inner.parts.tokens);
+    let make = r#"{"name": "ci", "roles": ["deploy"], "owner": "team"}"#;
+    let made = async || {
+        let (_, text) = bench.call("POST", "/_pilot/v1/tokens", make).await;
+        let made: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let token = made["token"].as_str().unwrap().to_owned();
+        pilot_model::ports::Tokens::grant(&*tokens, token.as_bytes()).unwrap()
+    };
+    let grant = made().await;
+    // Another token changes nothing.
+    let other = r#"{"name": "other", "roles": ["deploy"]}"#;
+    bench.call("POST", "/_pilot/v1/tokens", other).await;
+    for (method, path) in [
+        ("PUT", "/_pilot/v1/functions/new"),
+        ("DELETE", "/_pilot/v1/functions/new"),
+        ("POST", "/_pilot/v1/functions/new/rollback"),
+    ] {
+        let mut request = match method {
+            "PUT" => form(&[("spec", b"{}"), ("code", b"1")]),
+            _ => Request::new(Body::empty()),
+        };
+        *request.method_mut() = method.parse().unwrap();
+        *request.uri_mut() = path.parse().unwrap();
+        let caller = Caller::Known(Arc::clone(&grant));
+        request.extensions_mut().insert(caller);
+        let _ = text(bench.send(request).await).await;
+    }
+    let actors = std::mem::take(&mut *bench.control.actors.lock());
+    assert_eq!(actors.len(), 3);
+    for actor in &actors {
+        assert_eq!(actor.share, "the owner 'team'");
+        assert_eq!(actor.only_of.as_deref(), Some("team"));
+        assert!((actor.is_permitted)());
+    }
+    bench.call("DELETE", "/_pilot/v1/tokens/ci", "").await;
+    let _same_name = made().await;
+    assert!(actors.iter().all(|actor| !(actor.is_permitted)()));
+}
+
+/// For those that it deploys for, and itself.
+#[tokio::test]
+async fn an_administrators_deployments_count_for_the_owners_that_it_names() {
+    let bench = Bench::new(AdminConfig::default());
+    bench.control.go_on.add_permits(2);
+    for spec in [&br#"{"owner": "team"}"#[..], b"{}"] {
+        let response = bench.send(form(&[("spec", spec), ("code", b"1")])).await;
+        let _ = events(response).await;
+    }
+    let shares: Vec<String> = bench
+        .control
+        .actors
+        .lock()
+        .iter()
+        .map(|actor| actor.share.clone())
+        .collect();
+    assert_eq!(shares, ["the owner 'team'", "the token 'test'"]);
 }

@@ -37,7 +37,10 @@ async fn an_interpreter_that_is_away_at_a_start_costs_no_version() {
     assert_eq!(bench.deployer().list()[0].number, 3);
     assert!(bench.deployer().list()[0].problem.is_some());
     assert_eq!(bench.entries("code"), 3);
-    let refused = bench.deployer().rollback(&name("f"), Some(2)).await;
+    let refused = bench
+        .deployer()
+        .rollback(&name("f"), Some(2), Actor::operator())
+        .await;
     let refused = refused.unwrap_err();
     assert_eq!(code(&refused), "broken");
     let said = refused.to_string();
@@ -46,13 +49,20 @@ async fn an_interpreter_that_is_away_at_a_start_costs_no_version() {
             && said.contains("python3 is gone. Bring it back and restart"),
         "{said}"
     );
-    let refused = bench.deployer().rollback(&name("f"), None).await;
+    let refused = bench
+        .deployer()
+        .rollback(&name("f"), None, Actor::operator())
+        .await;
     let said = refused.unwrap_err().to_string();
     assert!(said.contains("; version 1 cannot run: its "), "{said}");
     move_python(&bench, "away", "python3");
     assert_eq!(start(&mut bench).await.functions, 1);
     assert_eq!(versions(&bench), (3, vec![2, 1]));
-    let report = bench.deployer().rollback(&name("f"), None).await.unwrap();
+    let report = bench
+        .deployer()
+        .rollback(&name("f"), None, Actor::operator())
+        .await
+        .unwrap();
     assert_eq!((report.number, report.replaced), (2, 3));
 }
 
@@ -94,7 +104,11 @@ async fn a_rollback_or_deployment_over_a_broken_version_keeps_it() {
         fs::rename(&live, &away).unwrap();
         start(&mut bench).await;
         if by_rollback {
-            let report = bench.deployer().rollback(&name("f"), None).await.unwrap();
+            let report = bench
+                .deployer()
+                .rollback(&name("f"), None, Actor::operator())
+                .await
+                .unwrap();
             assert_eq!(report.number, 1);
         }
         bench.deploy("f", APP_3).await.unwrap();

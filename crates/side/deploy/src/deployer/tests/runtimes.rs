@@ -23,7 +23,10 @@ async fn deploy(
     let progress = move |progress: Progress| listener.lock().push(progress.message);
     let done = bench
         .deployer()
-        .deploy(name("f"), spec, None, archive(files), Arc::new(progress))
+        .deploy(Deployment {
+            progress: Arc::new(progress),
+            ..deployment("f", spec, archive(files))
+        })
         .await;
     let said = said.lock().clone();
     (said, done)
@@ -201,13 +204,7 @@ async fn a_part_is_kept_while_any_function_needs_it() {
     let deployed = async |function: &str, files: &[(&str, &str)]| {
         bench
             .deployer()
-            .deploy(
-                name(function),
-                spec("node", &[]),
-                None,
-                archive(files),
-                Arc::new(|_| {}),
-            )
+            .deploy(deployment(function, spec("node", &[]), archive(files)))
             .await
             .unwrap()
     };
@@ -220,9 +217,17 @@ async fn a_part_is_kept_while_any_function_needs_it() {
     assert_eq!(bench.entries("environments"), 2);
     bench.platform.0.activated.lock().clear();
     bench.platform.0.tried.lock().clear();
-    bench.deployer().remove(&name("both")).await.unwrap();
+    bench
+        .deployer()
+        .remove(&name("both"), Actor::operator())
+        .await
+        .unwrap();
     assert_eq!(bench.entries("environments"), 1);
-    bench.deployer().remove(&name("node")).await.unwrap();
+    bench
+        .deployer()
+        .remove(&name("node"), Actor::operator())
+        .await
+        .unwrap();
     assert_eq!(bench.entries("environments"), 0);
 }
 
