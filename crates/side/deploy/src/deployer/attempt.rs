@@ -542,7 +542,9 @@ impl EnvironmentWas {
 
 /// As Lambda, looks for the `bootstrap` of `provided` in the code and then in the layers.
 fn use_bootstrap_of(layers: &[PathBuf], config: &mut FunctionConfig, code: &Path) {
-    let in_layer = layers.iter().any(|layer| layer.join("bootstrap").is_file());
+    let in_layer = layers
+        .iter()
+        .any(|layer| hints::has_program(layer, "bootstrap"));
     if in_layer
         && !code.join("bootstrap").exists()
         && let Some(command) = config.runtime.default_command()

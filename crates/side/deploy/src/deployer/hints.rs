@@ -116,12 +116,27 @@ fn not_for_this_machine(path: &Path, inside: &Path) -> Option<String> {
     })
 }
 
+/// Whether a folder of a function has a program. A link counts as one, wherever it leads in the sandbox: nobody follows it here, where it
+/// could lead to a file of the machine.
+pub(super) fn has_program(folder: &Path, program: &str) -> bool {
+    let is_folder = |folder: &Path| folder.symlink_metadata().is_ok_and(|found| found.is_dir());
+    let is_program = |found: &fs::Metadata| found.is_file() || found.is_symlink();
+    is_folder(folder)
+        && folder
+            .join(program)
+            .symlink_metadata()
+            .is_ok_and(|found| is_program(&found))
+}
+
 /// A program that is not in the function's PATH.
 fn not_on_path(program: &str, version: &Version) -> Option<String> {
+    if program.contains('/') {
+        return None;
+    }
     let environment = &version.environment;
     let beside = |path: &Path| path.parent().map(Path::to_owned);
     let node = environment.node.as_ref();
-    let folders = [
+    let of_function = [
         environment
             .packages_dir()
             .map(|packages| packages.join("bin")),
@@ -129,29 +144,38 @@ fn not_on_path(program: &str, version: &Version) -> Option<String> {
             .modules_dir()
             .map(|modules| modules.join(".bin")),
         Some(version.code_dir.join("node_modules/.bin")),
+    ];
+    let of_machine = [
         environment
             .python
             .as_ref()
             .and_then(|python| beside(&python.executable)),
         node.and_then(|node| beside(&node.executable)),
-        version.layers.as_ref().map(|layers| layers.dir.join("bin")),
     ];
-    let machine = ["/usr/local/bin", "/usr/bin", "/bin"].map(|folder| Some(PathBuf::from(folder)));
-    let is_there = folders
-        .into_iter()
-        .chain(machine)
-        .flatten()
-        .any(|folder| folder.join(program).exists());
-    if is_there || program.contains('/') {
+    let machine = ["/usr/local/bin", "/usr/bin", "/bin"].map(PathBuf::from);
+    let mut machine = machine.into_iter().chain(of_machine.into_iter().flatten());
+    let mut folders = of_function.into_iter().flatten();
+    let is_there = folders.any(|folder| has_program(&folder, program))
+        || layer_bin_may_have(version, program)
+        || machine.any(|folder| folder.join(program).exists());
+    if is_there {
         return None;
     }
-    if version.code_dir.join(program).is_file() {
+    if has_program(&version.code_dir, program) {
         return Some(format!("{program} is in the code: write ./{program}"));
     }
     Some(format!(
         "{program} is neither on the machine nor in the environment or a layer: add it to requirements.txt or package.json, or, where it is \
          in the code, begin it with ./"
     ))
+}
+
+/// Whether the layers' `bin` has a program, or leads elsewhere, where it may have it.
+fn layer_bin_may_have(version: &Version, program: &str) -> bool {
+    version.layers.as_ref().is_some_and(|layers| {
+        let bin = layers.dir.join("bin");
+        bin.is_symlink() || has_program(&bin, program)
+    })
 }
 
 /// The path of a program in the code; `None`: it is not in the code.
@@ -277,6 +301,23 @@ mod tests {
         assert_eq!(not_for_this_machine(own, own), None);
     }
 
+    #[test]
+    fn a_layers_bootstrap_is_there_wherever_its_link_leads() {
+        let layer = tempfile::tempdir().unwrap();
+        let bootstrap = layer.path().join("bootstrap");
+        assert!(!has_program(layer.path(), "bootstrap"));
+        for target in ["/etc/passwd", "/nowhere", "/root"] {
+            std::os::unix::fs::symlink(target, &bootstrap).unwrap();
+            assert!(has_program(layer.path(), "bootstrap"), "{target}");
+            fs::remove_file(&bootstrap).unwrap();
+        }
+        fs::write(&bootstrap, "").unwrap();
+        assert!(has_program(layer.path(), "bootstrap"));
+        let link = layer.path().join("link");
+        std::os::unix::fs::symlink(layer.path(), &link).unwrap();
+        assert!(!has_program(&link, "bootstrap"), "a link to a folder");
+    }
+
     fn missing_node(handler: &str, code: &Path, version: &str) -> Option<String> {
         let node = Node {
             executable: PathBuf::new(),
@@ -333,6 +374,27 @@ mod tests {
                 .unwrap()
                 .contains("add it to requirements.txt or package.json")
         );
+        // A layer's links are not followed: they say nothing about the machine's files.
+        let layer = folder.path().join("layer");
+        fs::create_dir_all(layer.join("bin")).unwrap();
+        version.layers = Some(pilot_model::MergedLayers {
+            dir: layer.clone(),
+            has_lib: false,
+        });
+        assert!(not_on_path("tool", &version).is_some());
+        for target in ["/etc/passwd", "/nowhere"] {
+            let tool = layer.join("bin/tool");
+            std::os::unix::fs::symlink(target, &tool).unwrap();
+            assert_eq!(not_on_path("tool", &version), None, "{target}");
+            fs::remove_file(tool).unwrap();
+        }
+        fs::remove_dir(layer.join("bin")).unwrap();
+        for target in ["/etc", "/nowhere"] {
+            std::os::unix::fs::symlink(target, layer.join("bin")).unwrap();
+            assert_eq!(not_on_path("passwd", &version), None, "{target}");
+            fs::remove_file(layer.join("bin")).unwrap();
+        }
+        assert!(not_on_path("tool", &version).is_some());
         let packages = folder.path().join("packages");
         fs::create_dir_all(packages.join("bin")).unwrap();
         fs::write(packages.join("bin/functions-framework"), "").unwrap();
