@@ -73,7 +73,10 @@ pub(super) fn note(text: &str) {
 
 /// Writes an error to standard error. Control characters in it are visible, because a function may have written parts of it.
 pub(super) fn error(text: &str) {
-    prose(&format!("{BAD}error:{BAD:#} {}", visible_lines(text)));
+    prose(&format!(
+        "{BAD}error:{BAD:#} {}",
+        indented(&visible_lines(text))
+    ));
 }
 
 /// Writes why a function is not deployed to standard error. Control characters are visible, because names of files may have some.
@@ -83,10 +86,15 @@ pub(super) fn not_deployed(name: &FunctionName, error: &anyhow::Error) {
         Some(Failure::HungUp { .. }) => "",
         _ => "not deployed: ",
     };
-    let error = visible_lines(&format!("{error:#}"));
+    let error = indented(&visible_lines(&format!("{error:#}")));
     prose(&format!(
         "{BAD}✗{BAD:#} {STRONG}{name}{STRONG:#}  {verdict}{error}"
     ));
+}
+
+/// Indents all lines but the first one, so that none of them looks like a line of Pilotlight: a function may have written them.
+fn indented(text: &str) -> String {
+    text.replace('\n', "\n    ")
 }
 
 /// Writes sentences to standard error. On a terminal, lines break between words.
@@ -309,6 +317,14 @@ mod tests {
         assert_eq!(ago(0, 200_000), "2 days ago");
         assert_eq!(count(1, "worker"), "1 worker");
         assert_eq!(count(0, "worker"), "0 workers");
+    }
+
+    #[test]
+    fn lines_that_a_function_may_have_written_do_not_look_like_ours() {
+        assert_eq!(indented("no"), "no");
+        let forged = indented("no\n\u{2713} victim  version 9");
+        assert_eq!(forged, "no\n    \u{2713} victim  version 9");
+        assert_eq!(wrapped(&forged, 80), forged);
     }
 
     #[test]

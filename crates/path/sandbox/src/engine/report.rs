@@ -82,7 +82,7 @@ pub(super) fn report(
     imports.sort_by(|a, b| b.ms.total_cmp(&a.ms));
     imports.dedup_by(|a, b| a.module == b.module);
     TemplateReport {
-        python: ready.python.clone(),
+        python: interpreter_version(&ready.python),
         imports,
         failed_imports: templates()
             .flat_map(|ready| &ready.failed)
@@ -156,6 +156,17 @@ pub(super) fn printable(text: &str) -> String {
     one_line(text, FINDING_CHARS_MAX)
 }
 
+/// The version of an interpreter, as `3.11.7`, `3.14.0rc1+`; what a version cannot have is left out.
+fn interpreter_version(text: &str) -> String {
+    let is_part = |char: &char| char.is_ascii_alphanumeric() || matches!(char, '.' | '+');
+    text.chars()
+        .filter(is_part)
+        .take(VERSION_CHARS_MAX)
+        .collect()
+}
+
+/// The longest version of an interpreter.
+const VERSION_CHARS_MAX: usize = 40;
 /// Most modules that functions share, and the longest name.
 const MODULES_MAX: usize = 64;
 const MODULE_LEN_MAX: usize = 100;
@@ -191,6 +202,18 @@ mod tests {
             other[key] = value;
             assert!(shared(&other).is_empty(), "{key}");
         }
+    }
+
+    #[test]
+    fn the_version_of_an_interpreter_has_no_controls_and_is_short() {
+        for version in ["3.11.7", "3.14.0rc1+", ""] {
+            assert_eq!(interpreter_version(version), version);
+        }
+        assert_eq!(
+            interpreter_version("3.11\u{1b}[2J\r\n\u{9b}1m ä"),
+            "3.112J1m"
+        );
+        assert_eq!(interpreter_version(&"9".repeat(1 << 20)).len(), 40);
     }
 
     #[test]
