@@ -258,8 +258,9 @@ impl ProvidedWorker {
             set(&names::TRACE_ID, trace)?;
         }
         if let Some(json) = &head.client_context {
-            // Line breaks in JSON are only between tokens, where a blank is equivalent.
-            set(&names::CLIENT_CONTEXT, &json.replace(['\r', '\n'], " "))?;
+            // Line breaks in JSON are only between tokens, where a blank is equivalent. U+007F is only in texts, and no part of a header.
+            let json = json.replace(['\r', '\n'], " ");
+            set(&names::CLIENT_CONTEXT, &json.replace('\u{7f}', "\\u007f"))?;
         }
         input_headers(&call.inputs, &call.paths, &head.failed_inputs, &mut headers)?;
         headers.insert(&names::DEADLINE, HeaderValue::from(head.deadline_unix_ms));

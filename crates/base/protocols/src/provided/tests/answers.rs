@@ -9,7 +9,7 @@ async fn an_event_reaches_the_runtime_with_its_headers_and_the_answer_its_caller
     let mut first = call("8476a536", r#"{"k": 1}"#);
     let head = Arc::make_mut(&mut first.head);
     head.arn = "arn:x".to_owned();
-    head.client_context = Some("{\"custom\":\n{\"foo\":\"bar\"}}".to_owned());
+    head.client_context = Some("{\"custom\":\n{\"foo\":\"b\u{7f}r\"}}".to_owned());
     head.trace = Some("Root=1-5bef4de7".to_owned());
     let worker = Arc::clone(&rig.worker);
     let answer = tokio::spawn(async move { worker.call(first).await });
@@ -22,7 +22,7 @@ async fn an_event_reaches_the_runtime_with_its_headers_and_the_answer_its_caller
         ("Lambda-Runtime-Trace-Id", "Root=1-5bef4de7"),
         (
             "Lambda-Runtime-Client-Context",
-            r#"{"custom": {"foo":"bar"}}"#,
+            r#"{"custom": {"foo":"b\u007fr"}}"#,
         ),
         ("Content-Type", "application/json"),
     ] {
