@@ -23,6 +23,8 @@ pub(crate) enum RouteAccess {
     Known,
     /// Those whose token is for all functions and owners, whatever its role.
     Whole,
+    /// Those with this role whose token is for all functions and owners.
+    WholeRole(Role),
     /// Those with this role. If the path names a function, they must have it for this function.
     Role(Role),
 }
@@ -75,14 +77,17 @@ async fn check(
     };
     let role = match access {
         RouteAccess::Role(role) => role,
-        RouteAccess::Whole if grant.is_limited() => {
+        RouteAccess::WholeRole(role) if !grant.has(role) => return Err(denied(grant, role, None)),
+        RouteAccess::Whole | RouteAccess::WholeRole(_) if grant.is_limited() => {
             let problem = format!(
                 "the token '{}' is for some functions, and this is about all of them",
                 grant.name
             );
             return Err(Failure::new("forbidden", problem));
         }
-        RouteAccess::Whole | RouteAccess::Known | RouteAccess::Open => return Ok(()),
+        RouteAccess::Whole | RouteAccess::WholeRole(_) | RouteAccess::Known | RouteAccess::Open => {
+            return Ok(());
+        }
     };
     let permitted = match &name {
         Some(function) => grant.permits(role, function),

@@ -53,6 +53,7 @@ pub(crate) fn rows() -> impl Iterator<Item = RouteRow> {
 fn routes() -> Vec<Route> {
     use RouteAccess::{Known, Open, Whole};
     const DEPLOY: RouteAccess = RouteAccess::Role(Role::Deploy);
+    const DEPLOY_ALL: RouteAccess = RouteAccess::WholeRole(Role::Deploy);
     const ADMIN: RouteAccess = RouteAccess::Role(Role::Admin);
     let route = |method, path, access, handler| Route {
         row: RouteRow {
@@ -86,8 +87,18 @@ fn routes() -> Vec<Route> {
         route(Method::GET, LOGS, DEPLOY, get(logs::logs)),
         route(Method::POST, COST, DEPLOY, post(costs::cost)),
         route(Method::GET, USAGE, DEPLOY, get(costs::usage)),
-        route(Method::POST, COST_OF_ALL, Whole, post(costs::cost_of_all)),
-        route(Method::GET, USAGE_OF_ALL, Whole, get(costs::usage_of_all)),
+        route(
+            Method::POST,
+            COST_OF_ALL,
+            DEPLOY_ALL,
+            post(costs::cost_of_all),
+        ),
+        route(
+            Method::GET,
+            USAGE_OF_ALL,
+            DEPLOY_ALL,
+            get(costs::usage_of_all),
+        ),
         route(Method::GET, ASYNC, DEPLOY, get(asynchronous::list)),
         route(Method::GET, ASYNC_ONE, DEPLOY, get(asynchronous::show)),
         route(

@@ -10,6 +10,7 @@ use std::task::{Context, Poll, ready};
 use http::{HeaderMap, StatusCode};
 use tokio::io::AsyncWrite;
 
+use crate::headers;
 use crate::list_headers;
 
 /// The interim responses that wait to be written to one connection.
@@ -29,6 +30,8 @@ impl Interim {
     pub(crate) fn push(&self, status: StatusCode, headers: &HeaderMap) {
         let mut headers = headers.clone();
         list_headers::strip_response(&mut headers);
+        // An interim response has no body (RFC 9110, section 8.6).
+        headers.remove(headers::CONTENT_LENGTH);
         let reason = status.canonical_reason().unwrap_or("Interim");
         let mut head = format!("HTTP/1.1 {} {reason}\r\n", status.as_u16()).into_bytes();
         for (name, value) in &headers {

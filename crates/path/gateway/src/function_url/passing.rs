@@ -66,8 +66,10 @@ pub(super) async fn call(
     let mut reply = match response.body {
         ResponseBody::Passed(passed) => answered(passed, wants_head),
         ResponseBody::Upgraded(upgraded) => match client {
-            Some(client) => switched(upgraded, client, context.line),
-            None => AnswerError::unfit().into_reply(&context.id),
+            Some(client) if client.takes(upgraded.headers()) => {
+                switched(upgraded, client.connection, context.line)
+            }
+            Some(_) | None => AnswerError::unfit().into_reply(&context.id),
         },
         ResponseBody::FunctionError(error) => AnswerError::raised(&error).into_reply(&context.id),
         // Streamed requests never have such a response.
@@ -86,13 +88,33 @@ pub(super) async fn call(
     Ok(reply)
 }
 
+/// A client whose connection may become a tunnel.
+struct UpgradingClient {
+    connection: OnUpgrade,
+    /// The protocols that it takes, as it has written them.
+    protocols: HeaderValue,
+}
+
+impl UpgradingClient {
+    /// Whether a server's response switches only to protocols that the client takes (RFC 9110, section 7.8).
+    fn takes(&self, response: &HeaderMap) -> bool {
+        let offered = self.protocols.to_str().unwrap_or_default();
+        let is_offered = |protocol: &str| {
+            let mut offered = offered.split(',');
+            offered.any(|one| one.trim().eq_ignore_ascii_case(protocol))
+        };
+        let mut chosen = list_headers::tokens(response, &headers::UPGRADE).peekable();
+        chosen.peek().is_some() && chosen.all(is_offered)
+    }
+}
+
 /// The request for the server, and the client's connection if it may become a tunnel. `has_body_input`: the daemon reads the body, so
 /// that the server is not asked whether it wants it.
 fn passed(
     context: &mut RequestContext<'_>,
     url: UrlParts<'_>,
     has_body_input: bool,
-) -> Result<(PassedRequest, Option<OnUpgrade>), RequestError> {
+) -> Result<(PassedRequest, Option<UpgradingClient>), RequestError> {
     let uri = uri(url)?;
     // HTTP/1.0 has neither interim responses nor expectations.
     let takes_interim = context.line.usage().takes_interim();
@@ -133,6 +155,13 @@ fn passed(
         });
     }
     let client = client.filter(|_| upgrades == Upgrades::Pass);
+    let client = client.and_then(|connection| {
+        let protocols = request.headers().get(headers::UPGRADE)?.clone();
+        Some(UpgradingClient {
+            connection,
+            protocols,
+        })
+    });
     Ok((request, client))
 }
 

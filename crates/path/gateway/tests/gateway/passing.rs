@@ -262,7 +262,7 @@ async fn a_server_may_refuse_a_body_before_it_is_sent_and_permits_it_with_100_co
 async fn interim_responses_pass_without_their_connections_headers() {
     let addr = upstream::saying(
         "HTTP/1.1 100 Continue\r\n\r\n\
-         HTTP/1.1 103 Early Hints\r\nLink: </a.css>\r\nConnection: x-hop\r\nX-Hop: 1\r\n\r\n\
+         HTTP/1.1 103 Early Hints\r\nLink: </a.css>\r\nContent-Length: 5\r\nConnection: x-hop\r\nX-Hop: 1\r\n\r\n\
          HTTP/1.1 102 Processing\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok",
     )
     .await;

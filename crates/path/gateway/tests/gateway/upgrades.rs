@@ -235,3 +235,21 @@ async fn a_switch_that_nobody_asked_for_is_a_502() {
     assert_eq!(answer.status, 502);
     assert_eq!(answer.json()["errorType"], "Runtime.ServerError");
 }
+
+/// The client would read bytes of a protocol that it does not know.
+#[tokio::test]
+async fn a_switch_to_what_the_client_did_not_offer_is_a_502() {
+    for switches in [
+        "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\n\r\nraw",
+        "HTTP/1.1 101 Switching Protocols\r\nUpgrade: h2c\r\nConnection: upgrade\r\n\r\nraw",
+        "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket, other\r\nConnection: upgrade\r\n\r\nraw",
+    ] {
+        let addr = upstream::saying(switches).await;
+        let daemon = daemon(addr, GatewayConfig::default()).await;
+        let mut client = daemon.client().await;
+        client.send(ASKS).await;
+        let answer = client.answer().await;
+        assert_eq!(answer.status, 502, "{switches}");
+        assert_eq!(daemon.sink.records().len(), 1);
+    }
+}

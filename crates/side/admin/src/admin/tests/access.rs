@@ -47,6 +47,7 @@ async fn every_route_wants_its_role() {
             (RouteAccess::Open, _) => ".......",
             (RouteAccess::Known, _) => "11.....",
             (RouteAccess::Whole, _) => "11.33..",
+            (RouteAccess::WholeRole(_), _) => "11333..",
             (RouteAccess::Role(Role::Deploy), true) => "1133...",
             (RouteAccess::Role(Role::Deploy), false) => "113....",
             (RouteAccess::Role(_), _) => "113333.",
