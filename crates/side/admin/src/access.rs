@@ -13,6 +13,7 @@ use pilot_model::ports::Actor;
 use crate::admin::Admin;
 use crate::blocking;
 use crate::error::Failure;
+use crate::shares::share_of;
 
 /// Who may use a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -133,21 +134,6 @@ pub(crate) fn known(caller: &Caller) -> Result<&Arc<Grant>, Failure> {
         Caller::Known(grant) => Ok(grant),
         Caller::WrongToken | Caller::Nobody => Err(unauthorized("nobody is known")),
     }
-}
-
-/// Whose uploads and deployments count together, for people: those of an owner, or of a token without one.
-pub(crate) fn share_of(caller: &Caller) -> String {
-    match caller {
-        Caller::Known(grant) => match &grant.owner {
-            Some(owner) => share_of_owner(owner),
-            None => format!("the token '{}'", grant.name),
-        },
-        Caller::WrongToken | Caller::Nobody => "nobody".to_owned(),
-    }
-}
-
-pub(crate) fn share_of_owner(owner: &str) -> String {
-    format!("the owner '{owner}'")
 }
 
 /// What the control plane needs to know of a caller that changes a function.

@@ -12,14 +12,13 @@ use serde::Serialize;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 
-use crate::access::share_of;
 use crate::error::Failure;
 use crate::long_reads::LongReads;
 use crate::observe::Observations;
 use crate::routes::Spool;
 use crate::scrapes::Scrapes;
 use crate::secrets::SecretStore;
-use crate::shares::Shares;
+use crate::shares::{Shares, share_of};
 use crate::tokens::TokenStore;
 
 /// Configuration of the control API.

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use pilot_model::access::Caller;
 
 /// See the module.
 #[derive(Debug, Clone)]
@@ -75,6 +76,22 @@ impl Drop for Share {
             taken.insert(self.of.clone(), left);
         }
     }
+}
+
+/// Whose uploads and deployments count together, for people: those of an owner, or of a token without one.
+pub(crate) fn share_of(caller: &Caller) -> String {
+    match caller {
+        Caller::Known(grant) => match &grant.owner {
+            Some(owner) => share_of_owner(owner),
+            None => format!("the token '{}'", grant.name),
+        },
+        Caller::WrongToken | Caller::Nobody => "nobody".to_owned(),
+    }
+}
+
+/// The same, of an owner.
+pub(crate) fn share_of_owner(owner: &str) -> String {
+    format!("the owner '{owner}'")
 }
 
 #[cfg(test)]

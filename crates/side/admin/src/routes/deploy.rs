@@ -24,10 +24,10 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::function_name;
 use super::pace::Pace;
-use crate::access::{actor, known, owns, share_of_owner};
+use crate::access::{actor, known, owns};
 use crate::admin::Admin;
 use crate::error::{Failure, api_error};
-use crate::shares::Share;
+use crate::shares::{Share, share_of_owner};
 
 /// The form of a deployment, for the OpenAPI document.
 #[derive(utoipa::ToSchema)]
