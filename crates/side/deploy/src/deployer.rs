@@ -295,8 +295,9 @@ impl ControlPlane for Deployer {
             let name = deployment.name.clone();
             let owner = deployment.spec.owner.as_deref();
             let owner = owner.unwrap_or(name.as_str()).to_owned();
+            let deploying = Box::pin(Arc::clone(&inner).deploy(deployment));
             let deployed = inner
-                .unless_overtaken(&name, &owner, Arc::clone(&inner).deploy(deployment))
+                .unless_overtaken(&name, &owner, deploying)
                 .await
                 .map_err(|error| errors::from_full_disk(error, &inner.reserve));
             logged::log_deployment(&name, &deployed, begun.elapsed());
