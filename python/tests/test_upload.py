@@ -89,14 +89,14 @@ def test_a_wsgi_application_reads_a_body_of_known_length_while_it_is_sent(start:
 
 def test_a_body_of_unknown_length_that_is_too_large_for_the_memory_is_refused(functions: Functions) -> None:
     """Also if several are that together. What a request has used is free again, whatever its application keeps."""
-    function = {"name": "test", "memory_mb": 4}
+    function = {"name": "test", "memory_mb": 6}
     worker = functions.worker(APPLICATION, interface="wsgi", concurrency=4, function=function)
     parts = [bytes(65_536)] * 24
     assert [answer_to(worker, stream, b"", parts, **UNKNOWN)[0] for stream in (1, 2)] == [200, 200]
     status, body = answer_to(worker, 3, b"", parts * 2, **UNKNOWN)
     told = json.loads(body)
     assert (status, told["errorType"]) == (413, "RequestTooLargeException")
-    assert "2097152 bytes together, which is half of memory_mb" in told["errorMessage"]
+    assert "2097152 bytes together, which is a third of memory_mb" in told["errorMessage"]
     first = send(worker, 4, bytes(4 << 20), **UNKNOWN)  # refused before its end
     assert worker.http_answer(4)[0] == 413
     first.close()

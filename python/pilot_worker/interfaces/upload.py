@@ -103,7 +103,7 @@ class Whole(io.FileIO):
             if Whole._all_len + count > all_len_max:
                 raise errors.RequestTooLarge(
                     "a body without Content-Length is read to its end before the application is called, and such bodies may "
-                    f"have {all_len_max} bytes together, which is half of memory_mb: send Content-Length"
+                    f"have {all_len_max} bytes together, which is a third of memory_mb: send Content-Length"
                 )
             Whole._all_len += count
         self.size += count

@@ -47,8 +47,8 @@ class WsgiCall:
         self._channel = channel
         self._flows = flow.Flows() if self._is_concurrent else None
         self._unquote = namesakes.standard("urllib.parse").unquote_to_bytes
-        # Half of the memory: the application needs some, too.
-        self._whole_len_max = int(function.spec.function.get("memory_mb", _MEMORY_MB)) << 19
+        # The application needs some memory, too, and so do the first 6 MB, which come with the request.
+        self._whole_len_max = (int(function.spec.function.get("memory_mb", _MEMORY_MB)) << 20) // 3
 
     def __call__(self, kind: int, stream: int, meta_bytes: bytes, body: bytes) -> None:
         meta = decode_meta(stream, meta_bytes)
