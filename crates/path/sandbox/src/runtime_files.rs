@@ -192,7 +192,9 @@ fn write(dir: &Path, name: &str, sources: &[Source]) -> io::Result<PathBuf> {
         }
         fs::rename(&staging, &place)?;
     }
-    remove_others(dir, name, &place)?;
+    if let Err(error) = remove_others(dir, name, &place) {
+        tracing::warn!(%error, dir = %dir.display(), "sources of other versions of the daemon were not removed");
+    }
     Ok(place)
 }
 
@@ -271,6 +273,16 @@ mod tests {
         let is_there = |name: &&str| folder.path().join(name).exists();
         assert!(!others.iter().any(&is_there));
         assert!(kept.iter().all(is_there));
+    }
+
+    #[test]
+    fn what_cannot_be_removed_does_not_stop_a_start() {
+        let folder = tempfile::tempdir().unwrap();
+        // A file, where the daemon makes folders.
+        let odd = folder.path().join("python-0123456789abcdef");
+        File::create(&odd).unwrap();
+        let files = RuntimeFiles::unpack(folder.path()).unwrap();
+        assert!(files.python().exists() && odd.exists());
     }
 
     #[test]
