@@ -225,6 +225,19 @@ fn frame(kind: u8, flags: u8, stream: u8, payload: &[u8]) -> Vec<u8> {
     [&[0, 0, len, kind, flags, 0, 0, 0, stream], payload].concat()
 }
 
+/// The beginning of a connection, and the head of a POST request as its first stream. `path` has its length before it.
+fn post(path: &[u8]) -> Vec<u8> {
+    let [headers, settings, end_headers] = [1, 4, 4];
+    // POST, http, `:path` and `:authority: x` (RFC 7541 §6.1, §6.2.2).
+    let head = [b"\x83\x86\x04", path, b"\x01\x01x"].concat();
+    [
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(),
+        frame(settings, 0, 0, b""),
+        frame(headers, end_headers, 1, &head),
+    ]
+    .concat()
+}
+
 /// Reads frames until one of this kind has come with these flags. Returns their kinds.
 async fn frames_until(stream: &mut TcpStream, kind: u8, flags: u8) -> Vec<u8> {
     let mut kinds = Vec::new();
@@ -243,18 +256,12 @@ async fn frames_until(stream: &mut TcpStream, kind: u8, flags: u8) -> Vec<u8> {
 
 #[tokio::test]
 async fn a_small_body_that_nobody_reads_is_no_cause_of_a_reset() {
-    let [data, headers, rst_stream, settings, ping] = [0, 1, 3, 4, 6];
-    let [ack, end_stream, end_headers] = [1, 1, 4];
+    let [data, headers, rst_stream, ping] = [0, 1, 3, 6];
+    let [ack, end_stream] = [1, 1];
     let daemon = daemon(GatewayConfig::default()).await;
     let mut stream = TcpStream::connect(daemon.addr).await.unwrap();
-    // POST, http, `:path: /fn/nope/` and `:authority: x` (RFC 7541 §6.1, §6.2.2).
-    let head = [b"\x83\x86\x04\x09/fn/nope/".as_slice(), b"\x01\x01x"].concat();
-    let begin = [
-        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(),
-        frame(settings, 0, 0, b""),
-        frame(headers, end_headers, 1, &head),
-        frame(ping, 0, 0, b"12345678"),
-    ];
+    let ping_frame = frame(ping, 0, 0, b"12345678");
+    let begin = [post(b"\x09/fn/nope/"), ping_frame.clone()];
     stream.write_all(&begin.concat()).await.unwrap();
     let before = frames_until(&mut stream, ping, ack).await;
     assert!(!before.contains(&rst_stream), "{before:?}");
@@ -262,7 +269,7 @@ async fn a_small_body_that_nobody_reads_is_no_cause_of_a_reset() {
     stream.write_all(&body).await.unwrap();
     let mut frames = frames_until(&mut stream, data, end_stream).await;
     assert!(frames.contains(&headers), "{frames:?}");
-    stream.write_all(&begin[3]).await.unwrap();
+    stream.write_all(&ping_frame).await.unwrap();
     frames.extend(frames_until(&mut stream, ping, ack).await);
     assert!(!frames.contains(&rst_stream), "{frames:?}");
 }
@@ -286,18 +293,11 @@ async fn bodies_that_nobody_reads_yet_hold_up_no_other_body_of_the_connection() 
 
 #[tokio::test]
 async fn a_stream_whose_end_comes_after_its_response_is_not_reset() {
-    let [data, headers, rst_stream, settings, ping] = [0, 1, 3, 4, 6];
-    let [ack, end_stream, end_headers] = [1, 1, 4];
+    let [data, rst_stream, ping] = [0, 3, 6];
+    let [ack, end_stream] = [1, 1];
     let daemon = daemon(GatewayConfig::default()).await;
     let mut stream = TcpStream::connect(daemon.addr).await.unwrap();
-    // POST, http, `:path: /fn/first/` and `:authority: x` (RFC 7541 §6.1, §6.2.2).
-    let head = [b"\x83\x86\x04\x0a/fn/first/".as_slice(), b"\x01\x01x"].concat();
-    let begin = [
-        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(),
-        frame(settings, 0, 0, b""),
-        frame(headers, end_headers, 1, &head),
-        frame(data, 0, 1, b"body"),
-    ];
+    let begin = [post(b"\x0a/fn/first/"), frame(data, 0, 1, b"body")];
     stream.write_all(&begin.concat()).await.unwrap();
     let mut frames = frames_until(&mut stream, data, end_stream).await;
     let end = [

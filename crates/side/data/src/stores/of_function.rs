@@ -60,16 +60,14 @@ impl OfFunction {
 
 /// The object has its place until it is read or dropped.
 fn keep(place: Option<OwnedSemaphorePermit>, got: Got) -> Got {
-    match got {
-        Got::Object(mut object) => {
-            let body = object.body.inspect(move |_| {
-                let _ = &place;
-            });
-            object.body = body.boxed();
-            Got::Object(object)
-        }
-        Got::Unchanged(anew) => Got::Unchanged(anew),
-    }
+    let Got::Object(mut object) = got else {
+        return got;
+    };
+    let body = object.body.inspect(move |_| {
+        let _ = &place;
+    });
+    object.body = body.boxed();
+    Got::Object(object)
 }
 
 impl Store for OfFunction {
